@@ -1,8 +1,8 @@
-"""What do copies between GPUs of one host cost, alone, all at once, under computation, and beside NCCL's collectives?
+"""What do copies between GPUs of one host cost, alone, all at once, under computation, and next to NCCL's collectives?
 
 One process for each GPU. A layer of an 8B model (436 MB) is divided over the ranks; each opens the parts of the others
 by CUDA IPC and copies the layer together, as adapter parallelism does: one rank alone, all ranks at the same time, and
-all while matrix products run. NCCL's all-gather of the same bytes stands beside it, then all-reduces of 8 KB to 64 MB.
+all while matrix products run. NCCL's all-gather of the same bytes stands next to it, then all-reduces of 8 KB to 64 MB.
 Copies are tried in a CUDA graph as well. On a CPU processes with shared memory and gloo take the GPUs' place.
 """
 
@@ -27,7 +27,7 @@ from cohort.parallel.peer_source import PeerSource
 
 __all__ = ["QUESTION", "measure"]
 
-QUESTION = "What do copies between the GPUs of one host cost, beside NCCL's collectives?"
+QUESTION = "What do copies between the GPUs of one host cost, next to NCCL's collectives?"
 LAYER_BYTES = 436_207_616
 NUM_LAYERS = 4
 

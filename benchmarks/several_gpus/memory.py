@@ -1,6 +1,6 @@
 """Does the base model take what is planned for it: whole, streamed from host memory, and divided over 2, 4 and 8 GPUs?
 
-One GPU is enough: it holds what rank 0 of so many would. The planned bytes are those by which layers are chosen; the
+One GPU is enough: it holds what rank 0 of several would. The planned bytes are those by which layers are chosen; the
 measured ones are the allocator's. On a CPU, where nothing is allocated apart, the weights' own count stands in.
 """
 

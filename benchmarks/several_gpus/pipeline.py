@@ -126,7 +126,7 @@ def _simulated(schedule: Sequence[MicroBatch], stages: Sequence[float]) -> Pipel
 
 
 def _planning(num_samples: int) -> float:
-    """Return the milliseconds a sample of planning a window of so many samples, level and separated by the lemma."""
+    """Return the milliseconds a sample of planning a window of ``num_samples``, level and separated by the lemma."""
     per_step = sum(BATCH_SIZES)
     adapters = _adapters(math.ceil(num_samples / per_step), seed=1)
     settings = MicroBatchSettings(capacity=CAPACITY, stages=NUM_STAGES, is_level=True)

@@ -2,7 +2,7 @@
 
 Weak scaling: each GPU trains as many trials as one GPU alone does, 16 with GSM8K's row lengths and ranks 8 to 64. One
 GPU with every layer resident is the baseline of both. Before anything is timed, trials on two ranks have the same bits.
-The memory of the base model and the peak of rank 0 stand beside the rates.
+The memory of the base model and the peak of rank 0 stand next to the rates.
 """
 
 from __future__ import annotations

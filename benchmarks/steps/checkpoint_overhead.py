@@ -112,7 +112,7 @@ def specs_of(ranks: Sequence[int], *, batch_size: int) -> dict[int, TrialSpec]:
 def drive(
     decoder: Decoder, specs: Mapping[int, TrialSpec], *, rows: TokenisedRows, folder: Path, seconds: float
 ) -> tuple[Seconds, float]:
-    """Train for so many seconds as a run does; return what was timed and the seconds in all."""
+    """Train for ``seconds`` as a run does; return what was timed and the seconds in all."""
     clock, directory = SystemClock(), RunDirectory.create(folder / "run")
     rank_rows = sum(aligned_rank(spec.adapter.r) for spec in specs.values())
     executor = Executor(

@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--composed-mlp", action="store_true", help="the feed-forward block from packed linears alone")
-    parser.add_argument("--packs", type=int, default=3, choices=(1, 2, 3), help="only the first so many packs")
+    parser.add_argument("--packs", type=int, default=3, choices=(1, 2, 3), help="only this many packs")
     parser.add_argument("--alternate", action="store_true", help="with and without augmented products, in turns")
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()

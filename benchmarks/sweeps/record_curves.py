@@ -266,7 +266,7 @@ def record_one(arguments: argparse.Namespace, name: str, *, seed: int, path: Pat
 
 
 def in_processes(jobs: Sequence[Sequence[str]], *, processes: int) -> int:
-    """Run this script once for each of ``jobs`` with its arguments added, so many at once; return how many failed.
+    """Run this script once for each of ``jobs`` with its arguments added, this many at once; return how many failed.
 
     The host is the limit of a small model, and cores are many.
     """

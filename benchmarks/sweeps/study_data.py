@@ -34,7 +34,7 @@ MAX_LENGTH = 512
 # validation rows of one seed: what the product evaluates on by default
 EVALUATION_ROWS = 128
 SEEDS_OF_THE_POOL = 5
-# documents that share so many words in a row with a studied row are left out of the corpus
+# documents that share this many words in a row with a studied row are left out of the corpus
 SHARED_WORDS = 10
 HELD_OUT_EVERY = 50
 

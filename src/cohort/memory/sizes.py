@@ -59,7 +59,7 @@ GPU_TOKENS = (16384, 8192, 4096)
 CPU_SIZES = (2048, 1024, 512, 256)
 # passes of fewer tokens may be recorded as CUDA graphs: a slow host takes longer to launch them than a GPU to run them
 GRAPH_TOKENS = 8192
-# recorded passes of fewer tokens take almost as long as one of so many
+# recorded passes of fewer tokens take almost as long as one of this many
 FLAT_TOKENS = 512
 # where trials have to wait for memory, recorded passes hold at most this share of it, or no pass is recorded
 GRAPH_SHARE, LEAST_GRAPH_TOKENS = 0.08, 512

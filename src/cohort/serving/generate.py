@@ -21,7 +21,7 @@ __all__ = ["GenerateRequest", "LoraFor", "PickedToken", "end_of_answer_ids", "ge
 # keys and values that may be kept at once: small models generate thousands of answers together, large ones dozens
 _POOL_BYTES = 128 << 20
 _LEAST_POOL_TOKENS = 16_384
-# all requests are there from the start: whoever is admitted runs to its end
+# all requests are there from the start: one that is admitted runs to its end
 _OFFLINE = SchedulerSettings(max_num_seqs=2048, max_num_batched_tokens=8192, reserves_growth=True)
 
 

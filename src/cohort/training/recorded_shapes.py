@@ -103,7 +103,7 @@ class RecordingPolicy:
         self._padded = config.pads_attention
         hidden = config.hidden_size
         layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
-        # a pass of so many rows takes the device as long as the host takes to launch it; so does one recording
+        # a pass of this many rows takes the device as long as the host takes to launch it; so does one recording
         self._recording_rows = LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
         self._lost: dict[tuple[bool, PassShape], float] = defaultdict(float)
 

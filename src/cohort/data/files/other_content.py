@@ -38,7 +38,7 @@ def other_content(data: bytes) -> BadRowError | None:
 
 
 def too_long_row(num_bytes: int) -> BadRowError | None:
-    """Return the problem of a row of so many bytes; None where it can be tokenised."""
+    """Return the problem of a row of ``num_bytes``; None where it can be tokenised."""
     if num_bytes <= _MOST_ROW_BYTES:
         return None
     return BadRowError(
