@@ -28,7 +28,8 @@ from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
-from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, estimated_needs, size_facts
+from cohort.memory.pass_estimates import estimated_needs
+from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, size_facts
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder

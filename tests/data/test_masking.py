@@ -14,7 +14,8 @@ from cohort.data.files.formats import ParsedRow
 from cohort.data.masking import border_is_inside_token, tokens_in_spans
 from cohort.data.problems import ProblemLog
 from cohort.data.settings import DatasetSettings
-from cohort.data.tokenise import TokenRow, render_rows, tokenise_rows
+from cohort.data.token_rows import TokenRow
+from cohort.data.tokenise import render_rows, tokenise_rows
 
 # letters, spaces, line breaks, accents, emoji of several bytes: what makes borders hard
 TEXT = st.text(alphabet="ab Question:\nAnswer é🦙中yes42.,", max_size=30)

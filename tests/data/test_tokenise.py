@@ -14,7 +14,8 @@ from cohort.data.examples import PlainText, PromptCompletion
 from cohort.data.files.formats import ParsedRow
 from cohort.data.problems import ProblemLog
 from cohort.data.settings import DatasetSettings
-from cohort.data.tokenise import TokenRow, encode_prompt, render_rows, require_usable_tokenizer, tokenise_rows
+from cohort.data.token_rows import TokenRow
+from cohort.data.tokenise import encode_prompt, render_rows, require_usable_tokenizer, tokenise_rows
 
 EXAMPLE = PromptCompletion(prompt="Question:\n", completion="answer")
 

@@ -15,15 +15,14 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.core.memory_records import MARGIN_SHARE
 from cohort.machine.machine import Machine
+from cohort.memory.pass_estimates import LOSS_HEAD_BYTES, estimated_needs
 from cohort.memory.sizes import (
     GPU_TOKENS,
     GRAPH_TOKENS,
-    LOSS_HEAD_BYTES,
     SizeInputs,
     SizeRequest,
     Sizes,
     choose_sizes,
-    estimated_needs,
     rank_row_bytes,
 )
 from cohort.scheduling.pass_sizes import MemoryNeeds

@@ -15,7 +15,8 @@ from cohort.data.examples import is_conversation
 from cohort.data.files.formats import ParsedRow, parse_rows
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings, RowReading
-from cohort.data.tokenise import flattened, render_rows, tokenise_rows
+from cohort.data.token_rows import flattened
+from cohort.data.tokenise import render_rows, tokenise_rows
 from cohort.data.tokenised import TokenisedRows
 
 __all__ = ["HeldOutRows", "read_held_out"]

@@ -15,7 +15,8 @@ from cohort.data.files.formats import ParsedRow, renamed
 from cohort.data.files.parsing import parse_row
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog, capped
 from cohort.data.settings import DatasetSettings
-from cohort.data.tokenise import flattened, render_rows, tokenise_rows
+from cohort.data.token_rows import flattened
+from cohort.data.tokenise import render_rows, tokenise_rows
 from cohort.data.tokenised import TokenisedRows
 
 if TYPE_CHECKING:

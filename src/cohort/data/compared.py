@@ -21,7 +21,8 @@ from cohort.data.files.formats import DataFormat, ParsedRow
 from cohort.data.masking import RenderedRow
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings, RowReading
-from cohort.data.tokenise import TokenRow, encoded_rows, kept_tokens, note_empty, note_straddling, rendered_text
+from cohort.data.token_rows import TokenRow
+from cohort.data.tokenise import encoded_rows, kept_tokens, note_empty, note_straddling, rendered_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

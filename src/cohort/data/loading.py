@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,13 +16,15 @@ from cohort.data.chat import require_chat_template
 from cohort.data.compared import note_format_of_others, tokenise_compared
 from cohort.data.files.formats import DataFormat, ParsedRow
 from cohort.data.files.reading import InputSource, ParsedDataset, find_sources, read_examples
+from cohort.data.identity import cache_key, digest, identity_of, tokenizer_hash
 from cohort.data.lengths import measure_lengths
 from cohort.data.mixing import MixedDataset, mix_rows, note_datasets_named_twice
 from cohort.data.problems import ProblemKind, ProblemLog, capped
 from cohort.data.report import DataReport, collect_notes, split_input
 from cohort.data.settings import DatasetSettings, RowReading
 from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share
-from cohort.data.tokenise import TokenRow, flattened, render_rows, require_usable_tokenizer, tokenise_rows
+from cohort.data.token_rows import TokenRow, flattened
+from cohort.data.tokenise import render_rows, require_usable_tokenizer, tokenise_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadedDataset", "load_dataset"]
 
-# part of every cache key: raise it with any change to parsing, rendering, masking or splitting
-_CODE_VERSION = 4
 _LISTED_PROBLEMS = 20
 
 
@@ -85,11 +82,10 @@ def load_dataset(
     log = ProblemLog()
     sources = find_sources(settings, log=log)
     note_datasets_named_twice(sources, settings=settings, log=log)
-    identity = _identity(settings, sources, tokenizer=tokenizer, evaluation_max_examples=evaluation_max_examples)
+    identity = identity_of(settings, sources, tokenizer=tokenizer, evaluation_max_examples=evaluation_max_examples)
     # rows remember the names of their files, for messages; where a file lies is no part of what it holds
     names = [entry.source.shown for entry in sources]
-    libraries = {name: version(name) for name in ("transformers", "tokenizers")}
-    key = _digest({"identity": identity, "names": names, "code": _CODE_VERSION, "libraries": libraries})
+    key = cache_key(identity, names=names)
     directory = default_cache_directory() if cache_dir is None else cache_dir
     is_clean = all(entry.kind is ProblemKind.VALIDATED_ON_TEST_SPLIT for entry in log.entries)
     cached = read_cache(directory, key=key) if use_cache and is_clean else None
@@ -120,7 +116,7 @@ def _load(
     max_problems: int | None,
     can_skip: bool,
 ) -> CachedData:
-    tokenizer_hash = _digest(_tokenizer_parts(tokenizer))
+    tokenizer_digest = tokenizer_hash(tokenizer)
     parsed = read_examples(sources, settings=settings, log=log)
     train, validation, test, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
@@ -157,9 +153,9 @@ def _load(
         lengths=measure_lengths(lengths),
         train_lengths=measure_lengths(train_rows.lengths),
         max_length=settings.max_length,
-        data_hash=_digest([entry.digest for entry in sources]),
+        data_hash=digest([entry.digest for entry in sources]),
         file_hashes={entry.source.shown: entry.digest for entry in sources},
-        tokenizer_hash=tokenizer_hash,
+        tokenizer_hash=tokenizer_digest,
         train_input=split_input("train", train_rows, sources=sources, parsed=parsed),
         validation_input=split_input("validation", validation_rows, sources=sources, parsed=parsed),
         all_validation_input=split_input("validation", all_rows, sources=sources, parsed=parsed),
@@ -329,46 +325,6 @@ def _trained_on(
     contents, limit = [row.content for row in train], settings.max_train_samples
     taken = choose_rows(contents, limit=limit, seed=settings.seed, purpose="training rows")
     return [train[index] for index in taken], ()
-
-
-def _identity(
-    settings: DatasetSettings,
-    sources: Sequence[InputSource],
-    *,
-    tokenizer: PreTrainedTokenizerBase,
-    evaluation_max_examples: int | None,
-) -> str:
-    """Return a digest of everything that shapes the rows, wherever they lie, the code and its libraries apart."""
-    # a call without padding and truncation clears both, which a tokenizer file or an earlier call may have set
-    tokenizer("", verbose=False)
-    share = settings.validation if isinstance(settings.validation, int | float) else None
-    # which files a weight is for; a task without weights keeps the fingerprint of earlier versions
-    entries = [entry.number for entry in sources if entry.split == "train"]
-    return _digest(
-        {
-            "files": [(entry.split, entry.digest) for entry in sources],
-            **_tokenizer_parts(tokenizer),
-            **settings.shaping(),
-            "columns": dict(settings.columns),
-            "seed": settings.seed,
-            "share": share,
-            "evaluation_max_examples": evaluation_max_examples,
-            **({} if settings.weights is None else {"entries": entries}),
-            **({} if settings.reads is RowReading.ANSWERS else {"reads": settings.reads.value}),
-        }
-    )
-
-
-def _tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    return {
-        "tokenizer": tokenizer.backend_tokenizer.to_str(),
-        "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
-        "chat_template": tokenizer.chat_template,
-    }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _try_to_cache(directory: Path, *, key: str, data: CachedData) -> str:

@@ -17,7 +17,7 @@ from cohort.data.files.reading import InputSource
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings
 from cohort.data.splits import choose_rows
-from cohort.data.tokenise import TokenRow
+from cohort.data.token_rows import TokenRow
 
 __all__ = ["MixedDataset", "mix_rows", "note_datasets_named_twice", "rows_by_weight"]
 

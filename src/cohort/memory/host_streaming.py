@@ -19,7 +19,8 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine, host_memory_bytes
-from cohort.memory.sizes import estimate_passes, rank_row_bytes, task_optimizer
+from cohort.memory.pass_estimates import estimate_passes
+from cohort.memory.sizes import rank_row_bytes, task_optimizer
 from cohort.models import counts
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig

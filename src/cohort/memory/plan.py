@@ -24,6 +24,7 @@ from cohort.machine.devices import hardware_of
 from cohort.machine.machine import Machine, free_memory_bytes
 from cohort.machine.measurements import CostKey, MemoryKey, forget_passes, read_passes, write_passes
 from cohort.memory.limit import limit_problem, sizes_within
+from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.memory.sizes import (
     CPU_SIZES,
@@ -31,7 +32,6 @@ from cohort.memory.sizes import (
     SizeInputs,
     SizeRequest,
     Sizes,
-    estimate_passes,
     rank_row_bytes,
     task_optimizer,
 )

@@ -21,10 +21,7 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.place import Place
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
-from cohort.kernels.cross_entropy import logits_bytes
 from cohort.machine.machine import Machine
-from cohort.models.config import DecoderConfig
-from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
@@ -41,8 +38,6 @@ __all__ = [
     "SizeRequest",
     "Sizes",
     "choose_sizes",
-    "estimate_passes",
-    "estimated_needs",
     "rank_row_bytes",
     "recomputed_note",
     "size_facts",
@@ -64,8 +59,6 @@ FLAT_TOKENS = 512
 # where trials have to wait for memory, recorded passes hold at most this share of it, or no pass is recorded
 GRAPH_SHARE, LEAST_GRAPH_TOKENS = 0.08, 512
 MOST_SLOTS = 64
-# on a GPU: the loss head's logits and their gradient
-LOSS_HEAD_BYTES = 5 << 29
 # tokens of a usual training row: a pass is full with one such row of each resident trial, and a larger bank would push
 # the states of parked trials off the device
 USUAL_ROW = 200
@@ -305,40 +298,6 @@ def _graph_tokens(needs: MemoryNeeds, *, most: int, room: int, bank_bytes: tuple
             return tokens
         tokens //= 2
     return 0
-
-
-def estimated_needs(activation_bytes: int, recomputed_bytes: int | None = None) -> MemoryNeeds:
-    """Return what passes of a GPU take when nothing was measured, from above.
-
-    Args:
-        activation_bytes: What one token keeps until its backward pass.
-        recomputed_bytes: The same with every layer recomputed; None where that is not known.
-    """
-    return MemoryNeeds(
-        pass_bytes=lambda tokens: activation_bytes * tokens + LOSS_HEAD_BYTES,
-        recomputed_bytes=(
-            None if recomputed_bytes is None else lambda tokens: recomputed_bytes * tokens + LOSS_HEAD_BYTES
-        ),
-        graph_bytes=lambda tokens: activation_bytes * tokens,
-    )
-
-
-def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.device) -> MemoryNeeds:
-    """Return an estimate from above of what passes take."""
-    activation_bytes = activation_bytes_per_token(config, bytes_per_value=dtype.itemsize)
-    recomputed_bytes = recomputed_bytes_per_token(config, bytes_per_value=dtype.itemsize)
-    if device.type == "cuda":
-        return estimated_needs(activation_bytes, recomputed_bytes)
-
-    def head(tokens: int) -> int:
-        is_capped = config.logit_cap is not None
-        return 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device, is_capped=is_capped)
-
-    # twice a GPU's: plain torch keeps what the kernels compute again in the backward pass
-    return MemoryNeeds(
-        pass_bytes=lambda tokens: 2 * activation_bytes * tokens + head(tokens),
-        recomputed_bytes=lambda tokens: 2 * recomputed_bytes * tokens + head(tokens),
-    )
 
 
 def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  # noqa: FBT001

@@ -14,7 +14,8 @@ from typing import Any
 from cohort.adapters.bank import aligned_rank
 from cohort.engine.estimate.task_costs import TaskCosts, cost_key
 from cohort.machine.measurements import read_costs
-from cohort.memory.sizes import LOSS_HEAD_BYTES, rank_row_bytes, task_optimizer
+from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
+from cohort.memory.sizes import rank_row_bytes, task_optimizer
 from cohort.planning.planning import NamedTask, TaskPlan, where_and_when
 from cohort.prepare.inputs import read_inputs
 from cohort.scheduling.cost.model import CostModel

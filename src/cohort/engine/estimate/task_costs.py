@@ -29,9 +29,9 @@ from cohort.memory.limit import (
     smallest_memory,
     weight_bytes,
 )
+from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
 from cohort.memory.sizes import (
     GRAPH_TOKENS,
-    LOSS_HEAD_BYTES,
     Sizes,
     choose_sizes,
     rank_row_bytes,
