@@ -16,8 +16,8 @@ from cohort.core.errors import InputError
 from cohort.core.units import format_bytes
 from cohort.machine.machine import Machine, free_memory_bytes
 from cohort.memory.limit import limit_problem, weight_bytes
+from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.plan import CONTEXT_BYTES, MemoryPlan
-from cohort.memory.sizes import estimate_passes
 from cohort.models.config import DecoderConfig
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan
 from cohort.parallel.tensor.base_shards import shard_config
