@@ -175,6 +175,7 @@ def test_a_conversion_computes_on_the_weights_that_the_run_trained_on(
     [
         (("--to", "bd"), "no --nblocks"),
         (("--to", "lora", "--nblocks", "2"), "--nblocks with --to lora"),
+        (("--to", "bd", "--nblocks", "2", "--whiten", "9999"), "rows, those that the run trains on"),
         (("--to", "bd", "--nblocks", "5"), "5, which does not divide"),
         (("--to", "bd", "--nblocks", "2", "--rank", "7"), "2, which does not divide r 7"),
         (("--to", "bd", "--nblocks", "2", "--rank", "64"), "at most 16, with which nothing is lost"),

@@ -14,6 +14,8 @@ from cohort.core.errors import InputError
 from cohort.engine.shared_session import SharedSession
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
+from cohort.runs.results.results import read_results
+from cohort.runs.results.verdicts import comparison_lines, verdicts
 from cohort.tasks.loading import TaskFile
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
@@ -83,6 +85,14 @@ def test_results_show_rewards_and_what_chose(folder: Path, tmp_path: Path) -> No
     assert "reward accuracy" in (tmp_path / "run" / "report.html").read_text()
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         assert reader.facts().task.objective == "dpo"
+        results = read_results(reader)
+    # of the base model, which is the reference, 0 says nothing
+    assert results.chance == 0.5
+    assert comparison_lines(results)["base"].endswith("it is the reference; chance is 0.5")
+    assert "base model" not in " ".join(verdicts(results))
+    assert "of the base model" not in (tmp_path / "run" / "best" / "README.md").read_text().replace(
+        "loss of the base model", ""
+    )
 
 
 def test_sft_and_dpo_share_their_passes_and_end_as_alone(folder: Path, tmp_path: Path) -> None:

@@ -50,6 +50,27 @@ def test_few_rows_are_trained_on_longer_in_smaller_batches(
 
 
 @pytest.mark.parametrize(
+    ("rows_of", "objective", "batch_sizes"),
+    [
+        ({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, "dpo", [1]),
+        ({"prompt": "1+1=", "completion": "2", "label": True}, "kto", [2]),
+        # a class, not a judgement
+        ({"prompt": "1+1=", "completion": "2", "label": 1}, "sft", [1]),
+    ],
+)
+def test_rows_that_compare_answers_get_their_objective(
+    model: Path, tmp_path: Path, rows_of: dict[str, Any], objective: str, batch_sizes: list[int]
+) -> None:
+    path = tmp_path / "train.jsonl"
+    made = [{**rows_of, "prompt": f"{number}+1="} for number in range(40)]
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in made))
+    new = first(model, path)
+    assert (new.objective, list(new.batch_sizes)) == (objective, batch_sizes)
+    assert (f"objective: {objective}" in new.text()) is (objective != "sft")
+    assert ("metric: reward_accuracy" in new.text()) is (objective != "sft")
+
+
+@pytest.mark.parametrize(
     ("row", "columns"),
     [
         ({"Question": "1+1=", "Answer": "2"}, {"prompt": "Question", "completion": "Answer"}),

@@ -72,6 +72,18 @@ def test_what_is_rarely_meant_is_said(folder: Path, sections: dict[str, Any], ex
     assert [text for text in report.warnings if text.startswith(expected)], report.warnings
 
 
+def test_losses_of_different_scales_are_no_comparison(folder: Path) -> None:
+    pairs = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"{n}!"} for n in range(200)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    sections = {**SOUND, "dataset": {"train": "pairs.jsonl", "validation": 0.5}, "objective": "dpo"}
+    searched = {**sections, "search": {"space": {"beta": [0.1, 0.3], "loss_type": ["sigmoid", "ipo"]}}}
+    (warning,) = check_task(tiny_task(folder, **searched)).warnings
+    assert warning.startswith("trials that differ in beta and loss_type have losses of different scales")
+    assert warning.endswith("write evaluation.metric: reward_accuracy")
+    assert check_task(tiny_task(folder, **searched, evaluation={"metric": "reward_accuracy"})).warnings == ()
+    assert check_task(tiny_task(folder, **sections)).warnings == ()
+
+
 def test_what_to_do_follows_from_the_cause(folder: Path) -> None:
     answers = {"metric": "exact_match", "max_new_tokens": 5000, "max_examples": 4}
     (dear,) = check_task(tiny_task(folder, **{**SOUND, "evaluation": answers})).warnings

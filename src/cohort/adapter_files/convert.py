@@ -108,10 +108,14 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
         raise InputError(Problem(where="--to bd", found=what, allowed="one rank and one alpha", hint=hint))
     _require_fit(blocks, layout, r=r, most=spec.r * wish.nblocks)
     rows = _rows(base) if wish.whiten_rows or wish.distill_steps else None
+    if rows is not None and wish.whiten_rows > len(rows):
+        hint = f"Write --whiten {len(rows)} for all of them; a few dozen are enough."
+        allowed = f"at most {counted(len(rows), 'row')}, those that the run trains on"
+        raise InputError(Problem(where="--whiten", found=str(wish.whiten_rows), allowed=allowed, hint=hint))
     decoder = None if rows is None else _decoder(base)
     grams = None
     if rows is not None and decoder is not None and wish.whiten_rows:
-        chosen = random.Random(0).sample(range(len(rows)), min(wish.whiten_rows, len(rows)))
+        chosen = random.Random(0).sample(range(len(rows)), wish.whiten_rows)
         grams = input_grams(
             decoder,
             layout,
@@ -133,10 +137,9 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
             batch_size=_BATCH_SIZE,
             learning_rate=learning_rate,
         )
-        weights_RD, steps = distilled.weights_rD, distilled.divergences
-        tail = steps[-max(1, len(steps) // 10) :]
-        note += f"; {counted(len(steps), 'step')} of distillation took the divergence from {steps[0]:.3g} to "
-        note += f"{sum(tail) / len(tail):.3g} nats a token"
+        weights_RD, before, after = distilled.weights_rD, distilled.before, distilled.after
+        note += f"; {counted(wish.distill_steps, 'step')} of distillation took the divergence from {before:.3g} to "
+        note += f"{after:.3g} nats a token, on {counted(distilled.num_measured, 'training row')}"
     _write(source, target, layout=layout, spec=found.spec, weights_rD=weights_RD, base=base, how=f"Converted: {note}.")
     return note
 

@@ -12,6 +12,7 @@ from cohort.core.units import counted
 from cohort.runs.facts import RunFacts
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.results.provenance import data_settings, evaluation_settings, linears_text, prompt_template
+from cohort.runs.results.reference_baseline import chance_of
 from cohort.runs.results.results import RunResults
 from cohort.runs.results.verdicts import estimate_text, verdicts
 from cohort.version import __version__
@@ -105,12 +106,15 @@ def _outcome(results: RunResults, trial: TrialRecord) -> dict[str, JsonValue]:
         for name, found in final.values.items():
             outcome["validation loss" if name == "loss" else name] = estimate_text(found)
         for name, found in ({} if finals.base is None else finals.base.values).items():
+            if chance_of(results.facts, metric=name) is not None:
+                # 0 by definition
+                continue
             outcome[f"{'validation loss' if name == 'loss' else name} of the base model"] = estimate_text(found)
     else:
         if trial.best_loss is not None:
             outcome[f"validation loss on {rows}"] = trial.best_loss
         outcome.update({f"{name} on {rows}": value for name, value in trial.best_metrics.items()})
-        if results.base_value is not None:
+        if results.base_value is not None and results.chance is None:
             outcome[f"{results.metric_label} of the base model on {rows}"] = results.base_value
     outcome["at step"] = trial.best_step if trial.best_step is not None else trial.steps_done
     return outcome

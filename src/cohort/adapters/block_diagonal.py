@@ -82,18 +82,23 @@ class BlockDiagonal:
                 if not any(entry in name for name in names):
                     hint = "Correct the name, or remove it."
                     yield Refusal(found=repr(entry), allowed=f"names among {', '.join(names)}", hint=hint, at=(key,))
+        unnamed = []
         for name in sorted({path.rsplit(".", 1)[-1] for path in linears}):
             both = [key for key, entries in lists.items() if any(entry in name for entry in entries)]
             if len(both) == 2:
                 found, hint = f"{name} in both lists", "Take it out of one of the two."
                 yield Refusal(found=found, allowed="each linear in one list", hint=hint, at=("target_modules_bd_b",))
-            elif not both and self.match_strict:
-                yield Refusal(
-                    found=f"{name}, which is adapted, in neither target_modules_bd_a nor target_modules_bd_b",
-                    allowed="every adapted linear in one of the lists, or match_strict: false",
-                    hint="Add it to a list, or write match_strict: false to give it two dense factors.",
-                    at=("match_strict",),
-                )
+            elif not both:
+                unnamed.append(name)
+        if unnamed and self.match_strict:
+            are, them = ("is", "it") if len(unnamed) == 1 else ("are", "them")
+            yield Refusal(
+                found=f"{', '.join(unnamed)}, which {are} adapted, in neither target_modules_bd_a nor "
+                "target_modules_bd_b",
+                allowed="every adapted linear in one of the lists, or match_strict: false",
+                hint=f"Add {them} to a list, or write match_strict: false to give {them} two dense factors.",
+                at=("match_strict",),
+            )
         yield from self.width_refusals(linears)
 
     def width_refusals(self, linears: Linears) -> Iterator[Refusal]:

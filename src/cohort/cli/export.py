@@ -46,8 +46,9 @@ def export(
     ] = None,
     swapped: Annotated[bool, typer.Option("--swapped", help="bd: exchange the factors that get blocks.")] = False,
     whiten: Annotated[
-        int, typer.Option("--whiten", min=0, metavar="ROWS", help="bd: lose least on the inputs of ROWS training rows.")
-    ] = 0,
+        int | None,
+        typer.Option("--whiten", min=1, metavar="ROWS", help="bd: lose least on the inputs of ROWS training rows."),
+    ] = None,
     distill_steps: Annotated[
         int, typer.Option("--distill-steps", min=0, metavar="N", help="bd: then train N steps to answer as before.")
     ] = 0,
@@ -72,7 +73,7 @@ def export(
         require_blocks_options(to, given)
         if nblocks is not None:
             blocks = BlockTarget(
-                nblocks=nblocks, rank=rank, is_swapped=swapped, whiten_rows=whiten, distill_steps=distill_steps
+                nblocks=nblocks, rank=rank, is_swapped=swapped, whiten_rows=whiten or 0, distill_steps=distill_steps
             )
         exported = export_adapter(
             run_dir, form=ExportForm(to), trial_id=trial, output=output, model=model, blocks=blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from cohort.data.files.reading import find_sources
 from cohort.data.files.rows import RawRow, read_source
 from cohort.data.files.sources import resolve_sources
 from cohort.data.problems import ProblemKind, ProblemLog
-from cohort.data.settings import DatasetSettings
+from cohort.data.settings import DatasetSettings, RowReading
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
@@ -26,11 +26,15 @@ from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.tasks.first_task_file import FirstTaskFile
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.yaml_lines import parse_yaml
+from cohort.training.objectives import OBJECTIVES
 
 __all__ = ["write_first_task"]
 
 _TEMPLATE = "plain"
 _LEARNING_RATES = ("5e-5", "2e-4", "1e-3")
+# preferences are learned at a tenth of the rate
+_PREFERENCE_RATES = ("5e-6", "2e-5", "1e-4")
+_BETAS = ("0.1", "0.3")
 _RANKS = (8, 32)
 _BATCH_SIZES = (4, 16)
 # a comparison needs about this many validation rows to be more than chance
@@ -62,7 +66,8 @@ def write_first_task(file: Path, *, model: str, train: Sequence[str], validation
         validation = _validation_of(train)
     formats = {detect_format(row.values) for row in rows}
     # a base model without a template needs one; this one has plain words, which every vocabulary can write
-    is_chat = any(form is not None and form.is_chat for form in formats)
+    is_chat = any(form is not None and form.is_chat for form in formats) or any(map(_holds_messages, rows))
+    objective = _objective(rows, formats)
     needs_template = is_chat and not load_tokenizer(model).chat_template
     chat_template = _TEMPLATE if needs_template else None
     share = min(0.5, max(0.1, round(_ENOUGH_VALIDATION / len(rows), 2)))
@@ -76,11 +81,11 @@ def write_first_task(file: Path, *, model: str, train: Sequence[str], validation
         **({"on_long_rows": "split"} if formats == {DataFormat.TEXT} else {}),
     }
     # read as the task will read them: every problem of the rows shows now
-    data = {"model_name_or_path": model, "dataset": dataset}
+    data = {"model_name_or_path": model, "dataset": dataset, "objective": objective}
     task = task_from_mapping(data, base_directory=Path.cwd(), name="cohort init")
     # there is no task file yet that could say to skip rows
     inputs = read_inputs(task, can_skip=False)
-    new = _chosen(file, model=model, train=train, dataset=dataset, inputs=inputs)
+    new = _chosen(file, model=model, train=train, dataset=dataset, objective=objective, inputs=inputs)
     # before it is written: it must be a task that runs
     document = parse_yaml(new.text(), where=Place(file=str(file)))
     assert document is not None, "a task file holds keys"
@@ -95,13 +100,18 @@ def _chosen(
     model: str,
     train: Sequence[str],
     dataset: Mapping[str, Any],
+    objective: str,
     inputs: TaskInputs,
 ) -> FirstTaskFile:
     validation = dataset["validation"]
     report, context = inputs.data.report, inputs.config.max_position_embeddings
-    num_rows = report.num_train_rows
-    batch_sizes = [size for size in _BATCH_SIZES if size * 20 <= num_rows] or [1]
-    epochs = min(_MOST_EPOCHS, max(3, math.ceil(_FEWEST_STEPS * batch_sizes[-1] / num_rows)))
+    # both answers of a pair are rows
+    num_rows = report.num_train_rows // OBJECTIVES[objective].group_size
+    compares = objective != "sft"
+    # kto compares the rows of a batch
+    batch_sizes = [size for size in _BATCH_SIZES if size * 20 <= num_rows] or [2 if objective == "kto" else 1]
+    fewest = 1 if compares else 3
+    epochs = min(_MOST_EPOCHS, max(fewest, math.ceil(_FEWEST_STEPS * batch_sizes[-1] / num_rows)))
     longest = report.lengths.maximum
     long = f"the longest row has {longest}"
     if longest > context:
@@ -121,11 +131,28 @@ def _chosen(
         max_length=min(context, math.ceil(longest / _LENGTH_STEP) * _LENGTH_STEP),
         length_note=long,
         num_train_epochs=epochs,
-        learning_rates=_LEARNING_RATES,
+        objective=objective,
+        betas=_BETAS if compares else (),
+        learning_rates=_PREFERENCE_RATES if compares else _LEARNING_RATES,
         ranks=[r for r in _RANKS if r <= widest] or [widest],
         batch_sizes=batch_sizes,
         can_answer=any(inputs.data.validation.prompts),
     )
+
+
+def _objective(rows: Sequence[RawRow], formats: Collection[DataFormat | None]) -> str:
+    """Return what rows of these formats are for."""
+    if formats == {DataFormat.PREFERENCE}:
+        return "dpo"
+    labelled = detect_format(rows[0].values, reads=RowReading.LABELS) is DataFormat.UNPAIRED_PREFERENCE
+    # a label that is no switch may be a class
+    return "kto" if labelled and all(isinstance(row.values.get("label"), bool) for row in rows) else "sft"
+
+
+def _holds_messages(row: RawRow) -> bool:
+    """Return whether an answer that is compared, or its prompt, is a list of messages."""
+    names = ("prompt", "chosen", "rejected", "completion", "preferred_output", "preferred_completion")
+    return any(isinstance(row.values.get(name), list) for name in names)
 
 
 def _widest(config: DecoderConfig) -> int:

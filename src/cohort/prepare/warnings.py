@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cohort.core.units import counted
 from cohort.data.problems import ProblemKind
-from cohort.metrics import needs_generation
+from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
 from cohort.metrics.answers import find_answer, last_number
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.untrained_tokens import looks_untrained
@@ -14,6 +14,7 @@ from cohort.prepare.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.trials import PlannedTrial
+from cohort.tasks.sections.objective_keys import OBJECTIVE_VALUES
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.evaluation_times import EvaluationPlan
 
@@ -43,6 +44,7 @@ def task_warnings(
         )
     yield from block_warnings(trials, linears=inputs.layout.linears, config=inputs.config)
     yield from _exit_warnings(task, trials)
+    yield from _loss_warnings(task, trials)
     if plan.cost_fraction > 1:
         # generated tokens count as evaluation, and are most of it where answers may be long
         tokens = "evaluation.max_new_tokens or " if any(map(needs_generation, task.evaluation.measured)) else ""
@@ -138,6 +140,20 @@ def _rank_warnings(inputs: TaskInputs, trials: Sequence[PlannedTrial]) -> Iterat
         yield (
             f"r {', '.join(map(str, above))} is above {widest}, the rank of the widest adapted layer itself: more "
             f"of it adds memory and nothing that can be learned; write r of at most {widest}"
+        )
+
+
+def _loss_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[str]:
+    """Warn where trials minimise losses of different forms or scales and are still compared by them."""
+    if task.evaluation.metric != LOSS or task.objective.type == "sft":
+        return
+    searched = [name for name in OBJECTIVE_VALUES[task.objective.type] if name in task.search.space]
+    if searched and len({trial.spec.objective for trial in trials}) > 1:
+        what = " and ".join(filter(None, (", ".join(searched[:-1]), searched[-1])))
+        yield (
+            f"trials that differ in {what} have losses of different scales, and early exit and the choice of the best "
+            "compare them: the trial with the lowest loss need not prefer the better answers most often; write "
+            f"evaluation.metric: {REWARD_ACCURACY}"
         )
 
 

@@ -97,8 +97,9 @@ def _comparison(results: RunResults) -> Sequence[_Bar]:
     """Return a bar each for the base model, the worst, the default and the best trial, as far as they are known."""
     worst, default_id = results.worst, results.facts.task.default_trial_id
     base, default = _final_value(results, None), None if default_id is None else _final_value(results, default_id)
+    reference = ("base model", results.base_value if base is None else base.value)
     bars = [
-        ("base model", results.base_value if base is None else base.value),
+        reference if results.chance is None else ("chance", results.chance),
         ("worst" + _stopped(worst), worst.best_value if worst and len(results.ranked) > 1 else None),
         ("default" + _stopped(results.default_trial), results.default_value if default is None else default.value),
         ("best", _best_value(results.best, results) if results.best else None),

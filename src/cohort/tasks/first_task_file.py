@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,10 @@ __all__ = ["FirstTaskFile"]
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
 _COMMENT_COLUMN = 42
+_OBJECTIVES = {
+    "dpo": "chosen against rejected; or orpo, cpo, simpo, kto",
+    "kto": "by the rows' label; sft trains on all answers",
+}
 _TEMPLATES = "the tokenizer has none; or chatml, llama-3, zephyr, a file"
 
 
@@ -33,6 +38,8 @@ class FirstTaskFile:
         num_train_epochs: Passes over the rows.
         learning_rates, ranks, batch_sizes: What is searched.
         can_answer: Whether the rows have prompts to generate answers to.
+        objective: What is minimised.
+        betas: Searched where the objective compares answers.
     """
 
     name: str
@@ -50,11 +57,18 @@ class FirstTaskFile:
     ranks: Sequence[int]
     batch_sizes: Sequence[int]
     can_answer: bool
+    objective: str = "sft"
+    betas: Sequence[str] = ()
 
     @property
     def num_trials(self) -> int:
         """How many configurations the grid has."""
-        return len(self.learning_rates) * len(self.ranks) * len(self.batch_sizes)
+        return math.prod(map(len, self._searched))
+
+    @property
+    def _searched(self) -> list[Sequence[object]]:
+        values: list[Sequence[object]] = [self.learning_rates, self.ranks, self.batch_sizes, self.betas]
+        return [entries for entries in values if entries]
 
     def text(self) -> str:
         """Return the file's text, which is a valid task."""
@@ -62,7 +76,7 @@ class FirstTaskFile:
         is_share = isinstance(self.validation, float)
         validation = f"{self.validation:g}" if isinstance(self.validation, float) else _quoted(self.validation)
         names = ", ".join(f"{name}: {_quoted(column)}" for name, column in self.columns.items())
-        grid = " x ".join(str(len(values)) for values in (self.learning_rates, self.ranks, self.batch_sizes))
+        grid = " x ".join(str(len(values)) for values in self._searched)
         # as a shell takes them: a name may have spaces
         name, run = quote(self.name), quote(f"runs/{self.name.removesuffix('.yaml').removesuffix('.yml')}")
         lines = [
@@ -84,6 +98,7 @@ class FirstTaskFile:
             _line("  max_length", str(self.max_length), f"in tokens; {self.length_note}"),
             *([_line("  chat_template", self.chat_template, _TEMPLATES)] if self.chat_template else []),
             _line("  on_long_rows", self.on_long_rows, "rows above max_length: drop | truncate | split | error"),
+            *([_line("objective", self.objective, _OBJECTIVES[self.objective])] if self.objective != "sft" else []),
             "lora:",
             _line("  target_modules", "all-linear", "or a list such as [q_proj, v_proj]"),
             _line("  lora_dropout", "0.0"),
@@ -92,23 +107,31 @@ class FirstTaskFile:
             _line("  lr_scheduler_type", "constant", "constant | linear | cosine"),
             _line("  seed", "0"),
             "evaluation:",
-            _line(
-                "  metric",
-                "loss",
-                "what the best adapter is best at; exact_match compares answers" if self.can_answer else "",
-            ),
+            self._metric_line(),
             _line("search:", "", f"{grid} = {self.num_trials} configurations"),
             _line("  sampler", "grid", "all; or random, tpe with trials: 40"),
             "  space:",
             _line("    learning_rate", f"[{', '.join(self.learning_rates)}]", "tpe: {min: 1e-5, max: 1e-3, log: true}"),
             _line("    r", f"[{', '.join(map(str, self.ranks))}]", "rank of the adapter"),
             _line("    lora_alpha", "2r", "a number, a list, or a multiple of r"),
-            _line("    batch_size", f"[{', '.join(map(str, self.batch_sizes))}]", "rows of one optimizer step"),
+            _line(
+                "    batch_size",
+                f"[{', '.join(map(str, self.batch_sizes))}]",
+                f"{'pairs' if self.objective == 'dpo' else 'rows'} of one optimizer step",
+            ),
+            *([_line("    beta", f"[{', '.join(self.betas)}]", "how strongly a trial is held")] if self.betas else []),
             "early_exit:",
             _line("  rule", "patterns", "ends weak trials early; none trains all to the end"),
             _line("num_gpus", "auto", "0 trains on the CPU"),
         ]
         return "\n".join(lines) + "\n"
+
+    def _metric_line(self) -> str:
+        if self.objective != "sft":
+            # losses of different betas cannot be compared
+            return _line("  metric", "reward_accuracy", "how often the better answer has the higher reward")
+        comment = "what the best adapter is best at; exact_match compares answers" if self.can_answer else ""
+        return _line("  metric", "loss", comment)
 
 
 def _line(key: str, value: str, comment: str = "") -> str:

@@ -155,9 +155,14 @@ def task_from_mapping(
             # in the order of the file, so that it can be corrected from top to bottom
             [problem for _, problem in sorted(placed, key=lambda entry: entry[0])],
             rest=rest,
-            are_rows_readable=not problems and not any(path[0] == "dataset" for path in wrong),
+            are_rows_readable=not problems and not any(map(_changes_reading, wrong)),
         )
     return task
+
+
+def _changes_reading(key: KeyPath) -> bool:
+    """Return whether a value decides how rows are read: the objective says what it reads of them."""
+    return key[0] == "dataset" or key in (("objective",), ("objective", "type"))
 
 
 def _copied(value: Any) -> Any:

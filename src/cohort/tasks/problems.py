@@ -108,6 +108,9 @@ def _hint(detail: ErrorDetails, info: FieldInfo | None) -> str:
         return f"Did you mean {name}: {near}?" if near else "Choose one of these."
     if kind == "bool_type":
         return "Write true or false, without quotes."
+    extra = None if info is None else info.json_schema_extra
+    if isinstance(extra, Mapping) and "example" in extra:
+        return quoted_number(value) or f"Write for example {extra['example']}."
     if info is None or info.is_required() or info.default is None:
         return "Write one of the allowed values."
     if isinstance(info.default, str | int | float):

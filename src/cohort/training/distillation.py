@@ -6,6 +6,7 @@ Shapes:  T rows of a stream · M trained rows · D hidden width · V vocabulary
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,10 @@ from cohort.training.optimizers import DEFAULT_OPTIMIZER
 __all__ = ["Distilled", "distill"]
 
 
+# rows on which the student is compared with the teacher before and after
+_MEASURED = 32
+
+
 @dataclass(frozen=True, kw_only=True)
 class Distilled:
     """The student after its steps.
@@ -33,10 +38,15 @@ class Distilled:
     Attributes:
         weights_rD: Its rank rows.
         divergences: The mean KL of each step's tokens before the step, in nats.
+        before, after: The mean KL on the same rows before the first step and after the last, in nats a token.
+        num_measured: These rows.
     """
 
     weights_rD: Tensor
     divergences: tuple[float, ...]
+    before: float
+    after: float
+    num_measured: int
 
 
 def distill(
@@ -68,6 +78,8 @@ def distill(
     )
     frozen, trained = (bank.insert(spec, AdapterState(weights=weights)) for spec, weights in (teacher, student))
     order = SampleOrder(len(rows), seed=seed, batch_size=batch_size)
+    measured = [rows.sample(index) for index in random.Random(seed).sample(range(len(rows)), min(_MEASURED, len(rows)))]
+    before = _divergence(decoder, bank, measured, teacher=frozen, student=trained, batch_size=batch_size)
     divergences = []
     for step in range(num_steps):
         samples = [rows.sample(index) for index in order.batch(step)]
@@ -91,7 +103,30 @@ def distill(
             zero_grads=not bank.writes_gradients,
         )
         bank.after_update((trained,))
-    return Distilled(weights_rD=bank.read(trained).weights, divergences=tuple(divergences))
+    return Distilled(
+        weights_rD=bank.read(trained).weights,
+        divergences=tuple(divergences),
+        before=before,
+        after=_divergence(decoder, bank, measured, teacher=frozen, student=trained, batch_size=batch_size),
+        num_measured=len(measured),
+    )
+
+
+@torch.no_grad()
+def _divergence(
+    decoder: Decoder, bank: AdapterBank, samples: Sequence[Sample], *, teacher: int, student: int, batch_size: int
+) -> float:
+    """Return the mean KL over the trained tokens of ``samples``."""
+    total, count = 0.0, 0
+    for start in range(0, len(samples), batch_size):
+        part = samples[start : start + batch_size]
+        (expected_TD, rows_M), (found_TD, _) = (_hidden(decoder, bank, part, slot=slot) for slot in (teacher, student))
+        wanted_MV, found_MV = (
+            _wide(decoder.logits(hidden_TD[rows_M])).log_softmax(dim=1) for hidden_TD in (expected_TD, found_TD)
+        )
+        total += float((wanted_MV.exp() * (wanted_MV - found_MV)).sum())
+        count += len(rows_M)
+    return total / max(1, count)
 
 
 def _backward(decoder: Decoder, bank: AdapterBank, samples: Sequence[Sample], *, teacher: int, student: int) -> float:

@@ -101,7 +101,7 @@ def test_an_empty_file_is_an_input_problem(tmp_path: Path, name: str) -> None:
 def test_json_list_knows_the_lines_of_its_rows(tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", '[\n {"text":\n  "[1]"},\n\n {"text": "2"}, 3]')
     result, problems = read(path)
-    assert [(str(row.where), row.values["text"]) for row in result.rows] == [("a.json:2", "[1]"), ("a.json:5", "2")]
+    assert [(str(row.where), row.values["text"]) for row in result.rows] == [("a.json:2", "[1]"), ("a.json:5: [1]", "2")]
     assert [(str(problem.where), problem.found) for problem in problems] == [("a.json:5", "a JSON number")]
 
 
@@ -158,3 +158,22 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
     assert digests[0] == digests[1]
     two.write_text("y")
     assert content_digest(SourceFile(path=two, shown="b.jsonl")) != digests[0]
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    lines = ['{"prompt": "a", "completion": "b"}', '{"prompt": "a", "completion": "b", "prompt": "c"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "b.json").write_text(f"[{lines[0]},\n{lines[1]}]")
+    for name in ("a.jsonl", "b.json"):
+        found, problems = read(tmp_path / name)
+        assert [row.values for row in found.rows] == [{"prompt": "a", "completion": "b"}]
+        assert [(problem.where.line, problem.found) for problem in problems] == [
+            (2, "the key 'prompt' twice in one object")
+        ]
+
+
+def test_rows_of_a_list_on_one_line_are_told_by_their_place(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"text": "a"}, 7, {"text": "b"}]\n')
+    found, problems = read(tmp_path / "a.json")
+    assert [str(row.where).rpartition("/")[2] for row in found.rows] == ["a.json:1: [0]", "a.json:1: [2]"]
+    assert [str(problem.where).rpartition("/")[2] for problem in problems] == ["a.json:1: [1]"]

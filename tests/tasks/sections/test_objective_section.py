@@ -61,7 +61,8 @@ def test_values_can_be_searched_and_overridden(folder: Path) -> None:
     ("addition", "key", "found", "hint"),
     [
         ("objective: dpoo", "objective", "'dpoo'", "objective: dpo?"),
-        ("objective: {type: dpo, beta: 0}", "objective.beta", "0", "allowed values"),
+        ("objective: {type: dpo, beta: 0}", "objective.beta", "0", "Write for example beta: 0.1."),
+        ("objective: {type: dpo, loss_type: ipoo}", "objective.loss_type", "'ipoo'", "Did you mean loss_type: ipo?"),
         ("objective: {type: dpo, bta: 1}", "objective.bta", "unknown key", "objective.beta"),
         ("objective: {type: orpo, label_smoothing: 0.1}", "objective.label_smoothing", "does not read it", "Remove"),
         ("objective: {type: cpo, loss_type: robust}", "objective.loss_type", "'robust'", "Write sigmoid."),
@@ -71,7 +72,7 @@ def test_values_can_be_searched_and_overridden(folder: Path) -> None:
             "loss_type: ipo",
             "when: {loss_type: sigmoid}",
         ),
-        ("objective: {type: dpo, label_smoothing: 0.5}", "objective.label_smoothing", "0.5", "allowed values"),
+        ("objective: {type: dpo, label_smoothing: 0.5}", "objective.label_smoothing", "0.5", "label_smoothing: 0.0"),
         (
             "objective: {type: dpo, reference_adapter: model}",
             "objective.reference_adapter",

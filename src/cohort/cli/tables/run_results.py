@@ -22,7 +22,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.results.results_table import results_json
-from cohort.runs.results.verdicts import comparison_lines, training_value_text, verdicts
+from cohort.runs.results.verdicts import chance_text, comparison_lines, training_value_text, verdicts
 from cohort.runs.searched_parameters import searched_names
 from cohort.runs.status import RunStatus
 
@@ -54,7 +54,9 @@ def _outcome(results: RunResults) -> dict[str, str]:
             facts["with"] = parameter_text(results.best.parameters, names)
     if results.default_value is not None:
         facts["default"] = training_value_text(results, results.default_value)
-    if results.base_value is not None:
+    if results.chance is not None:
+        facts["base"] = chance_text(results.chance, results.metric)
+    elif results.base_value is not None:
         facts["base"] = training_value_text(results, results.base_value)
     # what was measured on all rows replaces what was measured on few
     facts |= comparison_lines(results)

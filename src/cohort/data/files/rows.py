@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ def read_source(source: DataSource, *, split: SplitName, where: Place, log: Prob
     Raises:
         InputError: an optional package (pyarrow, datasets) is missing, or the hub has no such data set.
     """
+    shared: Counter[int] = Counter()
     if isinstance(source, HubSource):
         entries = iter(hub_rows(source, split=split, where=where, log=log))
     elif isinstance(source, GivenSource):
@@ -51,10 +53,16 @@ def read_source(source: DataSource, *, split: SplitName, where: Place, log: Prob
     else:
         reader = {".jsonl": _json_lines, ".json": _json_document, ".csv": _csv_rows}[source.path.suffix.lower()]
         entries = reader(source.path.read_bytes())
+        if source.path.suffix.lower() == ".json":
+            entries = iter(whole := list(entries))
+            shared = Counter(line for line, _ in whole)
     rows: list[RawRow] = []
     num_unreadable = 0
-    for line, value in entries:
+    for index, (line, value) in enumerate(entries):
         place = source.place(line)
+        if shared[line] > 1:
+            # a list on one line: its place in the list tells the row
+            place = place.below(index)
         if isinstance(value, BadRowError):
             log.extend([value.at(place)])
             num_unreadable += 1
@@ -126,14 +134,36 @@ def _parsed(line: bytes) -> Mapping[str, Any] | BadRowError:
     elif line.rstrip().endswith(b"},"):
         hint = "Remove the comma after the object; if the file is one JSON array, name it .json."
     try:
-        value = json.loads(line.decode("utf-8"))
+        value = json.loads(line.decode("utf-8"), object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
         return _not_utf8(line[error.start], column=error.start + 1)
+    except _RepeatedKeyError as error:
+        return _repeated(error)
     except json.JSONDecodeError as error:
         return _not_json(f"{error.msg}, column {error.colno}", hint=hint)
     except (ValueError, RecursionError) as error:
         return _not_json(str(error), hint=hint)
     return _as_object(value)
+
+
+class _RepeatedKeyError(Exception):
+    """An object has a key twice: readers disagree about which value counts."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedKeyError(next(name for place, name in enumerate(names) if name in names[:place]))
+    return found
+
+
+def _repeated(error: _RepeatedKeyError) -> BadRowError:
+    return _unreadable(
+        found=f"the key {str(error)!r} twice in one object",
+        allowed="each key once",
+        hint="Remove one of the two, or rename it.",
+    )
 
 
 def _of_file(*, found: str, allowed: str, hint: str) -> BadRowError:
@@ -221,7 +251,7 @@ def _json_document(data: bytes) -> Iterator[Entry]:
     line, counted = 1, 0
     for place, value in _elements(text, start):
         line, counted = line + text.count("\n", counted, place), place
-        yield line, _as_object(value)
+        yield line, value if isinstance(value, BadRowError) else _as_object(value)
 
 
 def _skip(text: str, place: int, characters: str = " \t\r\n,") -> int:
@@ -232,10 +262,14 @@ def _skip(text: str, place: int, characters: str = " \t\r\n,") -> int:
 
 def _elements(text: str, start: int) -> Iterator[tuple[int, Any]]:
     """Yield (character offset, value) of the list that opens at ``start`` in text known to be valid JSON."""
-    decoder = json.JSONDecoder()
+    decoder, plain = json.JSONDecoder(object_pairs_hook=_unique), json.JSONDecoder()
     place = _skip(text, start + 1)
     while text[place] != "]":
-        value, end = decoder.raw_decode(text, place)
+        value: Any
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except _RepeatedKeyError as error:
+            value, end = _repeated(error), plain.raw_decode(text, place)[1]
         yield place, value
         place = _skip(text, end)
 

@@ -13,6 +13,7 @@ from cohort.runs.records import TrialRecord, TrialStatus
 from cohort.runs.results.adapter_size import AdapterSize, adapter_size
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.compute_saved import ComputeSaved, compute_saved
+from cohort.runs.results.reference_baseline import chance_of
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
 __all__ = ["RankedTrial", "RunResults", "best_first", "read_results"]
@@ -71,6 +72,11 @@ class RunResults:
     @property
     def metric_label(self) -> str:
         return self.metric.label
+
+    @property
+    def chance(self) -> float | None:
+        """What the metric is compared with instead of the base model, which is its reference; None for all others."""
+        return chance_of(self.facts, metric=self.metric.name)
 
 
 def best_first(

@@ -10,7 +10,7 @@ from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
-__all__ = ["comparison_lines", "estimate_text", "training_value_text", "verdicts"]
+__all__ = ["chance_text", "comparison_lines", "estimate_text", "training_value_text", "verdicts"]
 
 
 def estimate_text(found: Estimate, *, rows: str = "") -> str:
@@ -46,9 +46,16 @@ def _test_lines(results: RunResults) -> dict[str, str]:
     default = None if default_id is None else test.of_trial(default_id)
     if default is not None and default is not test.winner:
         lines["test default"] = _against(default, test, metric)
-    if test.base is not None:
+    if results.chance is not None:
+        lines["test base"] = chance_text(results.chance, metric)
+    elif test.base is not None:
         lines["test base"] = _against(test.base, test, metric)
     return lines
+
+
+def chance_text(chance: float, metric: ObjectiveMetric) -> str:
+    """Return what stands in place of the base model's value where the base model is the reference."""
+    return f"{metric.label} 0 by definition: it is the reference; chance is {chance:g}"
 
 
 def _finals_lines(results: RunResults) -> dict[str, str]:
@@ -62,7 +69,9 @@ def _finals_lines(results: RunResults) -> dict[str, str]:
     default = None if default_id is None else finals.of_trial(default_id)
     if default is not None and default is not finals.winner:
         lines["default"] = _against(default, finals, metric)
-    if finals.base is not None:
+    if results.chance is not None:
+        lines["base"] = chance_text(results.chance, metric)
+    elif finals.base is not None:
         lines["base"] = _against(finals.base, finals, metric)
     if finals.note:
         lines["finals"] = finals.note
@@ -75,7 +84,11 @@ def verdicts(results: RunResults) -> list[str]:
     if finals is None or metric.name not in finals.winner.values:
         return []
     sentences = []
-    if finals.base is not None:
+    if results.chance is not None:
+        best = finals.winner.values[metric.name]
+        if (best.value if best.low is None else best.low) <= results.chance:
+            sentences.append(f"nothing beats chance: the best trial's {metric.label} is within noise of it or below")
+    elif finals.base is not None:
         gain = _gain(finals.base, metric)
         if not gain.excludes_zero:
             sentences.append("nothing beats the base model: the best trial is within noise of it")

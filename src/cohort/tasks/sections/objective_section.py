@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
+from cohort.core.nearest_word import nearest_word
 from cohort.core.setting_fields import Refusal, SettingField, setting_fields
 from cohort.data.settings import RowReading
 from cohort.tasks.fields import Section, refuse, require_known, setting
@@ -34,10 +35,23 @@ _FIELDS: Mapping[str, SettingField] = setting_fields(ObjectiveKeys)
 _NAMES = tuple(OBJECTIVE_VALUES)
 
 
-def _optional(field: SettingField) -> tuple[Any, Any]:
+def _optional(name: str, field: SettingField) -> tuple[Any, Any]:
     bounds: dict[str, Any] = dict(field.bounds)
-    kind: Any = field.kind | None
-    return kind, setting(None, allowed=field.allowed, description=field.description, **bounds)
+    kind: Any = field.kind
+    if field.options:
+        # here, and not with the other rules of the section: those wait until every value is right in itself
+        kind = Annotated[kind, AfterValidator(_one_of(name, field.options))]
+    own = setting(None, allowed=field.allowed, description=field.description, **bounds)
+    own.json_schema_extra["example"] = f"{name}: {field.default}"
+    return kind | None, own
+
+
+def _one_of(name: str, options: Sequence[str]) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        require_known(value, options, key=name)
+        return value
+
+    return check
 
 
 if TYPE_CHECKING:
@@ -49,7 +63,7 @@ else:
     from pydantic import create_model
 
     _ObjectiveKeys = create_model(
-        "_ObjectiveKeys", __base__=Section, **{name: _optional(field) for name, field in _FIELDS.items()}
+        "_ObjectiveKeys", __base__=Section, **{name: _optional(name, field) for name, field in _FIELDS.items()}
     )
 
 
@@ -118,7 +132,12 @@ def loss_type_refusals(kinds: list[Any], *, objective: str, at: tuple[str, ...])
     """Return the loss types that an objective does not have."""
     allowed = LOSS_TYPES[objective]
     return [
-        Refusal(found=repr(kind), allowed=f"{' | '.join(allowed)} for {objective}", hint=f"Write {allowed[0]}.", at=at)
+        Refusal(
+            found=repr(kind),
+            allowed=f"{' | '.join(allowed)} for {objective}",
+            hint=f"Write {nearest_word(kind, allowed) or allowed[0]}.",
+            at=at,
+        )
         for kind in kinds
         if kind not in allowed
     ]
