@@ -101,8 +101,9 @@ def test_an_empty_file_is_an_input_problem(tmp_path: Path, name: str) -> None:
 def test_json_list_knows_the_lines_of_its_rows(tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", '[\n {"text":\n  "[1]"},\n\n {"text": "2"}, 3]')
     result, problems = read(path)
-    assert [(str(row.where), row.values["text"]) for row in result.rows] == [("a.json:2", "[1]"), ("a.json:5: [1]", "2")]
-    assert [(str(problem.where), problem.found) for problem in problems] == [("a.json:5", "a JSON number")]
+    texts = [(str(row.where), row.values["text"]) for row in result.rows]
+    assert texts == [("a.json:2", "[1]"), ("a.json:5: [1]", "2")]
+    assert [(str(problem.where), problem.found) for problem in problems] == [("a.json:5: [2]", "a JSON number")]
 
 
 def test_json_object_with_data(tmp_path: Path) -> None:
