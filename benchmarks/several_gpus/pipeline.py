@@ -3,7 +3,9 @@
 The design's case: an 8B model in 4 stages, 4 adapters with GSM8K's row lengths times 1, 2, 4 and 6, and batches of 16,
 16, 8 and 8. Micro-batches are packed, ordered and separated by the bubble lemma; the simulator runs the static order of
 one forward, one backward pass with the seconds of each micro-batch on each stage, by arithmetic: no GPU is used.
-Packings of the fewest tokens and level ones are compared, for windows of three lengths; 25,600 samples are planned.
+Packings of the fewest tokens, level ones and those that keep a trial's order, which the bits of a CPU need, are
+compared, for windows of three lengths; 25,600 samples are planned. With two GPUs or more, or processes on a CPU (``--gpus``), the
+same adapters then train in a real pipeline, and its idle time stands beside the simulator's.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from benchmarks.llama_shapes import decoder_config, gsm8k_lengths
 from benchmarks.several_gpus.part import Part
+from benchmarks.several_gpus.pipeline_runtime import measured
 from cohort.models.config import DecoderConfig
 from cohort.scheduling.microbatch.packing import PackingLimits
 from cohort.scheduling.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
@@ -30,6 +35,7 @@ QUESTION = "How long do the stages of a LoRA pipeline idle, by its schedule?"
 NUM_STAGES = 4
 TIMES, BATCH_SIZES = (1, 2, 4, 6), (16, 16, 8, 8)
 CAPACITY = 4096
+PACKINGS = ("first fit", "level", "in order")
 # of GSM8K's tokens: the loss head computes these alone
 TRAINED_SHARE = 0.55
 FLOPS_PER_SECOND = 5e14
@@ -42,11 +48,15 @@ def measure(options: argparse.Namespace) -> Part:
     windows = (8, 16) if options.tiny else (16, 36, 60)
     stages = _stage_flops(config)
     rows: list[dict[str, Any]] = []
-    for is_level in (False, True):
+    for packing in PACKINGS:
         for num_steps in windows:
             adapters = _adapters(num_steps, seed=0)
             settings = MicroBatchSettings(
-                capacity=CAPACITY, stages=NUM_STAGES, is_level=is_level, limits=PackingLimits(work_limit=0.0)
+                capacity=CAPACITY,
+                stages=NUM_STAGES,
+                is_level=packing == "level",
+                keeps_order=packing == "in order",
+                limits=PackingLimits(work_limit=0.0),
             )
             began = time.perf_counter()
             schedule = schedule_micro_batches(adapters, settings=settings)
@@ -55,7 +65,7 @@ def measure(options: argparse.Namespace) -> Part:
             times = _simulated(schedule, stages)
             rows.append(
                 {
-                    "packing": "level" if is_level else "first fit",
+                    "packing": packing,
                     "steps": num_steps,
                     "micro_batches": len(schedule),
                     "no_ops": sum(not each.samples for each in schedule),
@@ -75,6 +85,16 @@ def measure(options: argparse.Namespace) -> Part:
         "capacity": CAPACITY,
         "stage_share": [flops / sum(stages) for flops in stages],
     }
+    num_ranks = options.gpus or (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    if num_ranks > 1:
+        windows_run = measured(options, num_stages=num_ranks, times=TIMES, batch_sizes=BATCH_SIZES)
+        last = windows_run[-1]
+        headline |= {
+            "pipeline_bubble_ratio": last["bubble_ratio"],
+            "pipeline_bubble_ratio_of_these_passes_simulated": last["simulated_bubble_ratio"],
+            "window_over_simulated": last["window_seconds"] / last["simulated_seconds"],
+        }
+        notes["windows_run"] = windows_run
     columns = ("packing", "steps", "micro_batches", "no_ops", "bubble_ratio", "plan_ms_per_sample")
     return Part(headline=headline, rows=rows, columns=columns, notes=notes)
 

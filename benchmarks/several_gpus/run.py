@@ -5,7 +5,8 @@
     python -m benchmarks.several_gpus.run --part links             # two GPUs or more
     python -m benchmarks.several_gpus.run --part scaling           # two GPUs or more
     python -m benchmarks.several_gpus.run --part windows           # two GPUs or more
-    python -m benchmarks.several_gpus.run --part pipeline          # no GPU: by the simulator
+    python -m benchmarks.several_gpus.run --part figure13          # two GPUs or more: all strategies
+    python -m benchmarks.several_gpus.run --part pipeline          # two GPUs or more; without: by the simulator
 
 `--tiny` tries a part out on any machine, with processes on the CPU in place of GPUs. Each part takes less than four
 minutes and writes one JSON file with a headline.
@@ -24,7 +25,7 @@ from benchmarks.several_gpus.part import Part
 __all__ = ["PARTS", "main"]
 
 # each is a module here, imported when it is asked for: the planner of pipelines needs a library that others do not
-PARTS = ("host_streamed", "links", "memory", "pipeline", "scaling", "windows")
+PARTS = ("figure13", "host_streamed", "links", "memory", "pipeline", "scaling", "windows")
 
 
 def main() -> None:
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, default="host_streamed")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, on the CPU where there is no GPU")
     parser.add_argument("--gpus", type=int, default=None, help="GPUs, or processes on a CPU; all there are by default")
+    parser.add_argument("--shape", default="8b", help="of figure13 and pipeline: 1b, 8b or 70b")
     parser.add_argument("--num-layers", type=int, default=None, help="layers of the 70B shape")
     parser.add_argument("--streamed", type=int, default=None, help="how many of them are streamed")
     parser.add_argument("--tokens", type=int, nargs="+", default=None, help="tokens of a pass")

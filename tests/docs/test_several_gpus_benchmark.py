@@ -6,12 +6,22 @@ import argparse
 
 import pytest
 
+from benchmarks.several_gpus.figure13 import measure as measure_figure13
 from benchmarks.several_gpus.host_streamed import measure as measure_host_streamed
 from benchmarks.several_gpus.links import measure as measure_links
+from benchmarks.several_gpus.pipeline import measure as measure_pipeline
 
 
 def options(**given: object) -> argparse.Namespace:
-    defaults = {"tiny": True, "gpus": 2, "num_layers": None, "streamed": None, "tokens": None, "no_resident": False}
+    defaults = {
+        "tiny": True,
+        "gpus": 2,
+        "num_layers": None,
+        "streamed": None,
+        "tokens": None,
+        "no_resident": False,
+        "shape": "8b",
+    }
     return argparse.Namespace(**{**defaults, **given})
 
 
@@ -20,6 +30,27 @@ def test_host_streamed() -> None:
     assert part.headline["same_bits"] == 1.0
     assert part.headline["host_streamed_70b_share"] > 0
     assert part.notes["fetches_per_step"] == 2
+
+
+@pytest.mark.slow
+def test_figure13() -> None:
+    part = measure_figure13(options())
+    assert part.headline["losses_agree"] == 1.0
+    assert {row["strategy"] for row in part.rows} == {
+        "one GPU",
+        "replicas",
+        "adapter_parallel",
+        "tensor",
+        "pipeline",
+    }
+
+
+@pytest.mark.slow
+def test_pipeline() -> None:
+    part = measure_pipeline(options())
+    assert 0 < part.headline["pipeline_bubble_ratio"] < 1
+    # what the simulator leaves out are transfers and the host
+    assert part.headline["window_over_simulated"] >= 1
 
 
 @pytest.mark.slow

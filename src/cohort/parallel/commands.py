@@ -16,6 +16,7 @@ from cohort.parallel.rank_group import RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.shared_bytes import BytesHandle
 from cohort.parallel.step_window import StepWindow
+from cohort.scheduling.pipeline.simulation import PassTime
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import ExecutorSettings
 from cohort.training.objectives import DEFAULT_OBJECTIVE
@@ -33,6 +34,7 @@ __all__ = [
     "Load",
     "LowerBudgets",
     "MakeRoom",
+    "PassTimes",
     "RankSetup",
     "Reply",
     "Rows",
@@ -293,6 +295,14 @@ class MakeRoom:
 
     def run(self, rank: Rank) -> bool:
         return rank.executor.make_room()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassTimes:
+    """Return when the passes of a stage's last window ran; none of a rank that is no stage."""
+
+    def run(self, rank: Rank) -> tuple[PassTime, ...]:
+        return getattr(rank.executor, "pass_times", ())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from cohort.parallel.commands import (
     Load,
     LowerBudgets,
     MakeRoom,
+    PassTimes,
     Reply,
     Rows,
     Run,
@@ -41,10 +42,12 @@ from cohort.parallel.commands import (
     Step,
     Weights,
 )
+from cohort.parallel.pipeline.pass_clock import joined_times
 from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.rank_group import RankGroupPlan, join_states
 from cohort.parallel.rank_process import GO_ON, RankProcess
 from cohort.parallel.step_window import StepWindow
+from cohort.scheduling.pipeline.simulation import PipelineTimes
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import ExecutorSettings
@@ -276,6 +279,10 @@ class GroupExecutor:
             Generate(prompts=tuple(prompts), max_new_tokens=max_new_tokens, stop_ids=stop_ids)
         )[-1]
         return found
+
+    def pipeline_times(self) -> PipelineTimes:
+        """Return when the passes of the last window ran on each stage; none of a group that is no pipeline."""
+        return joined_times(self._all(PassTimes()))
 
     def close(self) -> None:
         """End the ranks."""

@@ -30,6 +30,7 @@ from cohort.kernels.cross_entropy import linear_cross_entropy
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import reserve_spare_columns
+from cohort.parallel.pipeline.pass_clock import PassClock
 from cohort.scheduling.pipeline.stage_order import Direction, stage_order
 from cohort.training.group_terms import StepTerms
 from cohort.training.optimizers.optimizer import Optimizer
@@ -83,6 +84,7 @@ class PipelineStage:
         terms: On the last stage, the terms of the groups of each micro-batch of the last window, in its order.
         norms: By slot, the norms of the gradients of the steps of the last window, before clipping.
         num_recomputed: Training passes that used gradient checkpointing.
+        clock: When the passes of the last window ran.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class PipelineStage:
         self.terms: list[Tensor] = []
         self.norms: dict[int, list[float]] = {}
         self.num_recomputed = 0
+        self.clock = PassClock(bank.weights_RD.device, stage=stage)
 
     def load(self, resident: Resident) -> None:
         """Take in a trial that is in the stage's bank."""
@@ -138,6 +141,7 @@ class PipelineStage:
         if not is_separated(micro_batches, num_stages=self._num_stages):
             raise ValueError(f"two batches of one slot stand less than {self._num_stages} micro-batches apart")
         self.terms, self.norms, self._norms = [], {}, []
+        self.clock.start_window()
         in_flight: dict[int, _InFlight | None] = {}
         known_N: dict[int, Tensor] = {}
         count = len(micro_batches)
@@ -146,8 +150,10 @@ class PipelineStage:
             if each.direction is Direction.FORWARD:
                 self._take_norms(number, micro_batches, known_N)
                 in_flight[number] = self._forward(number, micro_batches[number])
+                self.clock.end(each)
             else:
                 squares_N = self._backward(number, micro_batches[number], in_flight.pop(number))
+                self.clock.end(each)
                 if self._stage == 0:
                     known_N[number] = squares_N.sqrt()
                     self._step(micro_batches[number].ends, known_N[number])
@@ -195,6 +201,7 @@ class PipelineStage:
 
     def _forward(self, number: int, micro_batch: PipelineMicroBatch) -> _InFlight | None:
         if not micro_batch.entries:
+            self.clock.begin()
             return None
         decoder, bank = self._decoder, self._bank
         batch = pack(micro_batch.entries, num_slots=bank.num_slots, device=bank.weights_RD.device)
@@ -206,6 +213,7 @@ class PipelineStage:
         self.num_recomputed += recomputed
         reserve_spare_columns(decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows)
         stream_TD = self._entered(batch, number).requires_grad_()
+        self.clock.begin()
         entered_TD = None if self._stage == 0 else stream_TD
         residual_TD, delta_TD = self._layers(batch, lora, stream_TD, recomputed=recomputed)
         if self.is_last:
@@ -265,7 +273,10 @@ class PipelineStage:
                     number=number,
                     direction=Direction.BACKWARD,
                 )
+            self.clock.begin()
             held.output.backward(grads)
+        else:
+            self.clock.begin()
         if micro_batch.ends:
             if not self.is_last:
                 squares_N = self._links.receive(

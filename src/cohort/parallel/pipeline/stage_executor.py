@@ -21,6 +21,7 @@ from cohort.parallel.pipeline.window_plan import plan_window
 from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.step_window import StepWindow
+from cohort.scheduling.pipeline.simulation import PassTime
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
 from cohort.training.executor import ExecutorSettings
@@ -225,6 +226,11 @@ class StageExecutor:
     def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
         """Refuse: a task whose metric needs answers does not begin with a pipeline."""
         raise NotImplementedError("the stages of a pipeline generate no text")
+
+    @property
+    def pass_times(self) -> tuple[PassTime, ...]:
+        """When the passes of the stage's last window ran."""
+        return self._stage.clock.times()
 
     @property
     def context(self) -> int:

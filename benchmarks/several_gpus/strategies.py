@@ -1,0 +1,94 @@
+"""One model over several ranks with every strategy, for the parts that time them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cohort.data.tokenised import TokenisedRows
+from cohort.memory.rank_groups import stage_cuts
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
+from cohort.models.weights import load_decoder
+from cohort.parallel.commands import RankSetup
+from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.parallel.start_ranks import start_ranks
+from cohort.parallel.training_executor import TrainingExecutor
+from cohort.training.executor import ExecutorSettings
+from cohort.training.trial import TrialSpec
+
+__all__ = ["STRATEGIES", "loaded", "start", "timed"]
+
+STRATEGIES = ("replicas", "adapter_parallel", "tensor", "pipeline")
+
+
+def start(
+    folder: Path, strategy: str, *, num_ranks: int, rows: TokenisedRows, settings: ExecutorSettings
+) -> TrainingExecutor:
+    """Start ranks that train the model in ``folder`` together; the caller closes them."""
+    config = read_config(folder)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = "bfloat16" if device == "cuda" else "float32"
+    weights, group = ALL_RESIDENT, _group(strategy, folder, num_ranks=num_ranks)
+    if strategy == "adapter_parallel":
+        weights = RankWeights(layers=tuple(range(config.num_layers)), num_ranks=num_ranks, are_divided=True)
+    setup = RankSetup(
+        rank=0,
+        model_directory=str(folder),
+        device=device,
+        dtype=dtype,
+        target_linears=linear_shapes(config),
+        settings=settings,
+        memory_limit_bytes=None,
+        train_rows=rows,
+        threads=torch.get_num_threads(),
+        weights=weights,
+        group=group,
+    )
+    decoder = None
+    if group is None:
+        streaming = weights.streaming(torch.device(device), rank=0)
+        decoder = load_decoder(folder, dtype=dtype, device=device, streaming=streaming)
+    return start_ranks(setup, num_ranks=num_ranks, decoder=decoder)
+
+
+def _group(strategy: str, folder: Path, *, num_ranks: int) -> RankGroupPlan | None:
+    if strategy == "tensor":
+        return TensorGroup(size=num_ranks)
+    if strategy == "pipeline":
+        return PipelineGroup(cuts=stage_cuts(read_config(folder), num_stages=num_ranks))
+    return None
+
+
+def loaded(executor: TrainingExecutor, specs: list[TrialSpec], *, first_rank_only: bool = False) -> None:
+    """Load the trials, on the first rank or where there is least to do."""
+    for spec in specs:
+        executor.load(spec, rank=0 if first_rank_only else None)
+
+
+def timed(executor: TrainingExecutor, specs: list[TrialSpec], *, window: int, repeats: int) -> dict[str, Any]:
+    """Return the seconds of one step of all trials, in windows of ``window`` steps; one window warms up."""
+    quotas = {spec.trial_id: window for spec in specs}
+    first = executor.run(quotas)
+    if first.error is not None:
+        raise first.error
+    seconds, tokens = [], 0
+    for _ in range(repeats):
+        began = time.perf_counter()
+        found = executor.run(quotas)
+        seconds.append(time.perf_counter() - began)
+        if found.error is not None:
+            raise found.error
+        tokens += sum(event.num_tokens for events in found.rounds for event in events)
+    losses = {event.trial_id: event.loss for event in first.rounds[0]}
+    return {
+        "step_seconds": statistics.median(seconds) / window,
+        "tokens_per_second": tokens / sum(seconds),
+        "first_losses": [losses[spec.trial_id] for spec in specs],
+        "window": window,
+    }

@@ -1,0 +1,88 @@
+"""What stages did, by their clocks: the static order, and no pass before what it needs, on random windows."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cohort.parallel.pipeline import stage_executor
+from cohort.parallel.pipeline.pass_clock import PassClock, joined_times
+from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
+from cohort.parallel.pipeline.window_plan import plan_window
+from cohort.parallel.rank_group import PipelineGroup
+from cohort.scheduling.pipeline.simulation import PipelineTimes, simulate_pipeline
+from cohort.scheduling.pipeline.stage_order import Direction, StagePass
+from cohort.training.executor import ExecutorSettings
+from cohort.training.trial import TrialSpec
+from tests.parallel.pipeline.stage_threads import stage_threads
+from tests.parallel.pipeline.test_stage_executor import spec_of
+from tests.training.small_models import random_rows, save_llama
+
+PLAN = PipelineGroup(cuts=(0, 1, 2, 4))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    save_llama(folder, num_layers=4)
+    return folder
+
+
+def required(times: PipelineTimes, stage: int, what: StagePass) -> float | None:
+    """Return when the neighbour's pass began that a pass follows; None where there is none."""
+    ends = {(each.stage, each.what): each.begin for own in times.passes for each in own}
+    last = len(times.passes) - 1
+    if what.direction is Direction.FORWARD:
+        return ends[stage - 1, what] if stage else None
+    if stage == last:
+        return ends[stage, replace(what, direction=Direction.FORWARD)]
+    return ends[stage + 1, what]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stages_run_in_the_order_of_the_simulator(model: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[tuple[PipelineMicroBatch, ...]] = []
+
+    def noted(*args: Any, **kwargs: Any) -> tuple[PipelineMicroBatch, ...]:
+        planned.append(plan_window(*args, **kwargs))
+        return planned[-1]
+
+    monkeypatch.setattr(stage_executor, "plan_window", noted)
+    rng = random.Random(seed)
+    settings = ExecutorSettings(
+        num_slots=4, num_rank_rows=64, token_budget=rng.choice([20, 60]), evaluation_token_budget=60
+    )
+    stages = stage_threads(model, PLAN, settings=settings, rows=random_rows(12, seed=seed, longest=20))
+    quotas = {trial_id: rng.randint(1, 3) for trial_id in range(rng.randint(1, 3))}
+    for trial_id in quotas:
+        spec: TrialSpec = replace(spec_of(trial_id), batch_size=rng.randint(1, 4))
+        stages.all(lambda stage, spec=spec: stage.load(spec))  # type: ignore[misc]
+    stages.all(lambda stage: stage.run(quotas))
+    times = joined_times(stages.all(lambda stage: stage.pass_times))
+    has_samples = [bool(each.entries) for each in planned[0]]
+    seconds = [[1.0] * (len(own) // 2) for own in times.passes]
+    simulated = simulate_pipeline(seconds, seconds)
+    for own, expected in zip(times.passes, simulated.passes, strict=True):
+        assert [each.what for each in own] == [each.what for each in expected]
+        # a no-op waits for no message
+        for each in (each for each in own if has_samples[each.what.micro_batch]):
+            needed = required(times, each.stage, each.what)
+            assert needed is None or each.begin >= needed
+    assert 0.0 <= times.bubble_ratio < 1.0
+
+
+def test_times_count_from_the_first_pass() -> None:
+    clock = PassClock(torch.device("cpu"), stage=0)
+    clock.start_window()
+    clock.begin()
+    clock.end(StagePass(Direction.FORWARD, 0))
+    (only,) = joined_times([clock.times(), ()]).passes[0]
+    assert only.begin == 0.0
+    assert only.end >= 0.0
+    clock.start_window()
+    assert clock.times() == ()
