@@ -4,8 +4,10 @@ The design's case: an 8B model in 4 stages, 4 adapters with GSM8K's row lengths 
 16, 8 and 8. Micro-batches are packed, ordered and separated by the bubble lemma; the simulator runs the static order of
 one forward, one backward pass with the seconds of each micro-batch on each stage, by arithmetic: no GPU is used.
 Packings of the fewest tokens, level ones and those that keep a trial's order, which the bits of a CPU need, are
-compared, for windows of three lengths; 25,600 samples are planned. With two GPUs or more, or processes on a CPU (``--gpus``), the
-same adapters then train in a real pipeline, and its idle time stands beside the simulator's.
+compared, for windows of three lengths; 25,600 samples are planned.
+
+With two GPUs or more, or processes on a CPU (`--gpus`), the same adapters then train in a real pipeline, and its idle
+time stands next to the simulator's.
 """
 
 from __future__ import annotations
