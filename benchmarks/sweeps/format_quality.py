@@ -175,6 +175,8 @@ def headline(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         found[f"{word}_on_plain_over_plain"] = statistics.mean(row["on_plain_over_plain"] for row in own)
         found[f"{word}_rank_correlation"] = statistics.mean(row["rank_correlation"] for row in own)
         found[f"{word}_winner_over_best"] = statistics.mean(row["winner_over_best"] for row in own)
+        found[f"{word}_worst_over_plain"] = max(row["best_over_plain"] for row in own)
+        found[f"{word}_same_winner_share"] = statistics.mean(row["same_winner"] for row in own)
     return found
 
 
