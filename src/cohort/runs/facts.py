@@ -8,13 +8,14 @@ keys, so that a query for one of them needs no JSON path.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Self, TypedDict
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.split_input import SplitInput
+from cohort.runs.fact_values import FROM_JSON
 from cohort.runs.records import DataProblem, JsonValue
 from cohort.runs.results.comparison import Comparison
 from cohort.tuning.evaluation_times import EvaluationTimes
@@ -351,34 +352,6 @@ _GROUPS: dict[str, type[Any]] = {
 }
 
 
-def _data_problem(stored: Mapping[str, str]) -> DataProblem:
-    # databases of schema version 1 call the hint `mend`
-    return DataProblem(**{"hint" if key == "mend" else key: text for key, text in stored.items()})
-
-
-# JSON has no tuples, enumerations and records: these keys need a conversion
-_FROM_JSON: dict[str, Callable[[Any], Any]] = {
-    "metric_ties": TieRule,
-    "evaluation_times": lambda entry: EvaluationTimes(**{**entry, "milestones": tuple(entry["milestones"])}),
-    "state": RunState,
-    "database_file": tuple,
-    "tiles": tuple,
-    "target_modules": tuple,
-    "data_problems": lambda entries: tuple(_data_problem(entry) for entry in entries),
-    "train_input": lambda entry: SplitInput(**entry),
-    "validation_input": lambda entry: SplitInput(**entry),
-    "all_validation_input": lambda entry: SplitInput(**entry),
-    "test_input": lambda entry: SplitInput(**entry),
-    "test": Comparison.from_json,
-    "finals": Comparison.from_json,
-    "memory_recompute": GradientCheckpointing,
-    "micro_batch_tokens": lambda entries: {PassKind(kind): tokens for kind, tokens in entries.items()},
-    "memory_largest_passes": lambda entries: tuple(
-        ObservedPass(**{**entry, "kind": PassKind(entry["kind"])}) for entry in entries
-    ),
-}
-
-
 def _seconds_key(activity: Activity) -> str:
     return f"{activity.value}_seconds"
 
@@ -390,4 +363,6 @@ def _stored_key(entry: Field[Any]) -> str:
 def _read(entry: Field[Any], stored: Mapping[str, Any]) -> Any:
     key = _stored_key(entry)
     value = stored.get(key)
-    return value if value is None or key not in _FROM_JSON else _FROM_JSON[key](value)
+    if key == "state":
+        return value if value is None else RunState(value)
+    return value if value is None or key not in FROM_JSON else FROM_JSON[key](value)

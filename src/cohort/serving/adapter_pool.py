@@ -33,10 +33,12 @@ from cohort.serving.adapter_registry import (
     load_version,
     require_finite,
 )
+from cohort.serving.adapter_status import AdapterStatus
+from cohort.serving.arriving_rows import ArrivingRows
 from cohort.serving.ranks import KeptAdapter, OneProcess, ServingRanks
 from cohort.serving.scheduler import Admission
 
-__all__ = ["AdapterPool", "AdapterPoolSettings", "AdapterStatus", "ArrivingRows"]
+__all__ = ["AdapterPool", "AdapterPoolSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,22 +64,6 @@ class AdapterPoolSettings:
     def num_rank_rows(self) -> int:
         """Rank rows of a bank with room for all; magnitudes take one row more, and one such adapter always fits."""
         return max(self.max_loras * aligned_rank(self.max_lora_rank), aligned_rank(self.max_lora_rank + 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdapterStatus:
-    """An adapter as the server lists it.
-
-    Attributes:
-        version: Grows by each replacement.
-        residence: ``device``, ``host`` or ``disk``.
-    """
-
-    name: str
-    path: Path | None
-    r: int
-    version: int
-    residence: str
 
 
 @dataclass
@@ -364,22 +350,3 @@ class AdapterPool:
                 if not version.is_retired:
                     self._keep_on_host(version)
             self._changed.set()
-
-
-class ArrivingRows:
-    """Weights on their way to a GPU."""
-
-    def __init__(self, rows_rD: Tensor, *, like: Tensor, stream: torch.cuda.Stream) -> None:
-        with torch.cuda.stream(stream):
-            self.rows_rD = rows_rD.to(like.device, like.dtype, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record()
-        self.rows_rD.record_stream(torch.cuda.current_stream(like.device))
-
-    @property
-    def is_there(self) -> bool:
-        return bool(self._copied.query())
-
-    def let_stream_wait(self) -> None:
-        """Let what is launched from now on begin once the weights are there."""
-        self._copied.wait()

@@ -21,7 +21,7 @@ from cohort.adapters.linear import LoraContext
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
-from cohort.serving.adapter_pool import ArrivingRows
+from cohort.serving.arriving_rows import ArrivingRows
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import PassRecord
 
