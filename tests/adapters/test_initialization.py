@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from cohort.adapters import initialization
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
@@ -29,3 +31,13 @@ def test_a_module_s_draw_depends_on_seed_and_name_alone() -> None:
     assert not torch.equal(initial_weights(both, SPEC, seed=2)[:, both.columns["a.v_proj"].a], expected)
     in_float64 = initial_weights(alone, SPEC, seed=1, dtype=torch.float64)[:, alone.columns["a.v_proj"].a]
     assert torch.equal(in_float64, expected.double())
+
+
+@pytest.mark.parametrize("init", ["true", "gaussian"])
+def test_threads_draw_the_bits_that_one_draws(monkeypatch: pytest.MonkeyPatch, init: str) -> None:
+    layout = AdapterLayout({f"layers.{index}.mlp": (64 + 16 * index, 32) for index in range(9)})
+    spec = AdapterSpec(r=8, lora_alpha=16.0, init_lora_weights=init)
+    alone = initial_weights(layout, spec, seed=5)
+    monkeypatch.setattr(initialization, "LEAST_SHARED", 0)
+    for _ in range(5):
+        assert torch.equal(initial_weights(layout, spec, seed=5), alone)

@@ -56,7 +56,9 @@ def test_a_best_checkpoint_of_the_same_step_shares_the_states_weights(tmp_path: 
 @pytest.mark.gpu
 def test_the_oldest_move_from_the_device_to_the_host_and_on(tmp_path: Path) -> None:
     state_store = TrialStateStore(
-        RunDirectory.create(tmp_path / "run"), memory_budget_bytes=2 * NUM_BYTES, device_budget_bytes=2 * NUM_BYTES
+        RunDirectory.create(tmp_path / "run"),
+        memory_budget_bytes=2 * NUM_BYTES,
+        device_budget_bytes=int(2.4 * NUM_BYTES),
     )
     states = [state(step, device="cuda") for step in range(1, 7)]
     for trial_id, one in enumerate(states):

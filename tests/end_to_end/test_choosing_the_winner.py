@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cohort.adapters.bank import AdapterState
-from cohort.checkpoints.trial_states import StoredState, StoredStateKind
+from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare

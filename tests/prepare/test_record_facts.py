@@ -62,8 +62,9 @@ def test_the_machine_says_what_computed(inputs: TaskInputs) -> None:
 def test_inputs_are_known_by_their_hashes(folder: Path, inputs: TaskInputs, tmp_path: Path) -> None:
     task = tiny_task(folder)
     plan = plan_evaluation(task, TrialProposals(task, inputs.data.train).first, validation=inputs.data.validation)
-    facts = input_facts(task, inputs, plan=plan)
-    assert facts.model_hash == model_fingerprint(inputs.model_directory)
+    model_hash = model_fingerprint(inputs.model_directory)
+    facts = input_facts(task, inputs, plan=plan, model_hash=model_hash)
+    assert facts.model_hash == model_hash
     assert facts.evaluation_rows == plan.num_rows
     assert facts.num_train_rows == len(inputs.data.train)
     (tmp_path / "config.json").write_text("{}")

@@ -17,8 +17,8 @@ from tests.training.small_models import random_rows, save_llama
 
 pytestmark = [
     pytest.mark.gpu,
-    # failed on an H100, launched and recorded: what waits is not known yet. It must say so once nothing does
-    pytest.mark.xfail(strict=True, reason="something in a pass or an update still waits for the device"),
+    # torch says so whenever the mode is set; here a warning is an error
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
 ]
 
 

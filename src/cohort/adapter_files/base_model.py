@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cohort.adapter_files.file_digests import kept_digest
 from cohort.core.durable_files import write_text
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.place import Place
@@ -101,7 +100,7 @@ def _require_same(base: RunBase, *, directory: RunDirectory) -> None:
         # without a hash only the shapes can tell; without a configuration it is no model
         check_checkpoint(base.directory)
         return
-    found = model_fingerprint(base.directory, digest_of=kept_digest)
+    found = model_fingerprint(base.directory)
     if found == recorded:
         return
     is_local = find_local_model(base.name) is not None

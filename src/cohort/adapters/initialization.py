@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from cohort.adapters.vera import initial_vectors
 from cohort.core.seeds import derive_seed
 
 __all__ = ["initial_weights"]
+
+# an adapter of so many numbers is drawn by several threads: one draws about twenty million in a second
+LEAST_SHARED, DRAWERS = 1 << 22, 8
 
 
 def initial_weights(
@@ -44,7 +48,10 @@ def initial_weights(
     if spec.use_vera is not None:
         return initial_vectors(layout, spec.use_vera, r=spec.r, dtype=dtype)
     rows_rD = torch.zeros(spec.num_rows, layout.width, dtype=dtype)
-    for name, columns in layout.columns.items():
+
+    def draw(name: str) -> None:
+        """Fill the columns of one module."""
+        columns = layout.columns[name]
         in_features, r = layout.linears[name][0], spec.rank_of(name)
         if spec.has_frozen_rows:
             assert weight_of is not None, "an initialisation from the base needs its weights"
@@ -53,7 +60,7 @@ def initial_weights(
             for rows, sign in ((slice(0, r), 1.0), (frozen, -1.0)):
                 rows_rD[rows, columns.a] = start.a_rK.to(dtype)
                 rows_rD[rows, columns.b] = sign * start.b_Nr.T.to(dtype)
-            continue
+            return
         blocks = spec.use_bdlora
         nblocks = blocks.nblocks if blocks is not None and blocks.factor_of(name) is BlockFactor.A else 1
         if spec.use_dora:
@@ -67,6 +74,14 @@ def initial_weights(
             bound = 1.0 / math.sqrt(in_features // nblocks)
             drawn_rK.uniform_(-bound, bound, generator=generator)
         rows_rD[:r, columns.a] = (drawn_rK if nblocks == 1 else expanded(drawn_rK, nblocks=nblocks)).to(dtype)
+
+    # each module has a generator of its own, so their order changes no bit; torch draws without the interpreter's lock
+    if rows_rD.numel() < LEAST_SHARED or spec.has_frozen_rows or spec.use_dora:
+        for name in layout.columns:
+            draw(name)
+    else:
+        with ThreadPoolExecutor(max_workers=DRAWERS, thread_name_prefix="cohort-draws") as drawers:
+            list(drawers.map(draw, layout.columns))
     return rows_rD
 
 

@@ -7,8 +7,6 @@ minute that nothing else needs to wait for. All of it lets the interpreter go on
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -16,13 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cohort.checkpoints.copy_threads import OfThread, ready_events, state_threads
 from cohort.core.durable_files import write_parts
 from cohort.training.checkpoint import file_parts
 
 __all__ = ["StateWriter"]
-
-MOST_THREADS = 4
-BUFFER_BYTES = 16 << 20
 
 
 class StateWriter:
@@ -32,8 +28,7 @@ class StateWriter:
         """Start no thread before there is something to write."""
         self._threads: ThreadPoolExecutor | None = None
         self._running: dict[Path, Future[str]] = {}
-        # what a thread uses for one file after the other
-        self._kept = threading.local()
+        self._own = OfThread()
 
     def is_writing(self, path: Path) -> bool:
         """Whether ``path`` was started and its end not yet waited for."""
@@ -47,13 +42,8 @@ class StateWriter:
             tensors: By name, on the host or a GPU; they must not change before :meth:`finish`.
         """
         if self._threads is None:
-            # half of the cores are left to those who train
-            count = max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
-            self._threads = ThreadPoolExecutor(max_workers=count, thread_name_prefix="cohort-states")
-        ready = {}
-        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
-            # what computes the tensors may still run; the thread's own stream waits for it
-            ready[device] = torch.cuda.current_stream(device).record_event()
+            self._threads = state_threads("cohort-states")
+        ready = ready_events(tensors.values())
         self._running[path] = self._threads.submit(self._write, path, dict(tensors), step, ready)
 
     def finish(self, path: Path) -> str:
@@ -88,14 +78,14 @@ class StateWriter:
         if not ready:
             return None
         for device, event in ready.items():
-            self._stream(device).wait_event(event)
+            self._own.stream(device).wait_event(event)
 
         def read(tensor: Tensor) -> Iterator[memoryview]:
-            buffer = self._buffer()
+            buffer = self._own.buffer(0)
             for part in tensor.reshape(-1).view(torch.uint8).split(len(buffer)):
                 copy = buffer[: len(part)]
                 if part.is_cuda:
-                    stream = self._stream(part.device)
+                    stream = self._own.stream(part.device)
                     with torch.cuda.stream(stream):
                         copy.copy_(part, non_blocking=True)
                     stream.synchronize()
@@ -104,21 +94,3 @@ class StateWriter:
                 yield copy.numpy().data
 
         return read
-
-    def _stream(self, device: torch.device) -> torch.cuda.Stream:
-        """Return this thread's stream: of high priority, as those of low priority may be recorded by a graph."""
-        streams: dict[torch.device, torch.cuda.Stream] = self._kept.__dict__.setdefault("streams", {})
-        if device not in streams:
-            streams[device] = torch.cuda.Stream(device, priority=-1)
-        return streams[device]
-
-    def _buffer(self) -> Tensor:
-        """Return this thread's host memory: fresh memory for each state would cost more than the copy."""
-        if not hasattr(self._kept, "buffer"):
-            try:
-                self._kept.buffer = torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=True)
-            except RuntimeError:
-                # no room for pinned memory: the copy takes longer, and nothing else changes
-                self._kept.buffer = torch.empty(BUFFER_BYTES, dtype=torch.uint8)
-        buffer: Tensor = self._kept.buffer
-        return buffer

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
+from cohort.checkpoints.state_memory import HOST, StateMemory
 from cohort.checkpoints.state_writer import StateWriter
+from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import (
@@ -27,31 +26,7 @@ from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.trial import TrialState
 
-__all__ = ["StoredState", "StoredStateKind", "TrialStateStore"]
-
-
-class StoredStateKind(StrEnum):
-    """What is kept of a trial, which starts its file's name."""
-
-    STATE = "state"
-    BEST = "best"
-    START = "start"
-    """The weights that a trial begins with, where they are another trial's."""
-    SPARE = "spare"
-    """The state of a trial that a rule stopped, in case a person resumes it; only in memory, and the first to go."""
-
-
-@dataclass(frozen=True, order=True)
-class StoredState:
-    """The name of one state or best checkpoint."""
-
-    trial_id: int
-    kind: StoredStateKind
-    step: int
-
-    @property
-    def relative_path(self) -> str:
-        return f"trials/{self.trial_id:04d}/{self.kind.value}-{self.step:06d}.safetensors"
+__all__ = ["TrialStateStore"]
 
 
 class TrialStateStore:
@@ -79,10 +54,8 @@ class TrialStateStore:
         self._moments = tuple(moment.name for moment in optimizer.moments)
         self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
-        self._device_budget_bytes = device_budget_bytes
         self._spares_on_host = spares_on_host
-        # in the order in which they came: the oldest leaves first
-        self._in_memory: dict[StoredState, TrialState | Tensor] = {}
+        self._in_memory = StateMemory(device_budget_bytes=device_budget_bytes)
         # those of files: a state without a checksum exists in memory alone
         self._checksums: dict[StoredState, str] = {}
         self._newest: dict[tuple[int, StoredStateKind], StoredState] = {}
@@ -90,31 +63,23 @@ class TrialStateStore:
 
     @property
     def keeps_on_device(self) -> bool:
-        return self._device_budget_bytes > 0
+        return self._in_memory.keeps_on_device
 
     def leave_device(self) -> bool:
         """Move everything to the host, now and in future; return whether there was anything."""
-        # states to come go to the host as well: the device has run out of memory once
-        self._device_budget_bytes = 0
-        there = [name for name, kept in self._in_memory.items() if _is_on_device(kept)]
-        for name in there:
-            if name.kind is StoredStateKind.SPARE:
-                del self._in_memory[name]
-            else:
-                self._in_memory[name] = _on_host(self._in_memory[name])
-        return bool(there)
+        return self._in_memory.leave_devices()
 
     @property
     def has_room_for_spares(self) -> bool:
         """Whether the state of a resident trial that is not needed any more may be kept where it is copied cheaply."""
         if self.keeps_on_device:
-            return all(self._num_bytes(gpu) < self._device_budget_bytes for gpu in self._gpus())
-        return self._spares_on_host and self._num_bytes(torch.device("cpu")) < self._memory_budget_bytes
+            return self._in_memory.has_room_on_devices
+        return self._spares_on_host and self._in_memory.num_bytes(HOST) < self._memory_budget_bytes
 
     def put_spare(self, trial_id: int, state: TrialState) -> None:
         """Keep the state of a trial that a rule stopped, as long as there is room for it."""
         self.forget_state(trial_id)
-        self._in_memory[StoredState(trial_id, StoredStateKind.SPARE, state.step)] = state
+        self._in_memory.put(StoredState(trial_id, StoredStateKind.SPARE, state.step), state)
         self._make_room()
 
     def spare_state(self, trial_id: int) -> None:
@@ -141,7 +106,7 @@ class TrialStateStore:
         best = StoredState(trial_id, StoredStateKind.BEST, state.step)
         if best in self._in_memory:
             # the best checkpoint is of the same step: sharing the state's weights saves a copy
-            self._in_memory[best] = state.adapter.weights
+            self._in_memory.put(best, state.adapter.weights)
         self._put(StoredState(trial_id, StoredStateKind.STATE, state.step), state)
 
     def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
@@ -225,14 +190,14 @@ class TrialStateStore:
         """Forget the state of a trial that has ended; its best checkpoint stays."""
         name = self._newest.pop((trial_id, StoredStateKind.STATE), None)
         if name is not None:
-            self._in_memory.pop(name, None)
+            self._in_memory.forget(name)
 
     def release_state(self, trial_id: int) -> None:
         """Free the memory of an old state of a resident trial; its file stays, since a checkpoint may need it."""
         name = self._newest.get((trial_id, StoredStateKind.STATE))
         if name is None:
             return
-        self._in_memory.pop(name, None)
+        self._in_memory.forget(name)
         if name not in self._checksums:
             # it was never in a file, so now it is nowhere
             del self._newest[trial_id, StoredStateKind.STATE]
@@ -280,9 +245,9 @@ class TrialStateStore:
     def _put(self, name: StoredState, value: TrialState | Tensor) -> None:
         before = self._newest.get((name.trial_id, name.kind))
         if before is not None:
-            self._in_memory.pop(before, None)
+            self._in_memory.forget(before)
         self._newest[name.trial_id, name.kind] = name
-        self._in_memory[name] = value
+        self._in_memory.put(name, value)
         # a file of the same name from before a resume holds the same bits, but it may be damaged: write it again
         self._checksums.pop(name, None)
         if self._writer.is_writing(self._path(name)):
@@ -291,28 +256,18 @@ class TrialStateStore:
 
     def _make_room(self) -> None:
         """Bring what is kept within the budgets: spares are dropped, then the oldest move on."""
-        for gpu in self._gpus():
-            while self._num_bytes(gpu) > self._device_budget_bytes:
-                oldest = self._first_to_leave(gpu)
-                if oldest.kind is StoredStateKind.SPARE:
-                    del self._in_memory[oldest]
-                else:
-                    self._in_memory[oldest] = _on_host(self._in_memory[oldest])
-        host = torch.device("cpu")
-        while self._num_bytes(host) > self._memory_budget_bytes:
-            oldest = self._first_to_leave(host)
+        self._in_memory.make_room_on_devices()
+        while self._in_memory.num_bytes(HOST) > self._memory_budget_bytes:
+            oldest = self._in_memory.oldest_on_host()
             if oldest.kind is not StoredStateKind.SPARE:
                 self._write(oldest)
-            del self._in_memory[oldest]
-
-    def _first_to_leave(self, device: torch.device) -> StoredState:
-        there = [name for name, kept in self._in_memory.items() if _device_of(kept) == device]
-        return next((name for name in there if name.kind is StoredStateKind.SPARE), there[0])
+            self._in_memory.forget(oldest)
 
     def _start(self, name: StoredState) -> None:
         # a file that is there stays: the state of a trial after a step never changes
         if name not in self._checksums and not self._writer.is_writing(self._path(name)):
-            kept = self._in_memory[name]
+            kept = self._in_memory.get(name)
+            assert kept is not None, "what is in no file is in memory"
             tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
             self._writer.start(self._path(name), tensors, step=name.step)
 
@@ -321,16 +276,6 @@ class TrialStateStore:
         if name not in self._checksums:
             self._checksums[name] = self._writer.finish(self._path(name))
 
-    def _gpus(self) -> set[torch.device]:
-        """Return the GPUs that something is kept on."""
-        return {_device_of(kept) for kept in self._in_memory.values() if _is_on_device(kept)}
-
-    def _num_bytes(self, device: torch.device) -> int:
-        # by address: weights that a state shares with a best checkpoint count once
-        kept = [tensor for value in self._in_memory.values() for tensor in _tensors(value)]
-        own = {tensor.data_ptr(): tensor for tensor in kept if tensor.device == device}
-        return sum(tensor.numel() * tensor.element_size() for tensor in own.values())
-
     @staticmethod
     def _name(path: Path) -> StoredState:
         kind, step = path.stem.split("-")
@@ -338,24 +283,3 @@ class TrialStateStore:
 
     def _path(self, name: StoredState) -> Path:
         return self._directory.root / name.relative_path
-
-
-def _tensors(value: TrialState | Tensor) -> tuple[Tensor, ...]:
-    return tuple(value.adapter.tensors.values()) if isinstance(value, TrialState) else (value,)
-
-
-def _device_of(value: TrialState | Tensor) -> torch.device:
-    return _tensors(value)[0].device
-
-
-def _is_on_device(value: TrialState | Tensor) -> bool:
-    return _device_of(value).type != "cpu"
-
-
-def _on_host(value: TrialState | Tensor) -> TrialState | Tensor:
-    if not _is_on_device(value):
-        return value
-    if isinstance(value, Tensor):
-        return value.cpu()
-    moments = {name: moment.cpu() for name, moment in value.adapter.moments.items()}
-    return replace(value, adapter=replace(value.adapter, weights=value.adapter.weights.cpu(), moments=moments))

@@ -57,7 +57,8 @@ class KernelCompiler:
         self._compiling: dict[bytes, Future[None]] = {}
         # a backward pass collects in a thread of its own
         self._starting = threading.Lock()
-        for _ in range(count):
+        self._submit(_build_driver)
+        for _ in range(count - 1):
             self._submit(_import_triton)
 
     def __enter__(self) -> KernelCompiler:
@@ -152,6 +153,13 @@ def _import_triton() -> None:
         importlib.import_module(module)
 
 
+def _build_driver() -> None:
+    """Have Triton build what it speaks to the driver with, which takes a C compiler some seconds."""
+    _import_triton()
+    with contextlib.suppress(Exception):
+        importlib.import_module("triton.backends.nvidia.driver").CudaUtils()
+
+
 def _compile(job: bytes, capability: tuple[int, int]) -> None:
     _import_triton()
     module, name, signature, constants, options, attrs = pickle.loads(job)
@@ -162,4 +170,7 @@ def _compile(job: bytes, capability: tuple[int, int]) -> None:
         kernel = getattr(kernel, part)
     # it says for which target, and what makes a source of this kind of kernel
     target = kernel.create_binder()[2]
-    kernel.compile(kernel.ASTSource(kernel, signature, constants, attrs), target=target, options=options)
+    compiled = kernel.compile(kernel.ASTSource(kernel, signature, constants, attrs), target=target, options=options)
+    # Triton also has a C compiler build what launches it, half a second for each signature; later versions need none
+    with contextlib.suppress(Exception):
+        importlib.import_module("triton.backends.nvidia.driver").CudaLauncher(compiled.src, compiled.metadata)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -227,6 +228,7 @@ def prepare(
     inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=num_ranks)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
+    model_hash = _hashing(inputs.model_directory)
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train)
     specs = proposals.largest()
@@ -244,7 +246,7 @@ def prepare(
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
-        inputs=input_facts(task, inputs, plan=plan),
+        inputs=input_facts(task, inputs, plan=plan, model_hash=model_hash.result()),
         sizes=replace(size_facts(sizes), num_ranks=placed.num_ranks(sizes)),
         memory=replace(memory.facts(placed.weights), rank_group=placed.group_name),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
@@ -270,6 +272,14 @@ def prepare(
         ),
         warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
+
+
+def _hashing(directory: Path) -> Future[str]:
+    """Hash the base model meanwhile: that reads all of it once more."""
+    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-model-hash")
+    started = threads.submit(model_fingerprint, directory)
+    threads.shutdown(wait=False)
+    return started
 
 
 def _with_reference(

@@ -21,7 +21,6 @@ from cohort.machine.kernel_choices import (
 from cohort.machine.machine import Machine, package_versions
 from cohort.prepare.block_checks import adapted_shapes, has_blocks
 from cohort.prepare.data_notes import data_counts, data_problems
-from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.reference import reference_adapter_hash
 from cohort.prepare.trials import PlannedTrial
@@ -89,12 +88,12 @@ def row_facts(data: LoadedDataset) -> InputFacts:
     )
 
 
-def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
+def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan, model_hash: str) -> InputFacts:
     return replace(
         row_facts(inputs.data),
         # rows that no evaluation reads may change without a difference
         all_validation_input=inputs.data.report.all_validation_input if task.evaluation.finalists else None,
-        model_hash=model_fingerprint(inputs.model_directory),
+        model_hash=model_hash,
         target_modules=tuple(inputs.target_modules),
         # a rank tells the size of plain LoRA
         adapted_shapes=adapted_shapes(inputs.layout.linears) if has_blocks(task) or has_vectors(task) else None,

@@ -34,7 +34,8 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_local_model
-from cohort.prepare.fingerprints import file_digest, model_fingerprint
+from cohort.prepare.file_digests import file_digest
+from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.objectives import task_objective
 from cohort.tasks.task_file import TaskFile
 from cohort.training.micro_batches import sample_too_large

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from cohort.adapter_files.base_model import open_base
-from cohort.adapter_files.file_digests import kept_digest
 from cohort.adapter_files.run_model import read_chosen
 from cohort.adapters.peft_format import CONFIG_FILE, PeftAdapter
 from cohort.core.errors import InputError, Problem
@@ -253,7 +252,7 @@ def _base_check(directory: Path) -> Callable[[Path], None]:
         if recorded is None:
             return
         if not own:
-            own.append(model_fingerprint(directory, digest_of=kept_digest))
+            own.append(model_fingerprint(directory))
         if recorded != own[0]:
             raise InputError(
                 Problem(

@@ -33,6 +33,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
 from cohort.training.device_memory import is_out_of_memory, release_cached
 from cohort.training.recorded_shapes import PassShape, RecordingPolicy, rounded_up
+from cohort.training.seeded import seeded
 from cohort.training.token_losses import token_losses
 
 __all__ = ["CapturedPasses", "StagedReplay"]
@@ -211,14 +212,7 @@ class _CapturedPass:
         tokens_T, positions_T, targets_T, rows_M, *of_attention_parts, weights = self._staged.split(sizes)
         self._weights_T = weights.view(torch.float32)[:num_rows]
         nothing = SegmentTable(num_rows=num_rows, offsets=(0,) * (slots.num_slots + 1), samples=())
-        self._tables = LaunchTables(
-            nothing,
-            slots,
-            device=device,
-            fixed_launch=True,
-            exact=bank.is_exact,
-            most_samples=shape.num_sequences,
-        )
+        self._tables = LaunchTables(nothing, slots, device=device, fixed_launch=True)
         self._batch = PackedBatch(
             tokens_T=tokens_T,
             positions_T=positions_T,
@@ -315,7 +309,7 @@ class _CapturedPass:
         with torch.set_grad_enabled(self._trains):
             losses_T = token_losses(decoder, self._batch, self._lora, attention=self._attention)
             if self._trains:
-                losses_T.backward(self._weights_T)
+                seeded(losses_T, self._weights_T).backward()
         return losses_T.detach()
 
 

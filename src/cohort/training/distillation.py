@@ -23,6 +23,7 @@ from cohort.kernels.adamw import SlotUpdate, adamw_step
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
+from cohort.training.seeded import seeded
 
 __all__ = ["Distilled", "distill"]
 
@@ -145,7 +146,7 @@ def _backward(decoder: Decoder, bank: AdapterBank, samples: Sequence[Sample], *,
         d_MV = d_MV if cap is None else d_MV * (1 - (logits_MV / cap).square())
         d_TD = torch.zeros_like(hidden_TD)
         d_TD[rows_M] = decoder.head.grad_input(d_MV.to(decoder.dtype))
-    hidden_TD.backward(d_TD)
+    seeded(hidden_TD, d_TD).backward()
     return float(divergence)
 
 

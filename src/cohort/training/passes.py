@@ -28,6 +28,7 @@ from cohort.models.spare_columns import reserve_spare_columns
 from cohort.training.captured_pass import CapturedPasses, StagedReplay
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_slots, group_terms
+from cohort.training.seeded import seeded
 from cohort.training.token_losses import token_losses, token_weights
 
 __all__ = ["MeasuringPasses", "Passes", "StagedPass", "pass_size", "terms_and_weights"]
@@ -142,16 +143,15 @@ class Passes:
             return group_terms(replayed, entries, steps)
         batch, lora = staged.stream
         bank = self._bank
-        if not bank.is_exact:
-            reserve_spare_columns(
-                self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows
-            )
+        reserve_spare_columns(
+            self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows
+        )
         size = pass_size(batch, lora, decoder=self._decoder, recomputed=recomputed)
         with self._memory.observe(PassKind.TRAIN, size) as observed:
             losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed)
             observed.forward_done()
             terms_G, weights_T = terms_and_weights(losses_T.detach(), batch, entries, steps)
-            losses_T.backward(weights_T)
+            seeded(losses_T, weights_T).backward()
         return terms_G
 
     @torch.no_grad()
@@ -186,7 +186,7 @@ def terms_and_weights(
         weights = [0.0 if slot in sums else 1 / steps[slot].divisor for slot in group_slots(entries)]
         # pinned, as the token weights are: a plain transfer would make the host wait for the forward pass
         weights_G = to_device_unwaited(np.array(weights), terms_G.device).to(terms_G.dtype)
-        (weights_T,) = torch.autograd.grad(terms_G, leaf_T, weights_G)
+        (weights_T,) = torch.autograd.grad(seeded(terms_G, weights_G), leaf_T)
     if present:
         weights_T = weights_T + token_weights(batch, divisors=present, dtype=losses_T.dtype)
     return terms_G.detach(), weights_T

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterState
-from cohort.checkpoints.trial_states import StoredState, StoredStateKind
+from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.data.packing import SlotSample

@@ -24,6 +24,7 @@ from cohort.runs.results.results_table import write_results_csv
 from cohort.runs.store import RunStore
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import FAILED, Reason
+from cohort.tuning.samplers.importance import import_ahead
 from cohort.tuning.study import Study
 
 __all__ = ["finish_run", "is_complete", "write_tables"]
@@ -68,6 +69,7 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
 
     # most of it is waiting for the disk
     with ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="cohort-adapters") as threads:
+        threads.submit(import_ahead)
         writing = []
         for trial_id in study.trial_ids:
             kept = run.state_store.best(trial_id)

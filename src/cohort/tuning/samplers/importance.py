@@ -13,12 +13,21 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["hyperparameter_importances", "is_importance_available"]
+__all__ = ["hyperparameter_importances", "import_ahead", "is_importance_available"]
 
 
 def is_importance_available() -> bool:
     """Return whether optuna can be imported."""
     return importlib.util.find_spec("optuna") is not None
+
+
+def import_ahead() -> None:
+    """Import what :func:`hyperparameter_importances` needs, where it is installed: a second or two, in a thread."""
+    if is_importance_available():
+        with contextlib.suppress(Exception):
+            optuna: Any = importlib.import_module("optuna")
+            # optuna imports its parts when they are first asked for
+            _ = optuna.importance.PedAnovaImportanceEvaluator
 
 
 def hyperparameter_importances(

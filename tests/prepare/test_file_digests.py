@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.adapter_files import file_digests
-from cohort.adapter_files.file_digests import kept_digest
+from cohort.prepare import file_digests
+from cohort.prepare.file_digests import kept_digest
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,14 +15,19 @@ from pathlib import Path
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
-from cohort.prepare.fingerprints import file_digest
 
-__all__ = ["kept_digest"]
+__all__ = ["file_digest", "kept_digest"]
 
 _FOLDER = "file-digests"
 # the times of a file have ticks of some milliseconds, and of seconds on some network file systems: a file that was
 # written so recently could change again without showing it
 _SETTLED_SECONDS = 5.0
+
+
+def file_digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
 
 
 def kept_digest(path: Path, *, cache_directory: Path | None = None) -> bytes:

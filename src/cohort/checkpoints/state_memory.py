@@ -1,0 +1,175 @@
+"""Trials' states in memory: on GPUs while there is room, then on the host.
+
+States leave a GPU in threads, before the room that they may take there is full, so that a trial that is parked waits
+for no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cohort.checkpoints.host_copies import HostCopies
+from cohort.checkpoints.stored_state import StoredState, StoredStateKind
+from cohort.training.trial import TrialState
+
+__all__ = ["HOST", "StateMemory"]
+
+HOST = torch.device("cpu")
+# states begin to leave a GPU when this share of their room is left
+SHARE_FOR_COPIES = 1 / 8
+
+
+@dataclass(frozen=True)
+class _Leaving:
+    """A state on its way to the host; it takes room on both sides."""
+
+    value: TrialState | Tensor
+    copies: Future[dict[str, Tensor]]
+
+    def arrived(self) -> TrialState | Tensor:
+        """Wait for the copy and return it."""
+        copies = self.copies.result()
+        if isinstance(self.value, Tensor):
+            return copies["weights"]
+        moments = {name: copies[name] for name in self.value.adapter.moments}
+        return replace(self.value, adapter=replace(self.value.adapter, weights=copies["weights"], moments=moments))
+
+
+class StateMemory:
+    """States and best checkpoints by name, in the order in which they came: the oldest leaves first."""
+
+    def __init__(self, *, device_budget_bytes: int) -> None:
+        """Let states take ``device_budget_bytes`` of each GPU."""
+        self._kept: dict[StoredState, TrialState | Tensor | _Leaving] = {}
+        self._device_budget_bytes = device_budget_bytes
+        self._copies = HostCopies()
+
+    @property
+    def keeps_on_device(self) -> bool:
+        return self._device_budget_bytes > 0
+
+    @property
+    def has_room_on_devices(self) -> bool:
+        return all(self.num_bytes(gpu) < self._device_budget_bytes for gpu in self._gpus())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kept
+
+    def __iter__(self) -> Iterator[StoredState]:
+        return iter(list(self._kept))
+
+    def put(self, name: StoredState, value: TrialState | Tensor) -> None:
+        """Keep ``value``; one that is kept under its name already keeps its place in the order."""
+        self._kept[name] = value
+
+    def get(self, name: StoredState) -> TrialState | Tensor | None:
+        """Return what is kept under ``name``, wherever it is."""
+        kept = self._kept.get(name)
+        if isinstance(kept, _Leaving):
+            kept = self._kept[name] = kept.arrived()
+        return kept
+
+    def pop(self, name: StoredState) -> TrialState | Tensor | None:
+        """Return what is kept under ``name``, and forget it."""
+        kept = self.get(name)
+        self._kept.pop(name, None)
+        return kept
+
+    def forget(self, name: StoredState) -> None:
+        """Forget what is kept under ``name``; a copy that is on its way ends unseen."""
+        self._kept.pop(name, None)
+
+    def oldest_on_host(self) -> StoredState:
+        """Return what leaves the host first: a spare state, else the oldest."""
+        return _first_to_leave([name for name, kept in self._kept.items() if _device_of(kept, arrived=True) == HOST])
+
+    def num_bytes(self, device: torch.device) -> int:
+        """Return the bytes that states take on a device, or will once their copies are there."""
+        kept = [tensor for value in self._kept.values() for tensor in _tensors(value)]
+        # by address: weights that a state shares with a best checkpoint count once
+        own = {tensor.data_ptr(): tensor for tensor in kept if tensor.device == device}
+        coming = sum(_num_bytes(kept) for kept in self._kept.values() if isinstance(kept, _Leaving))
+        return sum(map(_bytes_of, own.values())) + (coming if device == HOST else 0)
+
+    def make_room_on_devices(self) -> None:
+        """Bring what is kept on each GPU within the budget: spare states are dropped, then the oldest leave."""
+        self._take_arrived()
+        for gpu in self._gpus():
+            start_above = self._device_budget_bytes - int(self._device_budget_bytes * SHARE_FOR_COPIES)
+            while staying := [name for name, kept in self._kept.items() if _device_of(kept, arrived=True) == gpu]:
+                if self._staying_bytes(gpu) <= start_above:
+                    break
+                self._leave(_first_to_leave(staying))
+            while self.num_bytes(gpu) > self._device_budget_bytes:
+                # in the order in which they left, so the first arrives first
+                leaving = next(name for name, kept in self._kept.items() if _is_leaving(kept, gpu))
+                self.get(leaving)
+
+    def leave_devices(self) -> bool:
+        """Move everything to the host, now and in future; return whether there was anything to move."""
+        # states to come go to the host as well: the device has run out of memory once
+        self._device_budget_bytes = 0
+        there = [name for name, kept in self._kept.items() if _device_of(kept, arrived=False) != HOST]
+        for name in there:
+            if not isinstance(self._kept[name], _Leaving):
+                self._leave(name)
+        for name in there:
+            self.get(name)
+        return bool(there)
+
+    def _leave(self, name: StoredState) -> None:
+        value = self._kept[name]
+        assert not isinstance(value, _Leaving), "a state leaves once"
+        if name.kind is StoredStateKind.SPARE:
+            del self._kept[name]
+            return
+        tensors = value.adapter.tensors if isinstance(value, TrialState) else {"weights": value}
+        self._kept[name] = _Leaving(value, self._copies.start(tensors))
+
+    def _take_arrived(self) -> None:
+        """Let go of what is on the host by now: until then its memory on the GPU is not free."""
+        for name, kept in list(self._kept.items()):
+            if isinstance(kept, _Leaving) and kept.copies.done():
+                self.get(name)
+
+    def _staying_bytes(self, gpu: torch.device) -> int:
+        kept = [
+            tensor for value in self._kept.values() if not isinstance(value, _Leaving) for tensor in _tensors(value)
+        ]
+        own = {tensor.data_ptr(): tensor for tensor in kept if tensor.device == gpu}
+        return sum(map(_bytes_of, own.values()))
+
+    def _gpus(self) -> set[torch.device]:
+        """Return the GPUs that something is kept on."""
+        return {_device_of(kept, arrived=False) for kept in self._kept.values()} - {HOST}
+
+
+def _first_to_leave(names: list[StoredState]) -> StoredState:
+    return next((name for name in names if name.kind is StoredStateKind.SPARE), names[0])
+
+
+def _tensors(kept: TrialState | Tensor | _Leaving) -> tuple[Tensor, ...]:
+    value = kept.value if isinstance(kept, _Leaving) else kept
+    return tuple(value.adapter.tensors.values()) if isinstance(value, TrialState) else (value,)
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _num_bytes(kept: TrialState | Tensor | _Leaving) -> int:
+    return sum(map(_bytes_of, _tensors(kept)))
+
+
+def _device_of(kept: TrialState | Tensor | _Leaving, *, arrived: bool) -> torch.device:
+    """Return where a state is; ``arrived``: one on its way counts as being there."""
+    return HOST if arrived and isinstance(kept, _Leaving) else _tensors(kept)[0].device
+
+
+def _is_leaving(kept: TrialState | Tensor | _Leaving, gpu: torch.device) -> bool:
+    return isinstance(kept, _Leaving) and _device_of(kept, arrived=False) == gpu

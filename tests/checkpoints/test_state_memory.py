@@ -1,0 +1,60 @@
+"""States leave a GPU before its room is full, and arrive on the host with their bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cohort.adapters.bank import AdapterState
+from cohort.checkpoints.state_memory import HOST, StateMemory
+from cohort.checkpoints.stored_state import StoredState, StoredStateKind
+from cohort.training.trial import TrialState
+
+NUM_BYTES = 3 * 4 * 256 * 4
+
+
+def state(value: float, *, device: str) -> TrialState:
+    moments = {name: torch.full((4, 256), value + place, device=device) for place, name in enumerate(("m", "v"), 1)}
+    return TrialState(adapter=AdapterState(weights=torch.full((4, 256), value, device=device), moments=moments), step=1)
+
+
+def test_what_is_on_the_host_stays_as_it_is() -> None:
+    memory = StateMemory(device_budget_bytes=0)
+    name, one = StoredState(0, StoredStateKind.STATE, 1), state(1.0, device="cpu")
+    memory.put(name, one)
+    memory.make_room_on_devices()
+    assert not memory.leave_devices()
+    assert memory.get(name) is one
+    assert memory.num_bytes(HOST) == NUM_BYTES
+    assert memory.oldest_on_host() == name
+    assert memory.pop(name) is one
+    assert name not in memory
+    assert memory.num_bytes(HOST) == 0
+
+
+@pytest.mark.gpu
+def test_the_oldest_leave_a_gpu_and_spare_states_before_them() -> None:
+    memory = StateMemory(device_budget_bytes=int(3.5 * NUM_BYTES))
+    names = [StoredState(trial_id, StoredStateKind.STATE, 1) for trial_id in range(6)]
+    spare = StoredState(9, StoredStateKind.SPARE, 1)
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    for place, name in enumerate(names):
+        memory.put(name, state(10.0 * place, device="cuda"))
+        if place == 1:
+            memory.put(spare, state(5.0, device="cuda"))
+        memory.make_room_on_devices()
+        assert memory.num_bytes(gpu) <= 3.5 * NUM_BYTES
+    assert spare not in memory
+    places = []
+    for place, name in enumerate(names):
+        found = memory.get(name)
+        assert isinstance(found, TrialState)
+        expected = state(10.0 * place, device="cpu").adapter
+        assert torch.equal(found.adapter.weights.cpu(), expected.weights)
+        for moment, tensor in found.adapter.moments.items():
+            assert torch.equal(tensor.cpu(), expected.moments[moment])
+        places.append(found.adapter.weights.device.type)
+    assert places == ["cpu"] * 3 + ["cuda"] * 3
+    assert memory.leave_devices()
+    assert memory.num_bytes(gpu) == 0
+    assert not memory.keeps_on_device
