@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cohort.checkpoints.copy_threads import OfThread, ready_events, state_threads
+from cohort.checkpoints.transfer_threads import OfThread, ready_events, state_threads
 from cohort.core.durable_files import write_parts
 from cohort.training.checkpoint import file_parts
 
