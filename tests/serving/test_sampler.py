@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.serving.sampler import Sampling, pick_tokens, token_logprobs
+from cohort.serving.sampler import Sampling, Scores, pick_tokens, token_logprobs
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 1.0, -30.0])
 COUNT = 4000
@@ -15,13 +15,13 @@ COUNT = 4000
 
 def draw(sampling: Sampling, *, seed: int = 1) -> torch.Tensor:
     picked = pick_tokens(
-        LOGITS.expand(COUNT, -1), samplings=[sampling] * COUNT, seeds=[seed] * COUNT, steps=range(COUNT)
+        Scores.of(LOGITS.expand(COUNT, -1)), samplings=[sampling] * COUNT, seeds=[seed] * COUNT, steps=range(COUNT)
     )
     return torch.tensor([token for token in picked if token is not None])
 
 
 def test_temperature_zero_takes_the_likeliest() -> None:
-    assert pick_tokens(LOGITS[None], samplings=[Sampling()], seeds=[0], steps=[0]) == [1]
+    assert pick_tokens(Scores.of(LOGITS[None]), samplings=[Sampling()], seeds=[0], steps=[0]) == [1]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -45,7 +45,7 @@ def test_a_draw_depends_on_seed_and_step_alone() -> None:
     sampling = Sampling(temperature=1.5)
     together = draw(sampling)
     for step in (0, 17, 399):
-        alone = pick_tokens(LOGITS[None], samplings=[sampling], seeds=[1], steps=[step])
+        alone = pick_tokens(Scores.of(LOGITS[None]), samplings=[sampling], seeds=[1], steps=[step])
         assert alone == [together[step].item()]
     assert not torch.equal(together, draw(sampling, seed=2))
 
@@ -54,7 +54,9 @@ def test_a_draw_depends_on_seed_and_step_alone() -> None:
 def test_logits_that_are_not_finite_give_none(temperature: float) -> None:
     logits = LOGITS.repeat(3, 1)
     logits[1, 2] = float("nan")
-    picked = pick_tokens(logits, samplings=[Sampling(temperature=temperature)] * 3, seeds=[1, 1, 1], steps=[0, 0, 0])
+    picked = pick_tokens(
+        Scores.of(logits), samplings=[Sampling(temperature=temperature)] * 3, seeds=[1, 1, 1], steps=[0, 0, 0]
+    )
     assert picked[1] is None
     assert picked[0] == picked[2] is not None
 
@@ -76,9 +78,9 @@ def test_top_k_keeps_the_likeliest_and_top_p_is_a_share_of_them() -> None:
 
 def test_sequences_of_one_call_are_sampled_each_in_its_own_way() -> None:
     ways = [Sampling(), Sampling(temperature=1.5), Sampling(temperature=1.0, top_k=2), Sampling(temperature=0.3)]
-    together = pick_tokens(LOGITS.expand(4, -1), samplings=ways, seeds=[1, 2, 3, 4], steps=[0, 5, 6, 7])
+    together = pick_tokens(Scores.of(LOGITS.expand(4, -1)), samplings=ways, seeds=[1, 2, 3, 4], steps=[0, 5, 6, 7])
     alone = [
-        pick_tokens(LOGITS[None], samplings=[way], seeds=[seed], steps=[step])[0]
+        pick_tokens(Scores.of(LOGITS[None]), samplings=[way], seeds=[seed], steps=[step])[0]
         for way, seed, step in zip(ways, [1, 2, 3, 4], [0, 5, 6, 7], strict=True)
     ]
     assert together == alone

@@ -121,6 +121,8 @@ class AdapterBank:
         self.b_columns_D = self.b_columns_D.to(device)
         self._specs: dict[int, AdapterSpec] = {}
         self._starts: dict[int, int] = {}
+        # asked for by every pass, and the same until adapters come or go
+        self._slot_table: SlotTable | None = None
         self._outside_ND: dict[BlockDiagonal, Tensor] = {}
         # by slot, what its columns are multiplied by for the products
         self._factors_D: dict[int, Tensor] = {}
@@ -161,14 +163,17 @@ class AdapterBank:
         return slice(start + spec.first_state_row, start + spec.num_rows)
 
     def slot_table(self) -> SlotTable:
+        if self._slot_table is not None:
+            return self._slot_table
         slots = range(self.num_slots)
         specs = [self._specs.get(slot) for slot in slots]
-        return SlotTable(
+        self._slot_table = SlotTable(
             row_starts=tuple(self._starts.get(slot, 0) for slot in slots),
             ranks=tuple(spec.num_factor_rows if spec else 0 for spec in specs),
             scales=tuple(spec.scale if spec else 0.0 for spec in specs),
             dropouts=tuple(spec.lora_dropout if spec else 0.0 for spec in specs),
         )
+        return self._slot_table
 
     @property
     def writes_gradients(self) -> bool:
@@ -261,6 +266,7 @@ class AdapterBank:
             start = self._free_start(spec.num_rows)
         assert start is not None, "fits() promised room"
         self._specs[slot], self._starts[slot] = spec, start
+        self._slot_table = None
         padded = slice(start, start + aligned_rank(spec.num_rows))
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
@@ -356,6 +362,7 @@ class AdapterBank:
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
         del self._specs[slot], self._starts[slot]
+        self._slot_table = None
         self._factors_D.pop(slot, None)
         self._magnitude_modules.pop(slot, None)
         self._magnitudes.changed(slot)

@@ -26,6 +26,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.models.config import AttentionRule
 from cohort.models.decoder import Decoder
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
+from cohort.serving.sampler import Scores
 
 __all__ = ["DecodeGraphs", "DecodeRow", "keys_of_graph", "rows_of_graph"]
 
@@ -93,8 +94,8 @@ class DecodeGraphs:
         like = torch.empty(0, dtype=decoder.dtype, device=decoder.device)
         return choose_backend(like) is Backend.TRITON and all(rule.suits_kernels for rule in rules)
 
-    def run(self, rows: Sequence[DecodeRow], lora: LoraContext | None, segments: SegmentTable) -> Tensor | None:
-        """Return the logits [len(rows), V], valid until the next pass; None where the pass is not for a graph.
+    def run(self, rows: Sequence[DecodeRow], lora: LoraContext | None, segments: SegmentTable) -> Scores | None:
+        """Return the scores of the rows, valid until the next pass; None where the pass is not for a graph.
 
         Args:
             rows: In stream order.
@@ -117,7 +118,7 @@ class DecodeGraphs:
         if graph is None:
             return None
         self.num_replays += 1
-        return graph.run(rows, lora, segments)[: len(rows)]
+        return graph.run(rows, lora, segments).first(len(rows))
 
     def _recorded(self, key: tuple[int, int, int, int], lora: LoraContext | None) -> _DecodeGraph | None:
         """Record a graph; after a failure, such as too little memory, passes are launched one by one for good."""
@@ -146,6 +147,8 @@ class _FixedPages:
 
     def __init__(self, cache: KvBlocks, rows_T: Tensor, tiles: PagedTiles, *, max_model_len: int) -> None:
         self._cache, self._rows_T, self._tiles, self._max_model_len = cache, rows_T, tiles, max_model_len
+        # zeros where there is no sequence; one for all layers, so that none has to be filled
+        self._o_THE: Tensor | None = None
 
     @property
     def num_positions(self) -> int:
@@ -155,7 +158,11 @@ class _FixedPages:
     def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
         self._cache.write(layer_index, rows=self._rows_T, k_TGE=k_TGE, v_TGE=v_TGE)
         keys, values = self._cache.keys[layer_index], self._cache.values[layer_index]
-        return paged_attention(q_THE, keys, values, tiles=self._tiles, page_rows=BLOCK_ROWS, window=rule.window)
+        if self._o_THE is None:
+            self._o_THE = torch.zeros_like(q_THE, memory_format=torch.contiguous_format)
+        return paged_attention(
+            q_THE, keys, values, tiles=self._tiles, page_rows=BLOCK_ROWS, window=rule.window, o_THE=self._o_THE
+        )
 
 
 class _DecodeGraph:
@@ -191,23 +198,24 @@ class _DecodeGraph:
             assert isinstance(lora.tables, RowTables), "checked before"
             nothing = SegmentTable(num_rows=size, offsets=(0,) * (lora.slots.num_slots + 1), samples=())
             self._row_tables = RowTables(nothing, lora.slots, device=device, rank_class=lora.tables.rank_class)
+            self._row_tables.side = torch.cuda.Stream(device) if records else None
             _ = self._row_tables.rows_T4  # it is sent when it is first asked for: before the recording
             self._lora = replace(lora, segments=replace(nothing, multiplies_slots=True), tables=self._row_tables)
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._logits_TV: Tensor | None = None
+        self._scores: Scores | None = None
         if records:
             decoder.is_recorded = True
             self._record(pool)
 
-    def run(self, rows: Sequence[DecodeRow], lora: LoraContext | None, segments: SegmentTable) -> Tensor:
+    def run(self, rows: Sequence[DecodeRow], lora: LoraContext | None, segments: SegmentTable) -> Scores:
         self._fill(rows)
         if self._row_tables is not None and lora is not None:
             self._row_tables.update(segments, lora.slots)
         if self._graph is None:
             return self._pass()
         self._graph.replay()
-        assert self._logits_TV is not None, "recorded together with the graph"
-        return self._logits_TV
+        assert self._scores is not None, "recorded together with the graph"
+        return self._scores
 
     def _fill(self, rows: Sequence[DecodeRow]) -> None:
         if self._records:
@@ -235,11 +243,11 @@ class _DecodeGraph:
         self._graph = torch.cuda.CUDAGraph()
         # other threads allocate pinned memory for adapters meanwhile
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self._logits_TV = self._pass()
+            self._scores = self._pass()
 
     @torch.no_grad()
-    def _pass(self) -> Tensor:
+    def _pass(self) -> Scores:
         hidden_TD = self._decoder.forward(
             self._tokens_T, positions_T=self._positions_T, attention=self._attention, lora=self._lora
         )
-        return self._decoder.logits(hidden_TD)
+        return Scores.of(self._decoder.logits(hidden_TD))

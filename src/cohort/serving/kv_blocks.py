@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cohort.kernels.paged_attention import store_pages
 from cohort.models.config import DecoderConfig
 
 __all__ = ["BLOCK_ROWS", "NULL_BLOCK", "KvBlocks", "StoredBlocks", "blocks_for", "rows_of"]
@@ -77,8 +78,8 @@ class KvBlocks:
 
     def write(self, layer_index: int, *, rows: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> None:
         """Store one row of keys and values at each of ``rows``."""
-        self.keys[layer_index].index_copy_(0, rows, k_TGE)
-        self.values[layer_index].index_copy_(0, rows, v_TGE)
+        keys, values = self.keys[layer_index], self.values[layer_index]
+        store_pages(k_TGE, v_TGE, keys_RGE=keys, values_RGE=values, rows_T=rows)
 
     def read(self, layer_index: int, *, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values at ``rows``, each [len(rows), G, E]."""

@@ -20,6 +20,7 @@ from cohort.serving.cached_attention import CachedAttention, NewPositions
 from cohort.serving.decode_graphs import DecodeGraphs, DecodeRow, rows_of_graph
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, StoredBlocks
 from cohort.serving.pass_record import PassRecord, SequencePart
+from cohort.serving.sampler import Scores
 
 __all__ = ["LoraFor", "PassComputer", "SlotContext"]
 
@@ -75,14 +76,17 @@ class PassComputer:
         self._stored: dict[int, StoredBlocks] = {}
 
     @torch.no_grad()
-    def compute(self, record: PassRecord) -> Tensor | None:
-        """Return the logits [B, V] of the parts whose last position is sampled, in order; None where none is."""
+    def compute(self, record: PassRecord) -> Scores | None:
+        """Return the scores of the parts whose last position is sampled, in order; None where none is.
+
+        They are valid until the next pass.
+        """
         self._prepare(record)
         parts = record.parts
         if self.graphs is not None and record.only_decodes:
-            logits_BV = self._replay(self.graphs, parts)
-            if logits_BV is not None:
-                return logits_BV
+            scores = self._replay(self.graphs, parts)
+            if scores is not None:
+                return scores
         return self._pass(parts)
 
     def _prepare(self, record: PassRecord) -> None:
@@ -97,7 +101,7 @@ class PassComputer:
             num_stored = stored.keys.shape[1] // BLOCK_ROWS
             self._cache.restore(stored, blocks[:num_stored])
 
-    def _replay(self, graphs: DecodeGraphs, parts: Sequence[SequencePart]) -> Tensor | None:
+    def _replay(self, graphs: DecodeGraphs, parts: Sequence[SequencePart]) -> Scores | None:
         size = rows_of_graph(len(parts))
         if size is None:
             return None
@@ -115,7 +119,7 @@ class PassComputer:
         ]
         return graphs.run(rows, self._adapters.context(segments), segments)
 
-    def _pass(self, parts: Sequence[SequencePart]) -> Tensor | None:
+    def _pass(self, parts: Sequence[SequencePart]) -> Scores | None:
         device = self._decoder.device
         counts = [part.count for part in parts]
         num_rows = _with_filler(sum(counts))
@@ -138,7 +142,7 @@ class PassComputer:
             attention=CachedAttention(self._cache, sequences, device=device),
             lora=self._lora(parts, counts=counts, num_rows=num_rows),
         )
-        return self._logits(hidden_TD.index_select(0, last_B)) if len(last) else None
+        return Scores.of(self._logits(hidden_TD.index_select(0, last_B))) if len(last) else None
 
     def _lora(self, parts: Sequence[SequencePart], *, counts: Sequence[int], num_rows: int) -> LoraContext | None:
         slots = [-1 if part.slot is None else part.slot for part in parts]

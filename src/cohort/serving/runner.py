@@ -1,7 +1,4 @@
-"""One pass of the model over what the scheduler planned, and the tokens that it gives.
-
-Shapes:  B sequences whose next token is picked · V vocabulary
-"""
+"""One pass of the model over what the scheduler planned, and the tokens that it gives."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import record_of
 from cohort.serving.ranks import ServingRanks
-from cohort.serving.sampler import TokenLogprobs, pick_tokens, token_logprobs
+from cohort.serving.sampler import Scores, TokenLogprobs, pick_tokens, token_logprobs
 from cohort.serving.scheduler import StepPlan
 from cohort.serving.sequence import LiveSequence
 
@@ -41,13 +37,13 @@ class PassRunner:
         """Run a pass and return the next token of each sequence whose last position was in it."""
         record, sampled = record_of(plan)
         self._ranks.announce(record)
-        logits_BV = self._computer.compute(record)
-        return [] if logits_BV is None else _picked(sampled, logits_BV)
+        scores = self._computer.compute(record)
+        return [] if scores is None else _picked(sampled, scores)
 
 
-def _picked(sequences: Sequence[LiveSequence], logits_BV: Tensor) -> list[NextToken]:
+def _picked(sequences: Sequence[LiveSequence], scores: Scores) -> list[NextToken]:
     picked = pick_tokens(
-        logits_BV,
+        scores,
         samplings=[sequence.request.sampling for sequence in sequences],
         seeds=[sequence.request.seed for sequence in sequences],
         steps=[sequence.num_generated for sequence in sequences],
@@ -59,9 +55,9 @@ def _picked(sequences: Sequence[LiveSequence], logits_BV: Tensor) -> list[NextTo
         if sequence.request.num_logprobs is not None and token is not None
     ]
     if asked:
-        rows = torch.tensor([row for row, _, _ in asked], device=logits_BV.device)
+        rows = torch.tensor([row for row, _, _ in asked], device=scores.logits_BV.device)
         found = token_logprobs(
-            logits_BV.index_select(0, rows),
+            scores.logits_BV.index_select(0, rows),
             picked=[token for _, token, _ in asked],
             counts=[count or 0 for _, _, count in asked],
         )

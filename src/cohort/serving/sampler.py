@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cohort.core.seeds import derive_seed
 
-__all__ = ["Sampling", "TokenLogprobs", "pick_tokens", "token_logprobs"]
+__all__ = ["Sampling", "Scores", "TokenLogprobs", "pick_tokens", "token_logprobs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,28 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True)
+class Scores:
+    """Logits of sequences, and what every way of picking asks of them.
+
+    Attributes:
+        likeliest_2B: int64: the likeliest token of each, and 1 where all logits are finite.
+    """
+
+    logits_BV: Tensor
+    likeliest_2B: Tensor
+
+    @classmethod
+    def of(cls, logits_BV: Tensor) -> Scores:
+        picked_B, finite_B = logits_BV.argmax(dim=1), logits_BV.isfinite().all(dim=1)
+        return cls(logits_BV, torch.stack((picked_B, finite_B.to(picked_B.dtype))))
+
+    def first(self, count: int) -> Scores:
+        return Scores(self.logits_BV[:count], self.likeliest_2B[:, :count])
+
+
 def pick_tokens(
-    logits_BV: Tensor, *, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]
+    scores: Scores, *, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]
 ) -> list[int | None]:
     """Return the next token of each sequence; None where its logits are not finite.
 
@@ -61,16 +81,15 @@ def pick_tokens(
         samplings: How each sequence is sampled.
         steps: Tokens each sequence has already generated: a draw is a pure function of seed and step.
     """
-    finite_B = logits_BV.isfinite().all(dim=1)
-    picked_B = logits_BV.argmax(dim=1)
+    both_2B = scores.likeliest_2B
     drawn = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0.0]
     if drawn:
-        rows = torch.tensor(drawn, device=logits_BV.device)
+        rows = torch.tensor(drawn, device=both_2B.device)
         draws = [derive_seed("sampler", seeds[row], steps[row]) / 2**63 for row in drawn]
         own = [samplings[row] for row in drawn]
-        picked_B[rows] = _draw(logits_BV.index_select(0, rows), samplings=own, draws=draws)
-    both = torch.stack((picked_B, finite_B.to(picked_B.dtype))).tolist()
-    return [token if finite else None for token, finite in zip(*both, strict=True)]
+        both_2B = both_2B.clone()
+        both_2B[0, rows] = _draw(scores.logits_BV.index_select(0, rows), samplings=own, draws=draws)
+    return [token if finite else None for token, finite in zip(*both_2B.tolist(), strict=True)]
 
 
 def _draw(logits_BV: Tensor, *, samplings: Sequence[Sampling], draws: Sequence[float]) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend
-from cohort.kernels.paged_attention import PagedTiles, paged_attention
+from cohort.kernels.paged_attention import PagedTiles, paged_attention, store_pages
 from cohort.kernels.paged_attention.reference import paged_attention_reference
 
 PAGE = 16
@@ -90,3 +90,20 @@ def test_heads_that_do_not_fit_are_refused() -> None:
     q, k, v, tiles = case([(5, 1)], queries=1)
     with pytest.raises(ShapeError, match="do not fit"):
         paged_attention(q[:, :3], k, v, tiles=tiles, page_rows=PAGE)
+
+
+def test_new_keys_and_values_are_stored_where_they_belong() -> None:
+    generator = torch.Generator().manual_seed(3)
+    qkv = torch.randn(5, 3, 2, 6, generator=generator).to(DEVICE)
+    k, v = qkv[:, 1].clone(), qkv[:, 2]
+    rows = torch.tensor([7, 2, 9, 0, 4], device=DEVICE)
+    found = {}
+    for backend in Backend:
+        keys, values = torch.zeros(2, 10, 2, 6, device=DEVICE)
+        store_pages(k, v, keys_RGE=keys, values_RGE=values, rows_T=rows, backend=backend)
+        found[backend] = (keys, values)
+        assert torch.equal(keys[rows], k)
+        assert torch.equal(values[rows], v)
+        assert not keys[[1, 3, 5, 6, 8]].any()
+    with pytest.raises(ShapeError, match="do not fit 4 rows"):
+        store_pages(k, v, keys_RGE=keys, values_RGE=values, rows_T=rows[:4])

@@ -93,9 +93,12 @@ def packed_linear(
 def _row_by_row(x_TK: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: RowTables) -> Tensor:
     if torch.is_grad_enabled():
         raise SegmentError("row tables have no gradients; use torch.no_grad(), or LaunchTables")
+    if not parts:
+        return frozen.forward(x_TK)
+    terms = implementation("packed_linear.rows", Backend.TRITON).start_row_terms(x_TK, parts=parts, tables=tables)
     y_TN = frozen.forward(x_TK)
-    if parts:
-        implementation("packed_linear.rows", Backend.TRITON).add_row_terms(y_TN, x_TK, parts=parts, tables=tables)
+    for some in terms:
+        some.add_to(y_TN)
     return y_TN
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 
-__all__ = ["PagedTiles", "paged_attention"]
+__all__ = ["PagedTiles", "paged_attention", "store_pages"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,3 +81,30 @@ def paged_attention(
     for row, count, _, _ in tiles.tiles_N4.tolist():
         o_THE[row : row + count] = found[row : row + count]
     return o_THE
+
+
+def store_pages(
+    k_TGE: Tensor,
+    v_TGE: Tensor,
+    *,
+    keys_RGE: Tensor,
+    values_RGE: Tensor,
+    rows_T: Tensor,
+    backend: Backend | None = None,
+) -> None:
+    """Store new keys and values at ``rows_T`` (int64) of the pool of one layer; of equal rows any one stays.
+
+    Raises:
+        ShapeError: rows or heads do not fit.
+    """
+    if not k_TGE.shape == v_TGE.shape == (len(rows_T), *keys_RGE.shape[1:]) or keys_RGE.shape != values_RGE.shape:
+        raise ShapeError(
+            f"keys {tuple(k_TGE.shape)} and values {tuple(v_TGE.shape)} do not fit {len(rows_T)} rows of a pool "
+            f"{tuple(keys_RGE.shape)}; all have the pool's heads"
+        )
+    if choose_backend(k_TGE, backend=backend) is Backend.TRITON and keys_RGE.dtype == k_TGE.dtype:
+        kernels = implementation("paged_attention", Backend.TRITON)
+        kernels.store_pages(k_TGE, v_TGE, keys_RGE=keys_RGE, values_RGE=values_RGE, rows_T=rows_T)
+        return
+    keys_RGE.index_copy_(0, rows_T, k_TGE)
+    values_RGE.index_copy_(0, rows_T, v_TGE)

@@ -23,7 +23,7 @@ from torch import Tensor
 from cohort.kernels.backend import on_device_of
 from cohort.kernels.paged_attention.op import PagedTiles
 
-__all__ = ["PIECE_KEYS", "paged_attention_forward"]
+__all__ = ["PIECE_KEYS", "paged_attention_forward", "store_pages"]
 
 # Keys of a piece. Decoding has few tiles: small pieces fill the device. Prompts have many: one piece holds all keys.
 PIECE_KEYS = 256
@@ -237,3 +237,38 @@ def paged_attention_forward(
                 WINDOW=window or 0,
                 num_warps=1,
             )
+
+
+@triton.jit
+def _store_kernel(
+    k_ptr, v_ptr, keys_ptr, values_ptr, rows_ptr, k_row, v_row, pool_row, WIDTH: tl.constexpr, WIDTH_UP: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.load(rows_ptr + row) * pool_row
+    e = tl.arange(0, WIDTH_UP)
+    inside = e < WIDTH
+    k = tl.load(k_ptr + row * k_row + e, mask=inside, other=0.0)
+    v = tl.load(v_ptr + row * v_row + e, mask=inside, other=0.0)
+    tl.store(keys_ptr + place + e, k, mask=inside)
+    tl.store(values_ptr + place + e, v, mask=inside)
+
+
+def store_pages(k_TGE: Tensor, v_TGE: Tensor, *, keys_RGE: Tensor, values_RGE: Tensor, rows_T: Tensor) -> None:
+    """Store new keys and values at ``rows_T`` of the pool: one launch for both."""
+    num_rows, width = k_TGE.shape[0], k_TGE.shape[1] * k_TGE.shape[2]
+    # heads lie one after the other
+    k_TX, v_TX = k_TGE.reshape(num_rows, width), v_TGE.reshape(num_rows, width)
+    with on_device_of(k_TX):
+        _store_kernel[(num_rows,)](
+            k_TX,
+            v_TX,
+            keys_RGE,
+            values_RGE,
+            rows_T,
+            k_TX.stride(0),
+            v_TX.stride(0),
+            keys_RGE.stride(0),
+            WIDTH=width,
+            WIDTH_UP=triton.next_power_of_2(width),
+            num_warps=4,
+        )

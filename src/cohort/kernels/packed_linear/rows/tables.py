@@ -25,6 +25,7 @@ class RowTables:
 
     Attributes:
         rank_class: Rank rows that a program holds: a power of two, at least 16 and at least every rank.
+        side: A stream for what may run beside frozen products while a graph is recorded; None for one after the other.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class RowTables:
         widest = max(max(slots.ranks, default=0), 1)
         self.rank_class = rank_class or max(16, 1 << (widest - 1).bit_length())
         self._device = torch.device(device)
+        self.side: torch.cuda.Stream | None = None
         self._copied: torch.cuda.Event | None = None
         self._host: Tensor | None = None
         self._rows_T4: Tensor | None = None

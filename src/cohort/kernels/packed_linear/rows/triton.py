@@ -11,7 +11,8 @@ differ: one bank instead of pointer lists, siblings in one launch, and sums whos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import triton
@@ -23,12 +24,14 @@ from cohort.kernels.backend import on_device_of
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import LoraPart
 
-__all__ = ["add_row_terms"]
+__all__ = ["RowTerms", "start_row_terms"]
 
-# entries of K that one program sums
-SPLIT = 1024
-# Entries of a factor that a program holds at a time, 32 a thread: 256 columns of 16 rank rows, 16 columns of 256.
-TILE = 4096
+# Entries of a factor that a program loads at once, 64 a thread: 512 columns of 16 rank rows, 32 columns of 256. What
+# these kernels cost beyond the bytes is the time of loads that wait for each other, so each waits as seldom as can be.
+TILE = 8192
+MOST_COLUMNS = 512
+# sums of a row that the second kernel adds up, all loaded at once
+MOST_SPLITS = 32
 _MOST_PARTS = 3
 
 
@@ -53,23 +56,25 @@ def _shrink_kernel(
     a_2,
     PARTS: tl.constexpr,
     RANKS: tl.constexpr,
-    SPAN: tl.constexpr,
+    STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row, split, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    first = tl.load(rows_ptr + 4 * row).to(tl.int64)
     rank = tl.load(rows_ptr + 4 * row + 1)
     if rank > 0:
-        first = tl.load(rows_ptr + 4 * row).to(tl.int64)
-        ranks, k = tl.arange(0, RANKS), tl.arange(0, BLOCK)
+        ranks, k = tl.arange(0, RANKS), split * (STEPS * BLOCK) + tl.arange(0, BLOCK)
         a_ptr += _of_part(part, a_0, a_1, a_2) + first * a_row
-        total = tl.zeros([RANKS], tl.float32)
-        for start in range(split * SPAN, tl.minimum((split + 1) * SPAN, width), BLOCK):
-            inside = start + k < width
-            x = tl.load(x_ptr + row * x_row + start + k, mask=inside, other=0.0).to(tl.float32)
-            places = ranks.to(tl.int64)[:, None] * a_row + (start + k)[None, :]
+        products = tl.zeros([RANKS, BLOCK], tl.float32)
+        for step in tl.static_range(STEPS):
+            columns = k + step * BLOCK
+            inside = columns < width
+            x = tl.load(x_ptr + row * x_row + columns, mask=inside, other=0.0).to(tl.float32)
+            places = ranks.to(tl.int64)[:, None] * a_row + columns[None, :]
             a = tl.load(a_ptr + places, mask=(ranks < rank)[:, None] & inside[None, :], other=0.0)
-            total += tl.sum(a.to(tl.float32) * x[None, :], 1)
-        tl.store(s_ptr + ((split * num_rows + row) * PARTS + part) * RANKS + ranks, total)
+            products += a.to(tl.float32) * x[None, :]
+        place = ((split * num_rows + row) * PARTS + part) * RANKS
+        tl.store(s_ptr + place + ranks, tl.sum(products, 1))
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_splits"])
@@ -93,89 +98,117 @@ def _expand_kernel(
     c_2,
     PARTS: tl.constexpr,
     RANKS: tl.constexpr,
+    SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    first = tl.load(rows_ptr + 4 * row).to(tl.int64)
     rank = tl.load(rows_ptr + 4 * row + 1)
+    scale = tl.load(rows_ptr + 4 * row + 2).to(tl.float32, bitcast=True)
     blocks_0, blocks_1 = tl.cdiv(n_0, BLOCK), tl.cdiv(n_1, BLOCK)
     part = (block >= blocks_0).to(tl.int32) + (block >= blocks_0 + blocks_1).to(tl.int32)
     if rank > 0:
-        first = tl.load(rows_ptr + 4 * row).to(tl.int64)
-        scale = tl.load(rows_ptr + 4 * row + 2).to(tl.float32, bitcast=True)
         own = block - _of_part(part, 0, blocks_0, blocks_0 + blocks_1)
         ranks, n = tl.arange(0, RANKS), own * BLOCK + tl.arange(0, BLOCK)
+        splits = tl.arange(0, SPLITS)
         inside = n < _of_part(part, n_0, n_1, n_2)
-        s = tl.zeros([RANKS], tl.float32)
-        for split in range(num_splits):
-            s += tl.load(s_ptr + ((split * num_rows + row) * PARTS + part) * RANKS + ranks)
+        # everything is asked for before anything is used
+        sums = ((splits * num_rows + row) * PARTS + part)[:, None] * RANKS + ranks[None, :]
+        s = tl.load(s_ptr + sums, mask=(splits < num_splits)[:, None], other=0.0)
         b_ptr += _of_part(part, b_0, b_1, b_2) + first * b_row
         places = ranks.to(tl.int64)[:, None] * b_row + n[None, :]
         b = tl.load(b_ptr + places, mask=(ranks < rank)[:, None] & inside[None, :], other=0.0)
-        term = tl.sum(b.to(tl.float32) * (s * scale)[:, None], 0)
         y_places = y_ptr + row * y_row + _of_part(part, c_0, c_1, c_2) + n
         y = tl.load(y_places, mask=inside, other=0.0).to(tl.float32)
+        term = tl.sum(b.to(tl.float32) * (tl.sum(s, 0) * scale)[:, None], 0)
         tl.store(y_places, (y + term).to(y_ptr.dtype.element_ty), mask=inside)
 
 
-def add_row_terms(y_TN: Tensor, x_TK: Tensor, *, parts: Sequence[LoraPart], tables: RowTables) -> None:
-    """Add each row's LoRA terms to ``y``: up to three siblings in one launch of each kernel.
+def start_row_terms(x_TK: Tensor, *, parts: Sequence[LoraPart], tables: RowTables) -> list[RowTerms]:
+    """Launch the first of two kernels for each row's LoRA terms: up to three siblings each.
+
+    Where the tables have a stream for it, and a graph is recorded, it runs beside what is launched next.
 
     Raises:
         OperandError: the parts' factors are not views of one bank.
     """
-    for start in range(0, len(parts), _MOST_PARTS):
-        _add_terms(y_TN, x_TK, parts[start : start + _MOST_PARTS], tables)
+    return [RowTerms(x_TK, parts[start : start + _MOST_PARTS], tables) for start in range(0, len(parts), _MOST_PARTS)]
 
 
-def _add_terms(y_TN: Tensor, x_TK: Tensor, parts: Sequence[LoraPart], tables: RowTables) -> None:
-    a, b = parts[0].a_RK, parts[0].b_RN
-    storage = a.untyped_storage().data_ptr()
-    for part in parts:
-        for factor in (part.a_RK, part.b_RN):
-            if factor.untyped_storage().data_ptr() != storage or factor.stride(0) != a.stride(0):
-                raise OperandError("row tables need all factors of a linear in one bank: use LaunchTables instead")
-    num_rows, width = x_TK.shape
-    num_splits = triton.cdiv(width, SPLIT)
-    s_STPR = x_TK.new_empty(num_splits, num_rows, len(parts), tables.rank_class, dtype=torch.float32)
-    # offsets of further parts from the first one's factors; parts that are not there are never asked for
-    padded = [*parts, *[parts[0]] * (_MOST_PARTS - len(parts))]
-    a_offsets = [part.a_RK.storage_offset() - a.storage_offset() for part in padded]
-    b_offsets = [part.b_RN.storage_offset() - b.storage_offset() for part in padded]
-    widths = [part.b_RN.shape[1] for part in parts] + [0] * (_MOST_PARTS - len(parts))
-    columns = [part.column_start for part in padded]
-    block = max(16, min(256, TILE // tables.rank_class))
-    num_blocks = sum(triton.cdiv(n, block) for n in widths)
-    with on_device_of(x_TK):
-        _shrink_kernel[(num_rows, num_splits, len(parts))](
-            x_TK,
-            a,
-            s_STPR,
-            tables.rows_T4,
-            num_rows,
-            width,
-            x_TK.stride(0),
-            a.stride(0),
-            *a_offsets,
-            PARTS=len(parts),
-            RANKS=tables.rank_class,
-            SPAN=SPLIT,
-            BLOCK=block,
-            num_warps=4,
-        )
-        _expand_kernel[(num_rows, num_blocks)](
-            s_STPR,
-            b,
-            y_TN,
-            tables.rows_T4,
-            num_rows,
-            num_splits,
-            y_TN.stride(0),
-            b.stride(0),
-            *b_offsets,
-            *widths,
-            *columns,
-            PARTS=len(parts),
-            RANKS=tables.rank_class,
-            BLOCK=block,
-            num_warps=4,
-        )
+class RowTerms:
+    """The terms of some siblings, between both kernels."""
+
+    def __init__(self, x_TK: Tensor, parts: Sequence[LoraPart], tables: RowTables) -> None:
+        a = parts[0].a_RK
+        storage = a.untyped_storage().data_ptr()
+        for part in parts:
+            for factor in (part.a_RK, part.b_RN):
+                if factor.untyped_storage().data_ptr() != storage or factor.stride(0) != a.stride(0):
+                    raise OperandError("row tables need all factors of a linear in one bank: use LaunchTables instead")
+        # parts that are not there are never asked for
+        self._parts, self._padded = parts, [*parts, *[parts[0]] * (_MOST_PARTS - len(parts))]
+        self._tables = tables
+        num_rows, width = x_TK.shape
+        self._block = max(16, min(MOST_COLUMNS, TILE // tables.rank_class))
+        steps = triton.cdiv(width, self._block * MOST_SPLITS)
+        self._num_splits = triton.cdiv(width, self._block * steps)
+        self._s_STPR = x_TK.new_empty(self._num_splits, num_rows, len(parts), tables.rank_class, dtype=torch.float32)
+        self._side = tables.side if x_TK.is_cuda and torch.cuda.is_current_stream_capturing() else None
+        # offsets of further parts from the first one's factors
+        offsets = [part.a_RK.storage_offset() - a.storage_offset() for part in self._padded]
+        with on_device_of(x_TK), _beside(self._side):
+            _shrink_kernel[(num_rows, self._num_splits, len(parts))](
+                x_TK,
+                a,
+                self._s_STPR,
+                tables.rows_T4,
+                num_rows,
+                width,
+                x_TK.stride(0),
+                a.stride(0),
+                *offsets,
+                PARTS=len(parts),
+                RANKS=tables.rank_class,
+                STEPS=steps,
+                BLOCK=self._block,
+                num_warps=4,
+            )
+
+    def add_to(self, y_TN: Tensor) -> None:
+        """Add the terms to the frozen product."""
+        parts, b = self._parts, self._parts[0].b_RN
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+        offsets = [part.b_RN.storage_offset() - b.storage_offset() for part in self._padded]
+        widths = [part.b_RN.shape[1] for part in parts] + [0] * (_MOST_PARTS - len(parts))
+        columns = [part.column_start for part in self._padded]
+        num_rows, num_blocks = y_TN.shape[0], sum(triton.cdiv(n, self._block) for n in widths)
+        with on_device_of(y_TN):
+            _expand_kernel[(num_rows, num_blocks)](
+                self._s_STPR,
+                b,
+                y_TN,
+                self._tables.rows_T4,
+                num_rows,
+                self._num_splits,
+                y_TN.stride(0),
+                b.stride(0),
+                *offsets,
+                *widths,
+                *columns,
+                PARTS=len(parts),
+                RANKS=self._tables.rank_class,
+                SPLITS=triton.next_power_of_2(self._num_splits),
+                BLOCK=self._block,
+                num_warps=4,
+            )
+
+
+@contextmanager
+def _beside(side: torch.cuda.Stream | None) -> Iterator[None]:
+    if side is None:
+        yield
+        return
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        yield
