@@ -20,8 +20,11 @@ __all__ = ["RandomAdapters"]
 class RandomAdapters:
     """Adapters 0 to ``count - 1`` of all linears, always resident; satisfies ``EngineAdapters``."""
 
-    def __init__(self, decoder: Decoder, *, count: int, r: int) -> None:
-        layout = AdapterLayout(decoder.linears)
+    def __init__(
+        self, decoder: Decoder, *, count: int, r: int, scale: float = 2.0, layout: AdapterLayout | None = None
+    ) -> None:
+        """Fill a bank of ``count`` adapters of rank ``r``; ``layout`` in place of the decoder's linears."""
+        layout = layout or AdapterLayout(decoder.linears)
         self.num_slots = count
         self._bank = AdapterBank(
             layout,
@@ -33,7 +36,7 @@ class RandomAdapters:
         )
         empty = torch.zeros(r, layout.width, dtype=decoder.dtype, device=decoder.device)
         for _ in range(count):
-            self._bank.insert(AdapterSpec(r=r, lora_alpha=2 * r), AdapterState(weights=empty))
+            self._bank.insert(AdapterSpec(r=r, lora_alpha=scale * r), AdapterState(weights=empty))
         self._bank.weights_RD.normal_(std=0.02)
 
     def acquire(self, adapter: Hashable) -> Admission | None:

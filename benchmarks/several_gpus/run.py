@@ -4,6 +4,7 @@
     python -m benchmarks.several_gpus.run --part memory            # one GPU
     python -m benchmarks.several_gpus.run --part links             # two GPUs or more
     python -m benchmarks.several_gpus.run --part scaling           # two GPUs or more
+    python -m benchmarks.several_gpus.run --part serving           # two GPUs or more
     python -m benchmarks.several_gpus.run --part windows           # two GPUs or more
     python -m benchmarks.several_gpus.run --part figure13          # two GPUs or more: all strategies
     python -m benchmarks.several_gpus.run --part pipeline          # two GPUs or more; without: by the simulator
@@ -25,7 +26,7 @@ from benchmarks.several_gpus.part import Part
 __all__ = ["PARTS", "main"]
 
 # each is a module here, imported when it is asked for: the planner of pipelines needs a library that others do not
-PARTS = ("figure13", "host_streamed", "links", "memory", "pipeline", "scaling", "windows")
+PARTS = ("figure13", "host_streamed", "links", "memory", "pipeline", "scaling", "serving", "windows")
 
 
 def main() -> None:

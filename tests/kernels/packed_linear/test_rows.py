@@ -100,3 +100,38 @@ def test_an_update_describes_another_stream_in_the_same_place() -> None:
     assert tables.rows_T4[:, 1].tolist() == [4, 4, 4, 0]
     with pytest.raises(SegmentError, match="build new tables"):
         tables.update(segments([3, 0], 5), slots)
+
+
+@torch.no_grad()
+def test_ranks_that_exchange_between_both_kernels_give_the_whole_term() -> None:
+    kernels = pytest.importorskip("cohort.kernels.packed_linear.rows.triton")
+    generator = torch.Generator().manual_seed(2)
+    x, a, b = (torch.randn(shape, generator=generator) for shape in ((3, 24), (8, 24), (8, 20)))
+    terms, banks = [], []
+    for rank in range(2):
+        # a rank's half of A's rows, and all of B's for its half of the outputs
+        weights = torch.zeros(8, 24 + 10)
+        weights[:4, :24], weights[:, 24:] = a[4 * rank : 4 * rank + 4], b[:, 10 * rank : 10 * rank + 10]
+        bank = AdapterBank(AdapterLayout({"m.0": (24, 10)}), num_slots=1, num_rank_rows=16, device=DEVICE, trains=False)
+        bank.insert(AdapterSpec(r=8, lora_alpha=16), AdapterState(weights=weights))
+        segments = SegmentTable.from_samples([2], slots=[0], num_slots=1, num_rows=3, multiplies_slots=True)
+        tables = RowTables(segments, bank.slot_table(), device=DEVICE)
+        terms += kernels.start_row_terms(x.to(DEVICE), parts=parts_of(bank, (10,)), tables=tables, shares=2)
+        banks.append(bank)
+    found: list[torch.Tensor] = []
+
+    def listen(z: torch.Tensor) -> torch.Tensor:
+        found.append(z)
+        return z
+
+    for each in terms:
+        each.exchange(listen)
+    whole = torch.nn.functional.pad(torch.cat([z[:, :, :4] for z in found], dim=2), (0, 8))
+    expected = 2.0 * (x[:2] @ a.T) @ b
+    for rank, each in enumerate(terms):
+        each.exchange(lambda _: whole)
+        y = torch.zeros(3, 10, device=DEVICE)
+        each.add_to(y)
+        # sums of 24 and 8 products in another order
+        torch.testing.assert_close(y[:2].cpu(), expected[:, 10 * rank : 10 * rank + 10], rtol=1e-4, atol=1e-4)
+        assert not y[2].any()

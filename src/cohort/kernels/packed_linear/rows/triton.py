@@ -11,7 +11,7 @@ differ: one bank instead of pointer lists, siblings in one launch, and sums whos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -58,10 +58,11 @@ def _shrink_kernel(
     RANKS: tl.constexpr,
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    SHARES: tl.constexpr,
 ):
     row, split, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     first = tl.load(rows_ptr + 4 * row).to(tl.int64)
-    rank = tl.load(rows_ptr + 4 * row + 1)
+    rank = tl.load(rows_ptr + 4 * row + 1) // SHARES
     if rank > 0:
         ranks, k = tl.arange(0, RANKS), split * (STEPS * BLOCK) + tl.arange(0, BLOCK)
         a_ptr += _of_part(part, a_0, a_1, a_2) + first * a_row
@@ -124,21 +125,27 @@ def _expand_kernel(
         tl.store(y_places, (y + term).to(y_ptr.dtype.element_ty), mask=inside)
 
 
-def start_row_terms(x_TK: Tensor, *, parts: Sequence[LoraPart], tables: RowTables) -> list[RowTerms]:
+def start_row_terms(x_TK: Tensor, *, parts: Sequence[LoraPart], tables: RowTables, shares: int = 1) -> list[RowTerms]:
     """Launch the first of two kernels for each row's LoRA terms: up to three siblings each.
 
     Where the tables have a stream for it, and a graph is recorded, it runs beside what is launched next.
 
+    Args:
+        shares: Of each adapter's rank rows, A's first 1 / shares alone are multiplied: other ranks have the rest.
+
     Raises:
         OperandError: the parts' factors are not views of one bank.
     """
-    return [RowTerms(x_TK, parts[start : start + _MOST_PARTS], tables) for start in range(0, len(parts), _MOST_PARTS)]
+    return [
+        RowTerms(x_TK, parts[start : start + _MOST_PARTS], tables, shares=shares)
+        for start in range(0, len(parts), _MOST_PARTS)
+    ]
 
 
 class RowTerms:
     """The terms of some siblings, between both kernels."""
 
-    def __init__(self, x_TK: Tensor, parts: Sequence[LoraPart], tables: RowTables) -> None:
+    def __init__(self, x_TK: Tensor, parts: Sequence[LoraPart], tables: RowTables, *, shares: int) -> None:
         a = parts[0].a_RK
         storage = a.untyped_storage().data_ptr()
         for part in parts:
@@ -171,8 +178,15 @@ class RowTerms:
                 RANKS=tables.rank_class,
                 STEPS=steps,
                 BLOCK=self._block,
+                SHARES=shares,
                 num_warps=4,
             )
+
+    def exchange(self, with_others: Callable[[Tensor], Tensor]) -> None:
+        """Put what ``with_others`` makes of the sums [T, P, R] in their place; rows of no adapter hold anything."""
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+        self._s_STPR, self._num_splits = with_others(self._s_STPR.sum(dim=0)).contiguous()[None], 1
 
     def add_to(self, y_TN: Tensor) -> None:
         """Add the terms to the frozen product."""

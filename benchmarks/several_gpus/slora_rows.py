@@ -1,0 +1,82 @@
+"""S-LoRA's division of plain LoRA for decoding, in the engine's own kernels: the baseline of divided serving.
+
+Between the two kernels of a linear's LoRA terms, ranks exchange: all-gather where the base divides outputs, all-reduce
+where it divides inputs. Prompts are computed without adapters: what is timed is decoding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.linear import LoraContext, PackedLinear
+from cohort.adapters.sharding import Parallelism, parallelism_of
+from cohort.kernels.backend import Backend, implementation
+from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.packed_linear import PaddedRows
+from cohort.kernels.packed_linear.rows.tables import RowTables
+from cohort.models.decoder import Decoder
+from cohort.parallel.tensor.groups import RankGroup
+
+__all__ = ["attach_slora_rows", "slora_layout"]
+
+
+def slora_layout(layout: AdapterLayout, *, size: int) -> AdapterLayout:
+    """Return the shapes of a rank's factors; of A's rank rows a column-parallel linear uses 1 / size."""
+    return AdapterLayout(
+        {
+            name: (ins if parallelism_of(name) is Parallelism.COLUMN else ins // size, outs // size)
+            for name, (ins, outs) in layout.linears.items()
+        }
+    )
+
+
+def attach_slora_rows(decoder: Decoder, group: RankGroup) -> None:
+    """Let every linear of the decoder exchange between its LoRA terms' kernels."""
+    for layer in decoder.layers:
+        layer.replace_linears(lambda plain: _SloraRows(plain, group))
+
+
+class _SloraRows(PackedLinear):
+    def __init__(self, plain: PackedLinear, group: RankGroup) -> None:
+        super().__init__(plain.frozen, parts=plain.parts)
+        self._group = group
+        self._kind = parallelism_of(self.parts[0].name)
+
+    def input_room(self, like: Tensor, lora: LoraContext | None) -> PaddedRows | None:
+        del like, lora
+        return None
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        x_TK: Tensor,
+        lora: LoraContext | None,
+        *,
+        room: PaddedRows | None = None,
+        codes: Fp8Rows | None = None,
+    ) -> Tensor:
+        del room, codes
+        if lora is None or not isinstance(lora.tables, RowTables):
+            return self.frozen.forward(x_TK)
+        kernels = implementation("packed_linear.rows", Backend.TRITON)
+        is_column = self._kind is Parallelism.COLUMN
+        parts, shares = self.adapted(lora), self._group.size if is_column else 1
+        terms = kernels.start_row_terms(x_TK, parts=parts, tables=lora.tables, shares=shares)
+        y_TN = self.frozen.forward(x_TK)
+        # the outputs of a row-parallel linear are partial sums: each rank adds the term of its own slice
+        width = y_TN.shape[1] // self._group.size
+        own_TN = y_TN if is_column else y_TN[:, self._group.rank * width : (self._group.rank + 1) * width]
+        for some in terms:
+            some.exchange(lambda z_TPR: self._exchanged(z_TPR, lora))
+            some.add_to(own_TN)
+        return y_TN
+
+    def _exchanged(self, z_TPR: Tensor, lora: LoraContext) -> Tensor:
+        if self._kind is Parallelism.ROW:
+            return self._group.all_reduce(z_TPR)
+        # all adapters of the benchmark have one rank
+        share = max(lora.slots.ranks) // self._group.size
+        whole = torch.cat(self._group.all_gather(z_TPR[:, :, :share].contiguous()), dim=2)
+        return torch.nn.functional.pad(whole, (0, z_TPR.shape[2] - whole.shape[2]))
