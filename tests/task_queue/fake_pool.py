@@ -16,6 +16,7 @@ from cohort.cluster.worker_pool import (
 )
 from cohort.core.clock import ManualClock
 from cohort.task_queue.messages import (
+    CannotShare,
     Heartbeat,
     Ready,
     RunTask,
@@ -31,10 +32,10 @@ from cohort.task_queue.messages import (
 
 @dataclass
 class FakeWorker:
-    """One pretended worker."""
+    """One pretended worker; tasks that share it all go on as fast as one alone."""
 
     ready_at: float
-    task: str | None = None
+    tasks: list[str] = field(default_factory=list)
     is_silent: bool = False
     is_still: bool = False
     also: tuple[int, ...] = ()
@@ -48,6 +49,8 @@ class FakePool:
         seconds: Work of each task; what was done stays done, as if every step were saved.
         failures: By task, the message of each failure to come; ``"input: ..."`` is the user's fault.
         unstartable: Slots whose workers die at their start.
+        free_share: What workers say of the room in their passes.
+        unfitting: Tasks that cannot share.
     """
 
     clock: ManualClock
@@ -57,6 +60,8 @@ class FakePool:
     failures: dict[str, list[str]] = field(default_factory=dict)
     unstartable: set[int] = field(default_factory=set)
     can_grow: bool = False
+    free_share: float = 0.0
+    unfitting: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.all_slots = {
@@ -86,7 +91,10 @@ class FakePool:
         if worker is None or worker.is_silent:
             return
         match order := read_message(message):
-            case RunTask(task=task):
+            case RunTask(task=task) if worker.tasks and task in self.unfitting:
+                self._say(slot_id, CannotShare(task=task, reason="other target_modules"))
+            case RunTask(task=task, is_shared=is_shared):
+                assert is_shared or not worker.tasks, "a task came to a worker that has one"
                 assert (order.options["num_ranks"] or 1) == 1 + len(worker.also)
                 self.started.append((self.clock.monotonic(), slot_id, task))
                 if self.failures.get(task):
@@ -96,9 +104,9 @@ class FakePool:
                         slot_id, TaskError(task=task, message=text.removeprefix("input: "), is_input_error=is_input)
                     )
                     return
-                worker.task = task
-            case StopTask(task=task) if worker.task == task:
-                worker.task = None
+                worker.tasks.append(task)
+            case StopTask(task=task) if task in worker.tasks:
+                worker.tasks.remove(task)
                 self._say(slot_id, TaskStopped(task=task))
 
     def kill(self, slot_id: int) -> None:
@@ -136,26 +144,25 @@ class FakePool:
                 self._say(slot_id, Ready(process_id=slot_id))
             if worker.is_silent or worker.ready_at:
                 continue
-            task = worker.task
-            if task is None:
+            if not worker.tasks:
                 self._say(slot_id, Heartbeat())
-                continue
-            if not worker.is_still:
-                # perfect scaling: as many seconds of work as it has devices
-                self.done[task] += seconds * (1 + len(worker.also))
-            left = self.seconds[task] - self.done[task]
-            still = 1e9 if worker.is_still else 0.0
-            steps = int(100 * self.done[task])
-            self._say(
-                slot_id,
-                Heartbeat(
-                    task=task,
-                    phase="training",
-                    seconds_left=max(left, 0.0) / (1 + len(worker.also)),
-                    steps_done=steps,
-                    still_seconds=still,
-                ),
-            )
-            if left <= 1e-9:
-                worker.task = None
-                self._say(slot_id, TaskDone(task=task))
+            for task in list(worker.tasks):
+                self._work_on(task, worker, slot_id, seconds)
+
+    def _work_on(self, task: str, worker: FakeWorker, slot_id: int, seconds: float) -> None:
+        if not worker.is_still:
+            # perfect scaling: as many seconds of work as it has devices
+            self.done[task] += seconds * (1 + len(worker.also))
+        left = self.seconds[task] - self.done[task]
+        beat = Heartbeat(
+            task=task,
+            phase="training",
+            seconds_left=max(left, 0.0) / (1 + len(worker.also)),
+            steps_done=int(100 * self.done[task]),
+            still_seconds=1e9 if worker.is_still else 0.0,
+            free_share=self.free_share,
+        )
+        self._say(slot_id, beat)
+        if left <= 1e-9:
+            worker.tasks.remove(task)
+            self._say(slot_id, TaskDone(task=task))

@@ -50,7 +50,7 @@ def test_the_dispatcher_shows_how_far_tasks_are_and_where_ends_moved(store: Queu
     replanner = Replanner(Cluster(nodes={"local": (0,)}), policy=None)
     request = TaskRequest(task_id="a", options=(TaskOption(num_gpus=1, seconds=30.0),))
     replanner.take([TaskArrived(at_seconds=6.0, request=request)], saved_shares={})
-    slot = WorkerSlot(slot=Slot(slot_id=0, node="local", device="gpu 0"), state=WorkerSlotState.BUSY, task="a")
+    slot = WorkerSlot(slot=Slot(slot_id=0, node="local", device="gpu 0"), state=WorkerSlotState.BUSY, tasks=["a"])
     beat = Heartbeat(task="a", phase="training", steps_done=3, planned_steps=12, num_trials=4, num_early=1, num_ended=2)
     progress = view_queue(store, now=20.0, replanner=replanner, worker_slots=[slot], heartbeats={"a": beat, "b": beat})
     a, b, _ = progress.tasks

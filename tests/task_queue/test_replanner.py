@@ -24,7 +24,7 @@ def test_events_of_one_turn_make_one_plan() -> None:
     assert "and 1 more event" in changes.reason
     (first,) = changes.started
     (waits,) = {"a", "b"} - {first.request.task_id}
-    assert replanner.wanted_in(0) == first.request.task_id
+    assert replanner.wanted_in(0) == (first.request.task_id,)
     assert replanner.is_waiting(waits)
     assert replanner.active(waits) is None
 
@@ -35,10 +35,10 @@ def test_the_next_task_takes_the_slot_of_one_that_ended() -> None:
     replanner.take([arrived("b", 10.0, at=1.0)], saved_shares={"a": 0.1})
     changes = replanner.take([TaskEnded(at_seconds=30.0, task_id="a")], saved_shares={})
     assert [task.request.task_id for task in changes.started] == ["b"]
-    assert replanner.wanted_in(0) == "b"
+    assert replanner.wanted_in(0) == ("b",)
     changes = replanner.take([TaskEnded(at_seconds=40.0, task_id="b")], saved_shares={})
     assert changes.plan is None
-    assert replanner.wanted_in(0) is None
+    assert replanner.wanted_in(0) == ()
 
 
 def test_an_urgent_task_evicts_and_what_was_saved_is_kept() -> None:
@@ -46,7 +46,7 @@ def test_an_urgent_task_evicts_and_what_was_saved_is_kept() -> None:
     replanner.take([arrived("low", 100.0)], saved_shares={})
     changes = replanner.take([arrived("urgent", 10.0, at=50.0, priority=5)], saved_shares={"low": 0.5})
     assert changes.evicted == ("low",)
-    assert replanner.wanted_in(0) == "urgent"
+    assert replanner.wanted_in(0) == ("urgent",)
     (left,) = (task for task in replanner.state.waiting if task.task_id == "low")
     assert 49 < left.seconds_on(1) < 51
 

@@ -54,8 +54,7 @@ class Scene:
     def begin(self) -> str:
         self.states.look_at_queue()
         self.plan()
-        running = self.replanner.wanted_in(0)
-        assert running is not None
+        (running,) = self.replanner.wanted_in(0)
         self.states.begun(running, device="cpu")
         return running
 

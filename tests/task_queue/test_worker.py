@@ -182,7 +182,7 @@ def test_a_heartbeat_sums_up_the_run(channel: Channel) -> None:
         trial(3, TrialStatus.COMPLETED, done=10),
     )
     reporter.update(RunProgress(phase="training", trials=trials))
-    beat = beats._latest
+    beat = beats._latest["a"]
     assert (beat.task, beat.phase, beat.steps_done, beat.planned_steps) == ("a", "training", 17, 40)
     assert (beat.num_trials, beat.num_ended, beat.num_early, beat.best_value) == (4, 3, 2, 1.5)
     reporter.note("a line")
@@ -248,4 +248,4 @@ def test_a_worker_is_ready_once_it_is_warm_and_reports_each_task(
     assert isinstance(channel.sent[0], Ready)
     assert channel.sent[1:] == [TaskDone(task="a"), TaskDone(task="b")]
     # between tasks it says that it has none
-    assert work._heartbeats._latest == Heartbeat()
+    assert work._heartbeats._latest == {}

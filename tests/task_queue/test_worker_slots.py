@@ -33,9 +33,9 @@ def test_each_limit_has_its_fault(worker: WorkerSlot, now: float, said: str) -> 
 
 
 def test_a_step_that_hangs_is_a_fault_only_of_the_task_the_worker_holds() -> None:
-    worker = slot(WorkerSlotState.BUSY, task="a", heartbeat=Heartbeat(task="a", phase="training", still_seconds=101))
+    worker = slot(WorkerSlotState.BUSY, tasks=["a"], heartbeat=Heartbeat(task="a", phase="training", still_seconds=101))
     assert worker.fault(LIMITS, now=0.0) == "its task has made no progress for 101 s (training)"
-    worker.task = "b"
+    worker.tasks = ["b"]
     assert worker.fault(LIMITS, now=0.0) == ""
     # an idle worker has nothing that could move
     worker = slot(WorkerSlotState.IDLE, heartbeat=Heartbeat(still_seconds=1e6))

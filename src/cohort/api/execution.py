@@ -117,7 +117,9 @@ def run_as_queue(
     enqueue([submission_of(name, file, clock=clock) for name, file in files.items()], directory, expect=expect)
     settings = DispatcherSettings(options=conduct.options or RunOptions())
     with watching(progress=False, watcher=conduct.watcher) as shown:
-        tasks = work_off(directory, pool, expect=expect, settings=settings, watcher=_Notes(shown), clock=clock)
+        tasks = work_off(
+            directory, pool, expect=expect, work=expect.work, settings=settings, watcher=_Notes(shown), clock=clock
+        )
     return {
         task.name: CohortError(f"{task.state.value}: {task.reason}")
         for task in tasks

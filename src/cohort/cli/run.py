@@ -49,6 +49,13 @@ def run(
         float,
         typer.Option("--stall-limit", metavar="SECONDS", help="Restart a task after this long without progress."),
     ] = STALL_LIMIT_SECONDS,
+    share_gpu: Annotated[
+        bool,
+        typer.Option(
+            "--share-gpu/--no-share-gpu",
+            help="Let tasks on one base model train together on a GPU where that is predicted to be faster.",
+        ),
+    ] = True,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -83,6 +90,7 @@ def run(
             "policy": policy,
             "stall_limit": stall_limit,
             "max_gpus_per_task": max_gpus_per_task,
+            "share_gpu": share_gpu,
         }
         _run_queue(output, pool, expect=expect, request=request, keep_open=keep_open, as_json=as_json)
 
@@ -156,6 +164,7 @@ def _run_queue(
 ) -> None:
     from cohort.cli.progress import watching
     from cohort.cli.tables.queue_table import QUEUE_VIEW
+    from cohort.engine.train.open_run import RunOptions
     from cohort.scheduling.placement.list_policies import ListPolicy
     from cohort.task_queue.operations import work_off
     from cohort.task_queue.settings import DispatcherSettings, Limits
@@ -165,6 +174,8 @@ def _run_queue(
     settings = DispatcherSettings(
         policy=dict(zip(get_args(Policy), policies, strict=True))[request["policy"]],
         keeps_open=keep_open,
+        # a queue of an earlier version has no such setting
+        options=RunOptions(share_gpu=request.get("share_gpu", True)),
         limits=Limits(still_seconds=request["stall_limit"]),
     )
     # a process that runs the queue already keeps its own settings; work_off refuses below, with its name
@@ -172,7 +183,7 @@ def _run_queue(
         with open_queue(directory) as store:
             store.set_facts(request=request)
     with watching(QUEUE_VIEW) as watcher:
-        work_off(directory, pool, expect=expect, settings=settings, watcher=watcher)
+        work_off(directory, pool, expect=expect, work=expect.work, settings=settings, watcher=watcher)
     _show_queue(directory, as_json=as_json)
 
 

@@ -204,6 +204,8 @@ class SharedSession:
             raise CannotShareError(problems)
         self._first = self._first or submitted.preparation
         self._directories[submitted.name] = submitted.directory
+        # after an error it has another try
+        self._failures.pop(submitted.name, None)
         self._submitted.put(submitted)
 
     def run(self) -> list[TaskResult]:
@@ -339,6 +341,7 @@ class SharedSession:
             self._ended.add(end.name)
         else:
             self._failures[end.name] = end.error
+            self._directories.pop(end.name, None)
         self._on_end(end)
 
     def _taken(self, name: str) -> Problem | None:

@@ -85,6 +85,7 @@ def simulation_json(simulation: PlanSimulation) -> dict[str, Any]:
         "replans": report.num_replans,
         "failures": report.num_failures,
         "evictions": report.num_evictions,
+        "joined": report.num_joined,
         "unfinished": list(report.unfinished),
         "first_come_makespan_seconds": simulation.first_come.makespan_seconds,
         "segments": [{"task": segment.task_id, **where_and_when(segment)} for segment in report.segments],

@@ -80,7 +80,10 @@ def gantt_drawing(
     # bars of several plans may want the same GPU at the same time: they then stand one below the other
     lanes = _lanes_of(planned, tolerance=_SAME_LANE_SHARE * end) if actual else {}
     count = 1 + max(lanes.values(), default=0)
-    wanted = (count + 1 + _GAP) * _LANE if actual else _ROW
+    # tasks that share a device at the same time stand one below the other, too
+    happened_lanes = _lanes_of(actual, tolerance=_SAME_LANE_SHARE * end)
+    total = count + 1 + max(happened_lanes.values(), default=0)
+    wanted = (total + _GAP) * _LANE if actual else _ROW
     row_height = min(wanted, max(_LEAST_ROW, _MOST_HEIGHT / len(gpu_ids)))
     frame = Frame(
         width=_WIDTH,
@@ -95,7 +98,8 @@ def gantt_drawing(
     for kind, name, own in (("planned", "planned", planned), ("actual", happened, actual)):
         pale = " pale" if actual and kind == "planned" else ""
         for bar in own:
-            low, high = _part_of_row(lanes.get(bar, 0) if kind == "planned" else count, count) if actual else (0.0, 1.0)
+            lane = lanes.get(bar, 0) if kind == "planned" else count + happened_lanes[bar]
+            low, high = _part_of_row(lane, total) if actual else (0.0, 1.0)
             for gpus in _adjacent_rows([row[gpu] for gpu in bar.gpu_ids if gpu in row], joined=not actual):
                 top = len(gpu_ids) - gpus[0] - low
                 base = len(gpu_ids) - gpus[-1] - high
@@ -145,11 +149,11 @@ def _swatch(tone: int, *, pale: bool = False) -> str:
     return f'<g class="{classes}"><rect width="14" height="10" x="-7" y="-5" rx="2"/></g>'
 
 
-def _lanes_of(planned: Sequence[TaskBar], *, tolerance: float) -> dict[TaskBar, int]:
+def _lanes_of(bars: Sequence[TaskBar], *, tolerance: float) -> dict[TaskBar, int]:
     """Return the lane of each bar in its rows: the first one that is free from the bar's start on."""
     free_from: dict[tuple[int, int], float] = {}
     lanes: dict[TaskBar, int] = {}
-    for bar in sorted(planned, key=lambda bar: bar.start_seconds):
+    for bar in sorted(bars, key=lambda bar: bar.start_seconds):
         lane = 0
         while any(free_from.get((gpu, lane), 0.0) > bar.start_seconds + tolerance for gpu in bar.gpu_ids):
             lane += 1
@@ -158,9 +162,9 @@ def _lanes_of(planned: Sequence[TaskBar], *, tolerance: float) -> dict[TaskBar, 
     return lanes
 
 
-def _part_of_row(lane: int, num_planned: int) -> tuple[float, float]:
-    """Return which part of its row a bar takes: lanes of planned bars, one for what happened, then a gap."""
-    height = 1 / (num_planned + 1 + _GAP)
+def _part_of_row(lane: int, num_lanes: int) -> tuple[float, float]:
+    """Return which part of its row a bar takes: lanes of planned bars, those of what happened, then a gap."""
+    height = 1 / (num_lanes + _GAP)
     return lane * height, (lane + 0.95) * height
 
 

@@ -8,7 +8,7 @@ and the run directories, so a dispatcher may die at any moment.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,11 +25,13 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import RunStateError
 from cohort.core.units import counted
 from cohort.runs.directory import RunDirectory
+from cohort.scheduling.cost.shared_time import LEAST_ROOM, SharedWork
 from cohort.scheduling.placement.cluster_events import GpusGained, TaskReestimated
 from cohort.scheduling.placement.records import Cluster
 from cohort.task_queue.gangs import Gangs
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.messages import (
+    CannotShare,
     Heartbeat,
     Note,
     Ready,
@@ -42,7 +44,7 @@ from cohort.task_queue.messages import (
     read_message,
 )
 from cohort.task_queue.progress import QueueWatcher, view_queue
-from cohort.task_queue.records import Expecting, RunStretch, TaskState
+from cohort.task_queue.records import Expecting, QueuedTask, RunStretch, TaskState
 from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
@@ -67,6 +69,7 @@ class Dispatcher:
         directory: Path,
         expect: Expecting,
         watcher: QueueWatcher,
+        work: Callable[[QueuedTask], SharedWork | None] | None = None,
         settings: DispatcherSettings | None = None,
         clock: Clock | None = None,
         stop: threading.Event | None = None,
@@ -79,6 +82,7 @@ class Dispatcher:
             directory: The queue's directory, which holds the run directories.
             expect: Returns the numbers of slots a task may have and its seconds on each at worst; raises InputError for
                 a task that cannot run here.
+            work: Returns what is left of a task in an executor that it could share; None where it shares with none.
             stop: Set by the caller to make all tasks save their state and stop.
         """
         self._store, self._pool, self._directory, self._watcher = store, pool, directory, watcher
@@ -94,6 +98,7 @@ class Dispatcher:
             self._replanner,
             directory=directory,
             expect=expect,
+            work=work,
             settings=settings,
             can_grow=pool.can_grow,
         )
@@ -161,7 +166,7 @@ class Dispatcher:
         # before the first look the queue on the disk is unknown, and events may put a task back
         if self._settings.keeps_open or self._looked_at < 0 or self._task_states.events:
             return False
-        return not self._store.has_open_tasks() and not any(slot.task for slot in self._slots.values())
+        return not self._store.has_open_tasks() and not any(slot.tasks for slot in self._slots.values())
 
     def _update_watcher(self) -> None:
         self._updated_at = self._log.now
@@ -201,35 +206,51 @@ class Dispatcher:
                 self._was_ready = True
             case Heartbeat():
                 slot.heartbeat = report
-                if slot.task is not None and report.task == slot.task:
-                    self._task_states.take_heartbeat(slot.task, report)
+                if report.task is not None and report.task in slot.tasks:
+                    self._task_states.take_heartbeat(report.task, report)
+                    self._look_for_room(slot, report)
             case Note(task=task, text=text):
                 self._watcher.note(f"{task}: {text}")
-            case TaskDone(task=task) if slot.task == task:
-                self._release(slot, outcome="done")
+            case TaskDone(task=task) if task in slot.tasks:
+                self._release(slot, task, outcome="done")
                 self._task_states.done(task)
-            case TaskStopped(task=task) if slot.task == task:
-                was_asked = slot.state is WorkerSlotState.STOPPING
-                self._release(slot, outcome="stopped")
+            case TaskStopped(task=task) if task in slot.tasks:
+                was_asked = task in slot.stopping
+                self._release(slot, task, outcome="stopped")
                 self._task_states.stopped(task, was_asked=was_asked)
-            case TaskError(task=task) if slot.task == task:
-                self._release(slot, outcome="failed")
+            case TaskError(task=task) if task in slot.tasks:
+                self._release(slot, task, outcome="failed")
                 self._task_states.failed(task, report.message, is_final=report.is_input_error)
+            case CannotShare(task=task, reason=reason) if task in slot.tasks:
+                self._release(slot, task, outcome="could not share")
+                self._task_states.could_not_share(task, reason)
+
+    def _look_for_room(self, slot: WorkerSlot, beat: Heartbeat) -> None:
+        """Have the planner look for a task that trains in the room that the slot's tasks leave."""
+        now, is_waited_for = self._log.now, any(task.work is not None for task in self._replanner.state.waiting)
+        is_due = now - slot.room_at >= self._settings.room_seconds
+        can_join = slot.is_shared and slot.state is WorkerSlotState.BUSY and is_waited_for
+        if not can_join or not is_due or beat.free_share < LEAST_ROOM:
+            return
+        slot.room_at = now
+        self._task_states.found_room(slot.tasks)
 
     def _replace_worker(self, slot: WorkerSlot, reason: str) -> None:
         reason = f"{slot.kill_reason}, {reason}" if slot.kill_reason else reason
-        task, state = slot.task, slot.state
+        state, stopping = slot.state, set(slot.stopping)
         if state in (WorkerSlotState.CLEARING, WorkerSlotState.LOST):
             self._gangs.emptied(slot)
             return
-        self._log.decide("worker", task=task or "", text=f"the worker on {self._devices(slot)} died: {reason}")
-        if task is not None:
-            self._release(slot, outcome="its worker died")
-            if state is WorkerSlotState.BUSY:
-                self._task_states.failed(task, f"its worker died: {reason}")
-            else:
+        text = f"the worker on {self._devices(slot)} died: {reason}"
+        for task in slot.tasks or [""]:
+            self._log.decide("worker", task=task, text=text)
+        for task in list(slot.tasks):
+            self._release(slot, task, outcome="its worker died")
+            if task in stopping:
                 # it was giving the task up anyway: that is no fault of the task
                 self._task_states.stopped(task, was_asked=True)
+            else:
+                self._task_states.failed(task, f"its worker died: {reason}")
         slot.deaths = slot.deaths + 1 if state is WorkerSlotState.STARTING else 0
         if slot.deaths >= self._settings.limits.deaths_in_a_row:
             self._lose_slots(
@@ -244,9 +265,9 @@ class Dispatcher:
         for slot in (self._slots[slot_id] for slot_id in slot_ids):
             # with one slot of a gang its task is lost
             holder = slot if slot.lent_to is None else self._slots[slot.lent_to]
-            if holder.task is not None:
-                tasks.append(holder.task)
-                self._release(holder, outcome="its slot was lost")
+            for task in list(holder.tasks):
+                tasks.append(task)
+                self._release(holder, task, outcome="its slot was lost")
             if holder is not slot and not holder.is_lost:
                 holder.enter(WorkerSlotState.CLEARING, now=self._log.now)
                 self._pool.kill(holder.slot.slot_id)
@@ -254,11 +275,15 @@ class Dispatcher:
             self._gangs.emptied(slot)
         self._task_states.lost_slots(tuple(slot_ids), tasks, reason=reason)
 
-    def _release(self, slot: WorkerSlot, *, outcome: str) -> None:
-        assert slot.task is not None, "a slot is released of the task it holds"
-        self._store.end_stretches(task=slot.task, seconds=self._log.now, outcome=outcome)
-        slot.task = None
-        slot.enter(WorkerSlotState.IDLE, now=self._log.now)
+    def _release(self, slot: WorkerSlot, task: str, *, outcome: str) -> None:
+        self._store.end_stretches(task=task, seconds=self._log.now, outcome=outcome)
+        slot.tasks.remove(task)
+        slot.stopping.discard(task)
+        state = WorkerSlotState.STOPPING if slot.stopping else WorkerSlotState.BUSY
+        if not slot.tasks:
+            slot.enter(WorkerSlotState.IDLE, now=self._log.now)
+        elif slot.state is not state:
+            slot.enter(state, now=self._log.now)
 
     def _plan(self) -> None:
         """Take all that happened to the planner, if anything did."""
@@ -275,27 +300,36 @@ class Dispatcher:
         self._log.planned(changes, is_shown=not only_times or bool(changes.started or changes.evicted))
         self._task_states.give_up_stranded()
         for task in changes.evicted:
-            slots = [slot.slot.slot_id for slot in self._slots.values() if slot.task == task]
+            slots = [slot.slot.slot_id for slot in self._slots.values() if task in slot.tasks]
             gang = [slot_id for leader in slots for slot_id in self._slots[leader].gang]
-            by = next((name for slot_id in gang if (name := self._replanner.wanted_in(slot_id))), "a more urgent task")
+            by = next((names[0] for slot_id in gang if (names := self._replanner.wanted_in(slot_id))), "")
             if slots:
-                self._task_states.evicted(task, by=by)
+                self._task_states.evicted(task, by=by or "a more urgent task")
+        for joined in changes.joined:
+            self._log.joined(joined)
 
     def _follow_plan(self, slot: WorkerSlot) -> None:
-        wanted = None if slot.is_lost else self._replanner.wanted_in(slot.slot.slot_id)
+        wanted = () if slot.is_lost else self._replanner.wanted_in(slot.slot.slot_id)
         has_devices = self._replanner.gang_in(slot.slot.slot_id) == slot.gang
-        if slot.state is WorkerSlotState.BUSY and not (slot.task == wanted and has_devices):
-            self._ask_to_stop(slot)
-        elif slot.state is WorkerSlotState.IDLE and has_devices and wanted is not None and self._is_free(wanted):
-            self._begin(wanted, slot)
+        if slot.state in (WorkerSlotState.BUSY, WorkerSlotState.STOPPING):
+            for task in slot.tasks:
+                if task not in slot.stopping and not (task in wanted and has_devices):
+                    self._ask_to_stop(slot, task)
+        if slot.state is WorkerSlotState.IDLE:
+            if has_devices and wanted and self._is_free(wanted[0]):
+                self._begin(wanted[0], slot)
+        elif slot.state is WorkerSlotState.BUSY and slot.is_shared:
+            for task in wanted:
+                if task not in slot.tasks and self._is_free(task):
+                    self._begin(task, slot)
 
-    def _ask_to_stop(self, slot: WorkerSlot) -> None:
-        assert slot.task is not None, "a busy worker has a task"
+    def _ask_to_stop(self, slot: WorkerSlot, task: str) -> None:
+        slot.stopping.add(task)
         slot.enter(WorkerSlotState.STOPPING, now=self._log.now)
-        self._pool.send(slot.slot.slot_id, as_message(StopTask(task=slot.task)))
+        self._pool.send(slot.slot.slot_id, as_message(StopTask(task=task)))
 
     def _is_free(self, name: str) -> bool:
-        if any(slot.task == name for slot in self._slots.values()):
+        if any(name in slot.tasks for slot in self._slots.values()):
             return False
         # a worker of a dispatcher that was killed may still be writing its last checkpoint
         root = self._directory / name
@@ -314,11 +348,16 @@ class Dispatcher:
         if is_new and (changes := find_changes(task, directory=self._directory)):
             self._task_states.held(name, changes)
             return
-        slot.task, slot.heartbeat = name, None
-        slot.enter(WorkerSlotState.BUSY, now=self._log.now)
+        if not slot.tasks:
+            active = self._replanner.active(name)
+            slot.is_shared = not slot.also and active is not None and active.request.work is not None
+            slot.heartbeat = None
+            slot.enter(WorkerSlotState.BUSY, now=self._log.now)
+        slot.tasks.append(name)
+        began = self._log.now
         for member in map(self._slots.__getitem__, slot.gang):
             self._store.begin_stretch(
-                RunStretch(task=name, slot_id=member.slot.slot_id, device=member.slot.device, start_seconds=slot.since)
+                RunStretch(task=name, slot_id=member.slot.slot_id, device=member.slot.device, start_seconds=began)
             )
         self._task_states.begun(name, device=self._devices(slot))
         # one process for each device of a gang; a run that began on another number goes on with this one
@@ -331,6 +370,7 @@ class Dispatcher:
             resolved=task.task,
             run_directory=str(run_directory),
             options=asdict(options),
+            is_shared=slot.is_shared,
         )
         self._pool.send(slot.slot.slot_id, as_message(order))
 
@@ -340,19 +380,21 @@ class Dispatcher:
     def _stop_all(self) -> None:
         self._log.decide("dispatcher", text="asked to stop: every task saves its state")
         for slot in self._slots.values():
-            if slot.state is WorkerSlotState.BUSY:
-                self._ask_to_stop(slot)
+            for task in slot.tasks:
+                if task not in slot.stopping:
+                    self._ask_to_stop(slot, task)
         deadline = self._log.now + self._settings.limits.stop_seconds
-        while any(slot.task for slot in self._slots.values()) and self._log.now < deadline:
+        while any(slot.tasks for slot in self._slots.values()) and self._log.now < deadline:
             # deaths do not start another worker now, so _take_event would be wrong here
             for event in self._pool.wait(self._settings.poll_seconds):
                 if isinstance(event, WorkerMessage):
                     self._take_report(self._slots[event.slot_id], read_message(event.message))
-                elif isinstance(event, WorkerDied) and self._slots[event.slot_id].task is not None:
-                    self._release(self._slots[event.slot_id], outcome="its worker died")
-        for task in self._store.tasks():
-            if task.state is TaskState.RUNNING:
-                self._store.update(task.name, state=TaskState.QUEUED, reason="the queue was stopped")
+                elif isinstance(event, WorkerDied):
+                    for task in list(self._slots[event.slot_id].tasks):
+                        self._release(self._slots[event.slot_id], task, outcome="its worker died")
+        for queued in self._store.tasks():
+            if queued.state is TaskState.RUNNING:
+                self._store.update(queued.name, state=TaskState.QUEUED, reason="the queue was stopped")
 
 
 def _by_node(slots: Sequence[Slot]) -> dict[str, tuple[int, ...]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from cohort.core.errors import CohortError
-from cohort.engine.estimate.estimate import estimate_task, task_degrees
+from cohort.engine.estimate.estimate import TaskEstimate, estimate_task, task_degrees
 from cohort.engine.estimate.task_costs import START_SECONDS
 from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
 from cohort.runs.status import read_status
 from cohort.scheduling.cost.hardware import Hardware
+from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.records import QueuedTask
 from cohort.task_queue.submission import task_of
@@ -40,6 +43,8 @@ class ExpectedTime:
         """
         self._directory, self._hardware = directory, hardware
         self._slots_of_node, self._most_gpus = slots_of_node, most_gpus
+        # reading a task's rows takes long, and a queue asks what is left of each running task again and again
+        self._estimates: dict[str, tuple[QueuedTask, TaskEstimate]] = {}
 
     def __call__(self, queued: QueuedTask) -> tuple[TaskOption, ...]:
         """Return what a task has left for each number of slots; without early exit where it has not begun.
@@ -59,7 +64,7 @@ class ExpectedTime:
             options = (TaskOption(num_gpus=1, seconds=max(queued.expected_seconds, _LEAST_SECONDS)),)
         # a queue that goes on may allow other numbers than when the task was added
         if {option.num_gpus for option in options} != set(degrees):
-            estimate = estimate_task(task, self._hardware, most_gpus=self._most_gpus, gpus_of_node=self._slots_of_node)
+            estimate = self._estimate(queued)
             # an estimate starts a process for the task; here a worker starts once for all its tasks
             options = tuple(
                 TaskOption(num_gpus=option.num_gpus, seconds=max(option.seconds - START_SECONDS, _LEAST_SECONDS))
@@ -73,6 +78,39 @@ class ExpectedTime:
             TaskOption(num_gpus=option.num_gpus, seconds=max(seconds * option.seconds / before, _LEAST_SECONDS))
             for option in options
         )
+
+    def work(self, queued: QueuedTask) -> SharedWork | None:
+        """Return what is left of a task in an executor that it could share; None where it shares with none.
+
+        Raises:
+            InputError: as for a call.
+            RunStateError: its run cannot be read.
+        """
+        work = self._estimate(queued).work
+        directory = RunDirectory(self._directory / queued.name)
+        if work is None or not directory.database.exists():
+            return work
+        with RunReader.open(directory.database) as reader:
+            records = reader.trials()
+        left = {entry.trial_id: 0 if entry.is_over else entry.planned_steps - entry.steps_done for entry in records}
+        total = sum(trial.work.num_steps for trial in work.trials)
+        # a sampler proposes further trials as others end: those that are not there yet have all their steps ahead
+        trials = tuple(
+            replace(trial, work=replace(trial.work, num_steps=steps))
+            for trial in work.trials
+            if (steps := left.get(trial.request.trial_id, trial.work.num_steps)) > 0
+        )
+        share = sum(trial.work.num_steps for trial in trials) / total if total else 0.0
+        return replace(work, trials=trials, other_seconds=work.other_seconds * share)
+
+    def _estimate(self, queued: QueuedTask) -> TaskEstimate:
+        known, estimate = self._estimates.get(queued.name, (None, None))
+        if known is None or estimate is None or known.task != queued.task:
+            estimate = estimate_task(
+                task_of(queued), self._hardware, most_gpus=self._most_gpus, gpus_of_node=self._slots_of_node
+            )
+            self._estimates[queued.name] = (queued, estimate)
+        return estimate
 
     def _left(self, name: str) -> tuple[float, int] | None:
         """Return what the run itself predicts, and on how many devices; None where it has not begun or cannot say."""

@@ -8,6 +8,7 @@ from typing import Any
 from cohort.core.clock import Clock
 from cohort.core.units import format_duration
 from cohort.scheduling.placement.records import PlacementPlan, SolverStatus
+from cohort.scheduling.placement.sharing import Joined
 from cohort.task_queue.progress import QueueWatcher
 from cohort.task_queue.records import TaskDecision
 from cohort.task_queue.replanner import Changes
@@ -79,6 +80,21 @@ class QueueLog:
                 )
         text = f"{changes.reason}: {plan_in_words(plan)}"
         self.decide("plan", text=text, numbers=plan_as_json(plan, now=self.now), is_shown=is_shown)
+
+    def joined(self, joined: Joined) -> None:
+        """Record that a task joins the executor of others, and what that is predicted to save."""
+        saved = max(joined.seconds_apart - joined.seconds, 0.0)
+        self.decide(
+            "share",
+            task=joined.task.request.task_id,
+            text=f"trains in the passes of {', '.join(joined.hosts)}, which have room: all end in "
+            f"{format_duration(joined.seconds)}, {format_duration(saved)} sooner than one after the other",
+            numbers={
+                "with": list(joined.hosts),
+                "seconds": joined.seconds,
+                "seconds_apart": joined.seconds_apart,
+            },
+        )
 
 
 def plan_in_words(plan: PlacementPlan) -> str:

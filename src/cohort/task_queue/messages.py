@@ -9,6 +9,7 @@ from typing import Any
 from cohort.cluster.worker_pool import Message
 
 __all__ = [
+    "CannotShare",
     "DispatcherMessage",
     "Heartbeat",
     "Note",
@@ -34,6 +35,7 @@ class RunTask:
         resolved: The task with every default filled in and absolute paths.
         run_directory: Its run directory.
         options: How it is carried out, fields of :class:`~cohort.engine.tune.RunOptions`.
+        is_shared: Further tasks may join its executor, or it joins that of the worker's tasks.
     """
 
     task: str
@@ -41,6 +43,7 @@ class RunTask:
     resolved: Mapping[str, Any]
     run_directory: str
     options: Mapping[str, Any]
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,7 @@ class Heartbeat:
         num_trials, num_ended, num_early: Trials, those that ended, and those of them that exited early.
         best_value: The best value of the task's metric so far.
         tokens_per_second: The speed of the last steps.
+        free_share: Share of a step's tokens that the worker's tasks leave free while none of their trials waits.
     """
 
     task: str | None = None
@@ -84,6 +88,7 @@ class Heartbeat:
     num_early: int = 0
     best_value: float | None = None
     tokens_per_second: float | None = None
+    free_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +128,21 @@ class TaskError:
     is_input_error: bool = False
 
 
-DispatcherMessage = RunTask | StopTask
-WorkerReport = Ready | Heartbeat | Note | TaskDone | TaskStopped | TaskError
+@dataclass(frozen=True, kw_only=True)
+class CannotShare:
+    """A task is in order, but has no place in the executor of the worker's tasks; nothing of it was written."""
 
-_KINDS = {kind.__name__: kind for kind in (RunTask, StopTask, Ready, Heartbeat, Note, TaskDone, TaskStopped, TaskError)}
+    task: str
+    reason: str
+
+
+DispatcherMessage = RunTask | StopTask
+WorkerReport = Ready | Heartbeat | Note | TaskDone | TaskStopped | TaskError | CannotShare
+
+_KINDS = {
+    kind.__name__: kind
+    for kind in (RunTask, StopTask, Ready, Heartbeat, Note, TaskDone, TaskStopped, TaskError, CannotShare)
+}
 
 
 def as_message(record: DispatcherMessage | WorkerReport) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from cohort.core.interrupts import stopping_gently
 from cohort.prepare.inputs import read_inputs
 from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.runs.lock import RunLock
+from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.task_queue.dispatcher import Dispatcher
 from cohort.task_queue.progress import QueueWatcher, SilentQueueWatcher
 from cohort.task_queue.records import Expecting, QueuedTask, TaskState
@@ -145,6 +146,7 @@ def work_off(
     pool: WorkerPool,
     *,
     expect: Expecting,
+    work: Callable[[QueuedTask], SharedWork | None] | None = None,
     settings: DispatcherSettings | None = None,
     watcher: QueueWatcher | None = None,
     clock: Clock | None = None,
@@ -154,6 +156,7 @@ def work_off(
     Args:
         pool: Where workers run (:func:`~cohort.task_queue.pool.open_pool`); closed at the end.
         expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.ExpectedTime`).
+        work: Returns what is left of a task in an executor that it could share; without it tasks share none.
 
     Raises:
         InputError: there is no queue.
@@ -168,6 +171,7 @@ def work_off(
             pool,
             directory=directory,
             expect=expect,
+            work=work,
             watcher=watcher or SilentQueueWatcher(),
             settings=settings,
             clock=clock,

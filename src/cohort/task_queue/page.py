@@ -1,6 +1,7 @@
 """The page of a queue: what the first plan of each task expected, and what happened instead.
 
-The time axis leaves out pauses without a dispatcher: over a stopped weekend no task waited for a slot.
+Tasks that shared a GPU stand one below the other. The time axis leaves out pauses without a dispatcher: over a stopped
+weekend no task waited for a slot.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _ENDINGS = {
     "done": ("circle", "done"),
     "failed": ("up", "failed"),
     "stopped": ("square", "stopped, its state saved"),
+    "could not share": ("square", "waited for a GPU of its own"),
     "the dispatcher ended": ("square", "stopped, its state saved"),
     "": ("diamond", "still running"),
 }
@@ -48,7 +50,7 @@ def write_queue_page(directory: Path) -> Path:
     now = facts.last_dispatcher_seconds or 0.0
     if is_worked_off and facts.began_at is not None:
         now = (datetime.now(UTC) - facts.began_at).total_seconds()
-    actual = [_ran(gang, worked, now=now) for gang in _gangs(stretches)]
+    actual = [_ran(gang, worked, now=now, mates=_mates(gang, stretches)) for gang in _gangs(stretches)]
     planned = list(_planned(tasks, decisions, worked))
     path = directory / "report.html"
     reports = {task.name: f"{task.name}/report.html" for task in tasks}
@@ -116,16 +118,34 @@ def _gangs(stretches: Sequence[RunStretch]) -> list[list[RunStretch]]:
     return list(gangs.values())
 
 
-def _ran(gang: Sequence[RunStretch], worked: Callable[[float], float], *, now: float) -> TaskBar:
+def _mates(gang: Sequence[RunStretch], stretches: Sequence[RunStretch]) -> list[str]:
+    """Return the tasks that trained on the same slot at the same time."""
+    own = gang[0]
+    end = float("inf") if own.end_seconds is None else own.end_seconds
+    found = [
+        other.task
+        for other in stretches
+        if other.task != own.task
+        and other.slot_id == own.slot_id
+        and other.start_seconds < end
+        and (other.end_seconds is None or other.end_seconds > own.start_seconds)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _ran(
+    gang: Sequence[RunStretch], worked: Callable[[float], float], *, now: float, mates: Sequence[str] = ()
+) -> TaskBar:
     stretch = gang[0]
     end = max(now, stretch.start_seconds) if stretch.end_seconds is None else stretch.end_seconds
     shape, words = _ENDINGS.get(stretch.outcome, _CUT_SHORT)
+    where = ", ".join(each.device for each in gang) + (f", shared with {', '.join(mates)}" if mates else "")
     return TaskBar(
         task=stretch.task,
         gpu_ids=tuple(each.slot_id for each in gang),
         start_seconds=worked(stretch.start_seconds),
         end_seconds=worked(end),
-        note=f"{', '.join(each.device for each in gang)}: {stretch.outcome or words}",
+        note=f"{where}: {stretch.outcome or words}",
         ending=shape,
     )
 

@@ -25,6 +25,7 @@ class TaskView:
     Attributes:
         name, priority, state, reason: As in the queue.
         device: Where it runs; empty when it does not.
+        shares_with: The tasks that train in the same executor there.
         phase: What its run is doing, in words.
         num_trials, num_ended, num_early: Trials, those that ended, and those of them that exited early.
         share_done: The done share of the planned steps; None before it runs.
@@ -41,6 +42,7 @@ class TaskView:
     state: TaskState
     reason: str = ""
     device: str = ""
+    shares_with: tuple[str, ...] = ()
     phase: str = ""
     num_trials: int = 0
     num_ended: int = 0
@@ -59,7 +61,7 @@ class TaskView:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotView:
-    """One slot at one moment: its device, what its worker does, and with which task."""
+    """One slot at one moment: its device, what its worker does, and with which tasks, separated by commas."""
 
     slot_id: int
     device: str
@@ -136,17 +138,21 @@ def view_queue(
     by_id = {slot.slot.slot_id: slot for slot in worker_slots}
     held: dict[str, dict[int, str]] = {}
     for slot in worker_slots:
-        if slot.task:
-            held[slot.task] = {slot_id: by_id[slot_id].slot.device for slot_id in slot.gang}
+        for name in slot.tasks:
+            held[name] = {slot_id: by_id[slot_id].slot.device for slot_id in slot.gang}
+    there: dict[int, list[str]] = {}
     for stretch in stretches:
         if stretch.end_seconds is None:
             held.setdefault(stretch.task, {})[stretch.slot_id] = stretch.device
+            there.setdefault(stretch.slot_id, []).append(stretch.task)
     devices = {task: ", ".join(names.values()) for task, names in held.items()}
+    mates = {task: tuple(other for other in tasks if other != task) for tasks in there.values() for task in tasks}
     # a stretch without an end is a task that runs, also for a process that sees no slots
     tasks = tuple(
         _view_task(
             task,
             device=devices.get(task.name, ""),
+            shares_with=mates.get(task.name, ()),
             beat=(heartbeats or {}).get(task.name) or Heartbeat(),
             expected=expected.get(task.name, (None, None)),
             stretches=[stretch for stretch in stretches if stretch.task == task.name],
@@ -159,7 +165,10 @@ def view_queue(
         tasks=tasks,
         slots=tuple(
             SlotView(
-                slot_id=slot.slot.slot_id, device=slot.slot.device, state=worker.state.value, task=worker.task or ""
+                slot_id=slot.slot.slot_id,
+                device=slot.slot.device,
+                state=worker.state.value,
+                task=", ".join(worker.tasks),
             )
             for slot in worker_slots
             # the worker that has its device
@@ -174,6 +183,7 @@ def _view_task(
     task: QueuedTask,
     *,
     device: str,
+    shares_with: tuple[str, ...],
     beat: Heartbeat,
     expected: tuple[float | None, float | None],
     stretches: Sequence[RunStretch],
@@ -185,6 +195,7 @@ def _view_task(
         state=task.state,
         reason=task.reason,
         device=device if is_open else "",
+        shares_with=shares_with if is_open else (),
         phase=beat.phase if task.state is TaskState.RUNNING else "",
         num_trials=beat.num_trials,
         num_ended=beat.num_ended,

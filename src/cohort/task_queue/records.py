@@ -118,8 +118,8 @@ class TaskDecision:
 
     Attributes:
         seconds: When.
-        kind: ``plan``, ``start``, ``preempt``, ``end``, ``fail``, ``hold``, ``remove``, ``reestimate``, ``worker``,
-            ``dispatcher``, ``note``.
+        kind: ``plan``, ``start``, ``share``, ``preempt``, ``end``, ``fail``, ``hold``, ``remove``, ``reestimate``,
+            ``worker``, ``dispatcher``, ``note``.
         task: Which task it is about; empty when it is about none.
         text: In words.
         numbers: The figures it rests on, JSON.

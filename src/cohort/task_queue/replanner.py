@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState
+from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState, RoomFound
 from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan
-from cohort.scheduling.placement.replan import advance, apply_event, replan, start_due
+from cohort.scheduling.placement.replan import Replan, advance, apply_event, replan, start_due
+from cohort.scheduling.placement.sharing import Joined
 
 __all__ = ["Changes", "Replanner"]
 
@@ -26,12 +27,14 @@ class Changes:
         reason: Why there is one.
         evicted: Tasks that give way to more urgent ones, and wait again.
         started: Tasks that take their slots now, or as soon as the worker there has stopped.
+        joined: Tasks that join the executor of running ones now.
     """
 
     plan: PlacementPlan | None
     reason: str
     evicted: tuple[str, ...]
     started: tuple[ActiveTask, ...]
+    joined: tuple[Joined, ...] = ()
 
 
 class Replanner:
@@ -54,17 +57,46 @@ class Replanner:
         """
         active = (replace(task, saved_share=saved_shares.get(task.request.task_id, 0.0)) for task in self.state.active)
         self.state = replace(self.state, active=tuple(active))
+        rooms = [event for event in events if isinstance(event, RoomFound)]
+        others = [event for event in events if not isinstance(event, RoomFound)]
+        found = Changes(plan=self.plan, reason="", evicted=(), started=())
+        if others:
+            found = self._take(others)
+        for room in rooms:
+            found = self._take_room(room, found)
+        return found
+
+    def _take(self, events: Sequence[ClusterEvent]) -> Changes:
         # one plan for all events of a turn: a node that is lost would otherwise cost a solver run for each of its tasks
         *before, last = events
         for event in before:
             self.state, _ = apply_event(self.state, event)
         decided = replan(self.state, last, previous=self.plan, settings=self._settings, policy=self._policy)
-        self.state, self.plan = decided.state, decided.plan
-        started: tuple[ActiveTask, ...] = ()
-        if decided.plan is not None:
-            self.state, started = start_due(self.state, decided.plan)
+        started = self._follow(decided)
         several = f" and {len(before)} more event{'s' * (len(before) > 1)}" if before else ""
         return Changes(plan=decided.plan, reason=decided.reason + several, evicted=decided.evicted, started=started)
+
+    def _take_room(self, room: RoomFound, found: Changes) -> Changes:
+        """Let a task join the executor that has room, where the planner finds one; else nothing changes."""
+        decided = replan(self.state, room, previous=self.plan, settings=self._settings, policy=self._policy)
+        if decided.joined is None:
+            return found
+        started = self._follow(decided)
+        return replace(
+            found,
+            plan=decided.plan,
+            reason=decided.reason,
+            started=(*found.started, *started),
+            joined=(*found.joined, decided.joined),
+        )
+
+    def _follow(self, decided: Replan) -> tuple[ActiveTask, ...]:
+        """Take over what was decided; return the tasks that start now."""
+        self.state, self.plan = decided.state, decided.plan
+        if decided.plan is None:
+            return ()
+        self.state, started = start_due(self.state, decided.plan)
+        return started
 
     def advance(self, now_seconds: float) -> None:
         # the clock of a queue follows the wall clock across restarts, which may be set back
@@ -74,9 +106,9 @@ class Replanner:
         """Return a task that holds a slot in the plan; None when it does not."""
         return next((task for task in self.state.active if task.request.task_id == task_id), None)
 
-    def wanted_in(self, slot_id: int) -> str | None:
-        """Return the task that the plan wants in a slot now."""
-        return next((task.request.task_id for task in self.state.active if slot_id in task.gpu_ids), None)
+    def wanted_in(self, slot_id: int) -> tuple[str, ...]:
+        """Return the tasks that the plan wants in a slot now: several share its executor, the first came first."""
+        return tuple(task.request.task_id for task in self.state.active if slot_id in task.gpu_ids)
 
     def gang_in(self, slot_id: int) -> tuple[int, ...]:
         """Return all slots of the task that the plan wants in a slot now; none where it wants none."""

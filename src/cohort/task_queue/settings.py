@@ -48,6 +48,7 @@ class DispatcherSettings:
         look_seconds: Time between looks at the queue on the disk.
         reestimate_share: The rest is planned again when a task's end moves by more than this share of its time ...
         reestimate_seconds: ... but no more often than this.
+        room_seconds: Time between two looks for a task that could join others.
         limits: When workers and tasks count as lost.
     """
 
@@ -59,4 +60,6 @@ class DispatcherSettings:
     # a plan may take the solver two seconds, which smaller moves are not worth
     reestimate_share: float = 0.1
     reestimate_seconds: float = 2.0
+    # a prediction reads a run's record and takes tens of milliseconds
+    room_seconds: float = 5.0
     limits: Limits = field(default_factory=Limits)

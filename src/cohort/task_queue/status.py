@@ -76,7 +76,7 @@ def read_queue_status(directory: Path) -> QueueStatus:
 
 def _unattended(task: TaskView) -> TaskView:
     state = TaskState.QUEUED if task.state is TaskState.RUNNING else task.state
-    return replace(task, state=state, device="", phase="", expected_start=None, expected_end=None)
+    return replace(task, state=state, device="", shares_with=(), phase="", expected_start=None, expected_end=None)
 
 
 def _with_run(task: TaskView, directory: RunDirectory) -> tuple[TaskView, str]:
@@ -118,6 +118,7 @@ def queue_status_json(status: QueueStatus) -> dict[str, Any]:
                 **_values(task, "reason", "priority"),
                 "run_directory": str(status.directory / task.name),
                 "device": task.device or None,
+                "shares_with": list(task.shares_with),
                 **_values(task, "num_trials", "num_ended", "num_early", "share_done"),
                 "metric": status.metric_labels.get(task.name),
                 **_values(task, "best_value", "expected_seconds", "held_seconds"),

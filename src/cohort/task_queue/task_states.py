@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cohort.core.errors import CohortError, InputError
 from cohort.core.units import counted, format_duration
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
+from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.cluster_events import (
     ActiveTask,
     ClusterEvent,
     GpusLost,
+    RoomFound,
     TaskArrived,
     TaskEnded,
     TaskInterrupted,
@@ -44,6 +47,7 @@ class TaskStates:
         *,
         directory: Path,
         expect: Expecting,
+        work: Callable[[QueuedTask], SharedWork | None] | None = None,
         settings: DispatcherSettings,
         can_grow: bool = False,
     ) -> None:
@@ -54,6 +58,9 @@ class TaskStates:
         """
         self._store, self._log, self._replanner = store, log, replanner
         self._directory, self._expect, self._settings, self._can_grow = directory, expect, settings, can_grow
+        self._work = work if settings.options.share_gpu else None
+        # those that shared an executor in vain
+        self._alone: set[str] = set()
         self.events: list[ClusterEvent] = []
         self.heartbeats: dict[str, Heartbeat] = {}
         self._known: set[str] = set()
@@ -131,6 +138,32 @@ class TaskStates:
             self.events.append(
                 TaskInterrupted(at_seconds=self._log.now, task_id=task, saved_share=self.saved_share(active))
             )
+
+    def found_room(self, tasks: Sequence[str]) -> None:
+        """Take in that the tasks of a slot leave room in their passes."""
+        found = [(name, task) for name in tasks if (task := self._store.task(name)) is not None]
+        works = [(name, work) for name, task in found if (work := self._work_of(task)) is not None]
+        if len(works) == len(tasks):
+            self.events.append(RoomFound(at_seconds=self._log.now, works=tuple(works)))
+
+    def could_not_share(self, task: str, reason: str) -> None:
+        """Take in that a task has no place next to others: it waits for a GPU of its own, which is no fault."""
+        self._alone.add(task)
+        self._store.update(task, state=TaskState.QUEUED, reason="waits for a GPU of its own")
+        self._log.decide("share", task=task, text=f"trains by itself: {reason}")
+        if self._replanner.active(task) is not None:
+            self.events.append(TaskInterrupted(at_seconds=self._log.now, task_id=task))
+
+    def _work_of(self, task: QueuedTask) -> SharedWork | None:
+        """Return what is left of a task in an executor that it could share."""
+        # after a fault it trains by itself: it may be what troubles the others, and they must not trouble it
+        if self._work is None or task.attempts or task.name in self._alone:
+            return None
+        try:
+            return self._work(task)
+        except CohortError:
+            # what is wrong with it shows when it runs
+            return None
 
     def lost_slots(self, slot_ids: tuple[int, ...], tasks: Iterable[str], *, reason: str) -> None:
         saved = []
@@ -234,6 +267,7 @@ class TaskStates:
             else:
                 self.failed(task.name, self._too_few_slots(request), is_final=True)
             return
+        request = replace(request, work=self._work_of(task))
         self.events.append(TaskArrived(at_seconds=self._log.now, request=request))
 
     def _withdraw(self, task: QueuedTask) -> None:

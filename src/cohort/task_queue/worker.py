@@ -1,4 +1,4 @@
-"""A worker: runs one task after the other on its device, reports to the dispatcher, and stops when asked.
+"""A worker: runs tasks on its device, one or several together, reports to the dispatcher, and stops when asked.
 
 Three threads. The main one trains; a stop reaches it as SIGTERM, which a run takes as a request to save its state at
 the next step boundary. One listens to the dispatcher and ends the process when the dispatcher is gone. One sends
@@ -15,14 +15,13 @@ import queue
 import signal
 import threading
 import time
-import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from cohort.cluster.local import forget_threads_of_pool
 from cohort.cluster.worker_pool import WorkerChannel
-from cohort.core.errors import CohortError, InputError
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
@@ -34,12 +33,12 @@ from cohort.task_queue.messages import (
     RunTask,
     StopTask,
     TaskDone,
-    TaskError,
     TaskStopped,
     WorkerReport,
     as_message,
     read_message,
 )
+from cohort.task_queue.shared_runs import SharedRuns, error_report
 from cohort.tasks.loading import task_from_mapping
 
 __all__ = ["serve"]
@@ -55,26 +54,36 @@ def serve(channel: WorkerChannel) -> None:
 
 
 class _Heartbeats:
-    """The latest report: written by the run, sent again and again by a thread of its own."""
+    """The latest report of each task: written by the runs, sent again and again by a thread of its own."""
 
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
         self._lock = threading.Lock()
-        self._latest = Heartbeat()
+        self._latest: dict[str, Heartbeat] = {}
         self._moved_at = time.monotonic()
+        self.free_share: Callable[[], float] = lambda: 0.0
 
     def set(self, beat: Heartbeat) -> None:
         with self._lock:
-            # any difference is progress: a step, an evaluation, a new phase
-            if beat != self._latest:
-                self._latest, self._moved_at = beat, time.monotonic()
+            assert beat.task is not None, "only a task moves"
+            # any difference is progress: a step, an evaluation, a new phase; a task that waits for others moves with
+            # them
+            if beat != self._latest.get(beat.task):
+                self._latest[beat.task], self._moved_at = beat, time.monotonic()
+
+    def drop(self, task: str) -> None:
+        """Say no more of a task."""
+        with self._lock:
+            self._latest.pop(task, None)
+            self._moved_at = time.monotonic()
 
     def send_forever(self) -> None:
         while True:
             with self._lock:
-                still = time.monotonic() - self._moved_at
-                message = dict(as_message(self._latest)) | {"still_seconds": still}
-            self._channel.send(message)
+                still, free = time.monotonic() - self._moved_at, self.free_share()
+                beats = tuple(self._latest.values()) or (Heartbeat(),)
+            for beat in beats:
+                self._channel.send(dict(as_message(beat)) | {"still_seconds": still, "free_share": free})
             time.sleep(HEARTBEAT_SECONDS)
 
 
@@ -115,10 +124,12 @@ class _Worker:
         self._channel = channel
         self._heartbeats = _Heartbeats(channel)
         self._tasks: queue.SimpleQueue[RunTask] = queue.SimpleQueue()
-        # guards the two below: a stop must not fall between the check for one and the start of the run
+        # guards those below: a stop must not fall between the check for one and the start of the run
         self._lock = threading.Lock()
         self._reporter: _Reporter | None = None
         self._unwanted: set[str] = set()
+        self._shared: SharedRuns | None = None
+        self._reporters: dict[str, _Reporter] = {}
         self._threads = torch.get_num_threads()
 
     def work(self) -> None:
@@ -128,24 +139,40 @@ class _Worker:
         _warm_up()
         self._tell(Ready(process_id=os.getpid()))
         while True:
-            # one task at a time: the dispatcher sends the next one only after this report
-            self._tell(self._carry_out(self._tasks.get()))
+            order = self._tasks.get()
+            if order.is_shared:
+                self._carry_out_shared(order)
+            else:
+                # one task at a time: the dispatcher sends the next one only after this report
+                self._end(order.task, self._carry_out(order))
             self._clean_up()
 
     def _tell(self, report: WorkerReport) -> None:
         self._channel.send(as_message(report))
 
+    def _end(self, task: str, report: WorkerReport) -> None:
+        # first: a heartbeat about it would follow the report of its end
+        self._heartbeats.drop(task)
+        self._reporters.pop(task, None)
+        self._tell(report)
+
     def _listen(self) -> None:
         while (message := self._channel.receive()) is not None:
             match read_message(message):
                 case RunTask() as order:
-                    self._unwanted.discard(order.task)
-                    self._tasks.put(order)
+                    with self._lock:
+                        self._unwanted.discard(order.task)
+                        shared = self._shared
+                    # where the last of those that train has just ended, it is the first of others
+                    if not (order.is_shared and shared is not None and shared.join(order)):
+                        self._tasks.put(order)
                 case StopTask(task=task):
                     with self._lock:
                         is_running = self._reporter is not None and self._reporter.task == task
+                        shared = self._shared
                         self._unwanted.add(task)
-                    if is_running:
+                    has_left = shared is not None and shared.stop(task)
+                    if is_running and not has_left:
                         # the signal that a user would send: a stop by the queue and one by hand are one case for a run
                         os.kill(os.getpid(), signal.SIGTERM)
         # the dispatcher is gone: end all processes of this worker, even if the main thread hangs
@@ -164,25 +191,45 @@ class _Worker:
             _run(order, watcher=reporter)
         except KeyboardInterrupt:
             return TaskStopped(task=order.task)
-        except InputError as error:
-            return TaskError(task=order.task, message=str(error), is_input_error=True)
-        except CohortError as error:
-            return TaskError(task=order.task, message=str(error))
         except Exception as error:
-            # the worker's log keeps where it happened; the worker itself goes on
-            traceback.print_exc()
-            return TaskError(task=order.task, message=f"{type(error).__name__}: {error}")
+            return error_report(order.task, error)
         finally:
             self._reporter = None
         return TaskDone(task=order.task)
 
+    def _carry_out_shared(self, order: RunTask) -> None:
+        """Train a task, and those that join it, until all have ended."""
+        torch.set_num_threads(self._threads)
+        self._heartbeats.set(Heartbeat(task=order.task, phase="starting"))
+        shared = SharedRuns(order, tell=self._end, watcher_of=self._watcher_of)
+        with self._lock:
+            if order.task in self._unwanted:
+                self._end(order.task, TaskStopped(task=order.task))
+                return
+            self._reporter = self._watcher_of(order.task)
+            self._shared = shared
+        self._heartbeats.free_share = lambda: shared.free_share
+        try:
+            shared.run()
+        finally:
+            with self._lock:
+                self._shared = self._reporter = None
+            self._heartbeats.free_share = lambda: 0.0
+
+    def _watcher_of(self, task: str) -> _Reporter:
+        reporter = self._reporters.get(task)
+        if reporter is None:
+            reporter = self._reporters[task] = _Reporter(task, self._heartbeats, self._channel)
+            self._heartbeats.set(Heartbeat(task=task, phase="starting"))
+        return reporter
+
     def _stop_outside_training(self, _signum: int, _frame: object) -> None:
         # while data or model are read nothing is lost by stopping; results that are being written are finished first
-        if self._reporter is not None and not self._reporter.phase.startswith("writing"):
+        reporters: list[_Reporter | None] = [*self._reporters.values()] or [self._reporter]
+        if not any(reporter is None or reporter.phase.startswith("writing") for reporter in reporters):
             raise KeyboardInterrupt
 
     def _clean_up(self) -> None:
-        self._heartbeats.set(Heartbeat())
         # the next task sizes its bank and passes by the memory that is free when it starts
         gc.collect()
         if torch.cuda.is_available() and torch.cuda.is_initialized():

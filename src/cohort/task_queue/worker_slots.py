@@ -1,4 +1,4 @@
-"""The real state of each slot: what its worker does and which task it holds.
+"""The real state of each slot: what its worker does and which tasks it holds.
 
 The plan says which task should run where; a slot follows as soon as its worker can, which may still be starting, or
 saving the state of a task that gives way.
@@ -6,7 +6,7 @@ saving the state of a task that gives way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from cohort.cluster.worker_pool import Slot
@@ -23,7 +23,7 @@ class WorkerSlotState(Enum):
     IDLE = "idle"
     BUSY = "busy"
     STOPPING = "stopping"
-    """It was asked to give its task up."""
+    """It was asked to give a task up."""
     CLEARING = "changing devices"
     """Its worker was ended, because the plan wants its device in the worker of another slot, or back from there."""
     EMPTY = "empty"
@@ -39,7 +39,10 @@ class WorkerSlot:
     Attributes:
         slot: Where the worker runs.
         state: What the worker does.
-        task: What the worker holds.
+        tasks: What the worker holds, in the order in which they came; several share its executor.
+        stopping: Those that it was asked to give up.
+        is_shared: Whether further tasks may join them.
+        room_at: When a task that could join was last looked for.
         since: When ``state`` began.
         last_message_at: When the worker last sent a message.
         heartbeat: The worker's last one.
@@ -51,7 +54,10 @@ class WorkerSlot:
 
     slot: Slot
     state: WorkerSlotState = WorkerSlotState.STARTING
-    task: str | None = None
+    tasks: list[str] = field(default_factory=list)
+    stopping: set[str] = field(default_factory=set)
+    is_shared: bool = False
+    room_at: float = float("-inf")
     since: float = 0.0
     last_message_at: float = 0.0
     heartbeat: Heartbeat | None = None
@@ -68,6 +74,11 @@ class WorkerSlot:
     def gang(self) -> tuple[int, ...]:
         """Its own number and those of the slots whose devices its worker has."""
         return (self.slot.slot_id, *self.also)
+
+    @property
+    def task(self) -> str | None:
+        """The task that has been there longest."""
+        return self.tasks[0] if self.tasks else None
 
     def enter(self, state: WorkerSlotState, *, now: float) -> None:
         self.state, self.since, self.last_message_at = state, now, now
@@ -89,7 +100,8 @@ class WorkerSlot:
             return f"did not stop within {limits.stop_seconds:.0f} s"
         # heartbeats come from a thread of their own, so they go on while a step hangs: they say how long nothing moved
         beat = self.heartbeat
-        is_about_task = beat is not None and beat.task is not None and beat.task == self.task
+        is_about_task = beat is not None and beat.task is not None and beat.task in self.tasks
         if beat is not None and is_about_task and beat.still_seconds > limits.still_seconds:
+            # several that share an executor move together
             return f"its task has made no progress for {beat.still_seconds:.0f} s ({beat.phase})"
         return ""

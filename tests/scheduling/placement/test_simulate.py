@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -19,7 +20,7 @@ from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import replay_curves
 from tests.tuning.loss_curves import curve
 
-from .placement_instances import task
+from .placement_instances import small_work, task
 
 QUICK = PlacementSettings(work_limit=0.1)
 
@@ -156,3 +157,34 @@ def test_many_tasks_on_many_gpus_take_seconds() -> None:
     check_segments(report.segments, ended=150)
     # two or three seconds; twenty would mean that the number of plans or their cost has grown tenfold
     assert time.process_time() - begun < 20
+
+
+def sharing(name: str, seconds: float, *, arrival: float = 0.0, **fields: float) -> SimulatedTask:
+    request = task(name, 1, seconds, arrival=arrival)
+    return SimulatedTask(request=replace(request, work=small_work(seconds=seconds)), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("second", [0.0, 4.0])
+def test_tasks_that_share_a_gpu_end_sooner(second: float) -> None:
+    tasks = [sharing("a", 10.0), sharing("b", 10.0, arrival=second)]
+    together = simulate(tasks, Cluster.of_one_node(1))
+    apart = simulate(tasks, Cluster.of_one_node(1), settings=SimulationSettings(share_gpu=False))
+    # a step of both trials takes what a step of one does
+    assert together.makespan_seconds == pytest.approx(second + 10.0, abs=0.3)
+    assert apart.makespan_seconds == pytest.approx(20.0)
+    assert (together.num_joined, apart.num_joined) == (1, 0)
+    assert {segment.task_id for segment in together.segments if segment.has_ended} == {"a", "b"}
+    # the GPU is held once, however many tasks are on it
+    assert together.utilisation <= 1.0
+
+
+def test_tasks_that_share_exit_early_die_and_come_back() -> None:
+    settings = SimulationSettings(
+        placement=QUICK, failures_per_gpu_hour=100.0, checkpoint_seconds=2.0, exit_shares=(0.3, 1.0)
+    )
+    for seed in range(8):
+        tasks = [sharing(f"t{n}", 20.0 + n, num_trials=3) for n in range(5)]
+        report = simulate(tasks, Cluster.of_one_node(2), settings=replace(settings, seed=seed))
+        assert not report.unfinished
+        assert sum(segment.has_ended for segment in report.segments) == 5
+        assert report.utilisation <= 1.0 + 1e-9

@@ -85,7 +85,7 @@ def task_table(
                 task.name,
                 Text(task.state.value, style=_STYLES[task.state]),
                 *(str(task.priority) for _ in priority),
-                task.device or "-",
+                _where(task),
                 _trials(task),
                 "-" if task.share_done is None else f"{100 * task.share_done:.0f} %",
                 _best(task, "" if metric else labels.get(task.name, "")),
@@ -96,6 +96,12 @@ def task_table(
     columns = [_COLUMNS[heading] for heading in headings]
     named = [replace(column, heading=f"best {metric}") if column.heading == "best" else column for column in columns]
     return fitted_table(named if metric else columns, rows, width=width)
+
+
+def _where(task: TaskView) -> str:
+    if not task.device:
+        return "-"
+    return f"{task.device}, with {', '.join(task.shares_with)}" if task.shares_with else task.device
 
 
 def _best(task: TaskView, label: str) -> str:

@@ -17,6 +17,7 @@ from cohort.memory.sizes import Sizes
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.cost.model import CostSource
+from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.records import TaskOption, TaskRequest
 from cohort.tasks.task_file import TaskFile
 
@@ -60,12 +61,14 @@ class TaskEstimate:
         num_trials: Configurations it tries.
         priority: As in the task file.
         hardware: Name of what it was estimated for.
+        work: What it would do on one GPU in an executor that it shares; None where it shares with none.
     """
 
     options: tuple[OptionEstimate, ...]
     num_trials: int
     priority: int
     hardware: str
+    work: SharedWork | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -82,6 +85,7 @@ class TaskEstimate:
             options=tuple(TaskOption(num_gpus=o.num_gpus, seconds=o.seconds) for o in self.options),
             arrival_seconds=arrival_seconds,
             priority=self.priority,
+            work=self.work,
         )
 
 
@@ -123,8 +127,11 @@ def estimate_task(
     if not sized:
         assert refusal is not None, "every number of GPUs was refused for a reason"
         raise refusal
+    options = tuple(_option(sketch, degree, sizes) for degree, sizes in sized)
+    degree, sizes = sized[0]
     return TaskEstimate(
-        options=tuple(_option(sketch, degree, sizes) for degree, sizes in sized),
+        options=options,
+        work=sketch.shared_work(sizes, options[0].time) if degree == 1 else None,
         num_trials=len(sketch.trials),
         priority=task.priority,
         hardware=hardware.name,

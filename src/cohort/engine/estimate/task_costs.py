@@ -7,6 +7,7 @@ which tasks are alike); then they are fitted to the measured steps, with the ana
 from __future__ import annotations
 
 import functools
+import json
 import statistics
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,7 @@ from cohort.memory.sizes import (
 )
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token
 from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.trials import PlannedTrial, plan_evaluation
 from cohort.scheduling.admission import Request
@@ -46,7 +48,9 @@ from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, an
 from cohort.scheduling.cost.fit import LaunchRegime, fit_step_cost
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.cost.model import CostSource, StepCost, TrialWork, derive_cost
+from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.cost.task_time import WaitingTrial, training_time
+from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["TaskCosts", "TimeParts", "cost_key"]
@@ -294,24 +298,59 @@ class TaskCosts:
         plain = replace(cost, launches=None)
         return derive_cost(plain, num_gpus=num_gpus, interconnect=interconnect), CostSource.ANALYTIC
 
-    def time(self, num_gpus: int, sizes: Sizes) -> TimeParts:
-        """Return the seconds of the task on ``num_gpus`` devices that divide its trials, each with ``sizes``."""
-        # a step of one executor costs the same whatever the others do: no number passes between them in a step
-        cost, source = self.step_cost(1, tokens_per_pass=sizes.executor.token_budget)
+    def waiting(self) -> tuple[WaitingTrial, ...]:
+        """Return the trials as they are at the start: all wait for a slot."""
         mean_length = float(self.inputs.data.train.lengths.mean())
-        waiting = [
+        return tuple(
             WaitingTrial(
                 request=Request(
                     trial_id=trial_id,
                     r=aligned_rank(trial.spec.adapter.num_rows),
                     batch_size=trial.spec.batch_size,
                     mean_length=mean_length,
+                    priority=self.task.priority,
                 ),
                 work=self.works[trial_id],
             )
             for trial_id, trial in enumerate(self.trials)
-        ]
-        training = training_time(waiting, capacity=sizes.capacity, cost=cost)
+        )
+
+    def shared_work(self, sizes: Sizes, time: TimeParts) -> SharedWork | None:
+        """Return what the task would do in an executor of one device that it shares; None where it can share none.
+
+        A CPU computes sample by sample, so there a pass is never too small. A task whose answers are compared with a
+        reference model computes that on the device before it trains, and layers that are streamed take a time of their
+        own for each pass.
+        """
+        task = self.task
+        if not self.hardware.is_gpu or task_objective(task).needs_reference or self.weights.streamed.count:
+            return None
+        if task.num_gpus not in ("auto", 1):
+            return None
+        alike = {
+            "model": str(self.inputs.model_directory.resolve()),
+            "linears": self.inputs.target_modules,
+            "memory": task.memory.model_dump(mode="json"),
+            "quantization": task.quantization,
+            "optimizers": possible_optimizers(task),
+            "row_bytes": rank_row_bytes(self.layout, has_compute_copy=True, optimizer=task_optimizer(task)),
+        }
+        cost, _ = self.step_cost(1, tokens_per_pass=sizes.executor.token_budget)
+        return SharedWork(
+            key=json.dumps(alike, sort_keys=True),
+            trials=self.waiting(),
+            capacity=sizes.capacity,
+            cost=cost,
+            other_seconds=time.evaluation + time.comparison + time.rest,
+            # the process is there already
+            start_seconds=max(time.start - START_SECONDS, 0.0),
+        )
+
+    def time(self, num_gpus: int, sizes: Sizes) -> TimeParts:
+        """Return the seconds of the task on ``num_gpus`` devices that divide its trials, each with ``sizes``."""
+        # a step of one executor costs the same whatever the others do: no number passes between them in a step
+        cost, source = self.step_cost(1, tokens_per_pass=sizes.executor.token_budget)
+        training = training_time(self.waiting(), capacity=sizes.capacity, cost=cost)
         runs = self.measured.runs
         # medians everywhere: the first run on a machine compiles kernels; of two runs, the lower
         others = [run.other_seconds / run.steps for run in runs if run.steps]

@@ -28,6 +28,7 @@ class RunOptions:
         token_budget: Most tokens of a micro-batch; chosen by device when None.
         num_ranks: Processes that train at the same time, each with the whole base model; one for each of the task's
             GPUs when None. On a CPU each takes the threads of a run.
+        share_gpu: In a queue, tasks on one base model may train in one executor, where that is predicted to be faster.
     """
 
     checkpoint_seconds: float = 60.0
@@ -35,6 +36,7 @@ class RunOptions:
     host_memory_bytes: int | None = None
     token_budget: int | None = None
     num_ranks: int | None = None
+    share_gpu: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,21 @@ With several ranks each steps its own residents at the same time, so the busiest
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.scheduling.cost.model import StepCost, TrialWork
 
-__all__ = ["EvaluationWork", "TrainingTime", "WaitingTrial", "evaluation_seconds", "training_time"]
+__all__ = [
+    "EvaluationWork",
+    "TrainingPhase",
+    "TrainingTime",
+    "WaitingTrial",
+    "evaluation_seconds",
+    "training_phases",
+    "training_time",
+]
 
 # an evaluated token is a forward pass only
 EVALUATION_SHARE = 0.5
@@ -48,18 +56,35 @@ class TrainingTime:
     num_steps: int
 
 
-def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: StepCost) -> TrainingTime:
-    """Return the time until the last of ``trials`` ends, when residents step together and leavers make room.
+@dataclass(frozen=True, kw_only=True)
+class TrainingPhase:
+    """Steps of the same residents.
+
+    Attributes:
+        num_steps: How many.
+        seconds: Of all of them.
+        resident: Ids of the trials that step.
+        num_waiting: Trials that found no room.
+    """
+
+    num_steps: int
+    seconds: float
+    resident: tuple[int, ...]
+    num_waiting: int
+
+
+def training_phases(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: StepCost) -> Iterator[TrainingPhase]:
+    """Yield how ``trials`` pass through an executor when residents step together and leavers make room.
 
     Raises:
         InputError: a trial does not fit even alone.
     """
     works = {trial.request.trial_id: trial.work for trial in trials}
     left = {trial_id: work.num_steps for trial_id, work in works.items()}
-    waiting = sorted((trial.request for trial in trials), key=lambda r: (-r.priority, -r.batch_size))
+    # in admission's order: of tasks that share an executor the first goes first
+    waiting = sorted((trial.request for trial in trials), key=lambda r: (-r.priority, r.arrival, -r.batch_size))
     resident: list[Request] = []
     vacated: list[int] = []
-    seconds, num_steps = 0.0, 0
     while waiting or resident:
         # the first in order decide; the rest of a long queue cannot be admitted now
         admission = admit(waiting[: 4 * capacity.num_slots], resident, capacity, vacated_batch_sizes=vacated)
@@ -74,16 +99,32 @@ def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: S
         waiting = [request for request in waiting if request.trial_id not in admitted]
         # No trial enters or leaves before the next end, so all steps until then cost the same.
         steps = min(left[request.trial_id] for request in resident)
-        seconds += steps * max(
-            cost.step_seconds([works[request.trial_id] for request in resident if request.rank == rank])
-            for rank in {request.rank for request in resident}
+        yield TrainingPhase(
+            num_steps=steps,
+            seconds=steps
+            * max(
+                cost.step_seconds([works[request.trial_id] for request in resident if request.rank == rank])
+                for rank in {request.rank for request in resident}
+            ),
+            resident=tuple(request.trial_id for request in resident),
+            num_waiting=len(waiting),
         )
-        num_steps += steps
         for request in resident:
             left[request.trial_id] -= steps
         vacated = [request.batch_size for request in resident if not left[request.trial_id]]
         resident = [request for request in resident if left[request.trial_id]]
-    return TrainingTime(seconds=seconds, num_steps=num_steps)
+
+
+def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: StepCost) -> TrainingTime:
+    """Return the time until the last of ``trials`` ends.
+
+    Raises:
+        InputError: a trial does not fit even alone.
+    """
+    phases = list(training_phases(trials, capacity=capacity, cost=cost))
+    return TrainingTime(
+        seconds=sum(phase.seconds for phase in phases), num_steps=sum(phase.num_steps for phase in phases)
+    )
 
 
 def evaluation_seconds(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.records import Cluster, TaskRequest
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "ClusterState",
     "GpusGained",
     "GpusLost",
+    "RoomFound",
     "TaskArrived",
     "TaskEnded",
     "TaskInterrupted",
@@ -22,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveTask:
-    """A task that holds GPUs.
+    """A task that holds GPUs; several that share an executor hold the same.
 
     Attributes:
         request: The task with the work it had left when it started.
@@ -111,6 +113,18 @@ class TaskReestimated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoomFound:
+    """Tasks that run in one executor leave room in its passes, in which another task could train.
+
+    Attributes:
+        works: By task, in the order in which they came there, what is left of it.
+    """
+
+    at_seconds: float
+    works: tuple[tuple[str, SharedWork], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpusLost:
     """GPUs are gone, with their tasks; ``saved_shares`` gives the checkpointed share by task (0 where left out)."""
 
@@ -128,4 +142,6 @@ class GpusGained:
     gpu_ids: tuple[int, ...]
 
 
-ClusterEvent = TaskArrived | TaskEnded | TaskWithdrawn | TaskInterrupted | TaskReestimated | GpusLost | GpusGained
+ClusterEvent = (
+    TaskArrived | TaskEnded | TaskWithdrawn | TaskInterrupted | TaskReestimated | RoomFound | GpusLost | GpusGained
+)

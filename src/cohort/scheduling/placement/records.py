@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from cohort.core.errors import InputError, Problem
+from cohort.scheduling.cost.shared_time import SharedWork
 
 __all__ = [
     "Cluster",
@@ -42,6 +43,7 @@ class TaskRequest:
         options: Degrees of parallelism it may run at; the planner chooses one.
         priority: Larger is more urgent: no plan delays the end of more urgent tasks for less urgent ones.
         may_span_nodes: Its GPUs may be on several nodes.
+        work: What it would do in an executor that it shares with other tasks; None: it shares with none.
     """
 
     task_id: str
@@ -49,6 +51,7 @@ class TaskRequest:
     arrival_seconds: float = 0.0
     priority: int = 0
     may_span_nodes: bool = False
+    work: SharedWork | None = None
 
     def __post_init__(self) -> None:
         # An option without GPUs or two of one degree would be a task that the model cannot choose for.
@@ -61,8 +64,10 @@ class TaskRequest:
         return next(option.seconds for option in self.options if option.num_gpus == num_gpus)
 
     def remaining(self, share: float) -> TaskRequest:
+        """Return the task with ``share`` of its work left; it goes on by itself."""
         options = tuple(replace(option, seconds=option.seconds * share) for option in self.options)
-        return replace(self, options=options)
+        # which trials the rest is in is not known here; a task that was stopped may also be what troubled the others
+        return replace(self, options=options, work=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from cohort.scheduling.placement.cluster_events import (
     ClusterState,
     GpusGained,
     GpusLost,
+    RoomFound,
     TaskArrived,
     TaskEnded,
     TaskInterrupted,
@@ -34,6 +35,7 @@ from cohort.scheduling.placement.records import (
     check_placeable,
     find_unplaceable,
 )
+from cohort.scheduling.placement.sharing import Joined, choose_joining, joined_state
 
 __all__ = [
     "Replan",
@@ -58,6 +60,7 @@ class Replan:
         plan: Of all tasks, in seconds from now; None when nothing waits.
         reason: Why there is a new plan, or why not.
         evicted: Running tasks that give way to more urgent ones.
+        joined: A task that joins the executor of running ones; it runs in ``state``.
         interrupted: Tasks that the event stopped: they wait with the work that no checkpoint holds.
     """
 
@@ -66,6 +69,7 @@ class Replan:
     reason: str
     evicted: tuple[str, ...] = ()
     interrupted: tuple[str, ...] = ()
+    joined: Joined | None = None
 
 
 def advance(state: ClusterState, *, now_seconds: float) -> ClusterState:
@@ -103,13 +107,20 @@ def replan(
     """
     after, interrupted = apply_event(state, event)
     after, evicted = _make_way(after)
+    joined: Joined | None = None
+    # by the plan that stands: only a task that it has on this GPU next joins the tasks there
+    if isinstance(event, RoomFound):
+        joined = choose_joining(after, event, plan=previous)
+        if joined is None:
+            return Replan(state=after, plan=previous, reason="no task joins", evicted=evicted)
+        after = joined_state(after, joined)
     if not after.waiting:
-        return Replan(state=after, plan=None, reason="nothing waits", interrupted=interrupted)
+        return Replan(state=after, plan=None, reason="nothing waits", interrupted=interrupted, joined=joined)
     running = running_tasks(after)
     # An end or a new estimate brings no task: the order stands, and only the times move. Without a solver a new list
     # plan could reorder everything for nothing.
     keeps_order = (
-        isinstance(event, TaskEnded | TaskWithdrawn | TaskReestimated)
+        isinstance(event, TaskEnded | TaskWithdrawn | TaskReestimated | RoomFound)
         and not evicted
         and len(after.waiting) > settings.most_solver_tasks
     )
@@ -121,11 +132,18 @@ def replan(
         plan = plan_in_order(order, after.cluster, running=running, policy=previous.policy)
     else:
         plan = plan_placement(after.waiting, after.cluster, running=running, settings=settings)
-    return Replan(state=after, plan=plan, reason=_reason_of(event), evicted=evicted, interrupted=interrupted)
+    return Replan(
+        state=after, plan=plan, reason=_reason_of(event), evicted=evicted, interrupted=interrupted, joined=joined
+    )
 
 
 def running_tasks(state: ClusterState) -> list[RunningTask]:
-    """Return the active tasks as planners see them."""
+    """Return the active tasks as planners see them: of those that share a GPU, the one that ends last."""
+    last: dict[tuple[int, ...], ActiveTask] = {}
+    for task in state.active:
+        other = last.get(task.gpu_ids)
+        if other is None or task.ends_seconds > other.ends_seconds:
+            last[task.gpu_ids] = task
     return [
         RunningTask(
             task_id=task.request.task_id,
@@ -134,7 +152,7 @@ def running_tasks(state: ClusterState) -> list[RunningTask]:
             remaining_seconds=max(task.ends_seconds - state.now_seconds, MOMENT_SECONDS),
             priority=task.request.priority,
         )
-        for task in state.active
+        for task in last.values()
     ]
 
 
@@ -169,6 +187,8 @@ def _reason_of(event: ClusterEvent) -> str:
             return f"task {event.task_id} failed"
         case TaskReestimated():
             return f"task {event.task_id} will end at another time"
+        case RoomFound():
+            return f"there is room next to {', '.join(name for name, _ in event.works)}"
         case GpusLost():
             return f"{len(event.gpu_ids)} GPUs were lost"
         case GpusGained():
@@ -209,6 +229,8 @@ def apply_event(state: ClusterState, event: ClusterEvent) -> tuple[ClusterState,
             expected = state.now_seconds - task.started_seconds + max(event.remaining_seconds, 0.0)
             changed = replace(task, expected_seconds=expected)
             return replace(state, active=tuple(changed if other is task else other for other in state.active)), ()
+        case RoomFound():
+            return state, ()
         case GpusLost():
             saved = dict(event.saved_shares)
             hit = [task for task in state.active if set(task.gpu_ids) & set(event.gpu_ids)]
@@ -279,25 +301,34 @@ def _victims(
     free = set(state.free_gpu_ids) - reserved
     pools = [set(state.cluster.gpu_ids)] if urgent.may_span_nodes else [set(n) for n in state.cluster.nodes.values()]
     yielding = sorted(
-        (task for task in state.active if task.request.priority < urgent.priority),
-        key=lambda task: (task.request.priority, -task.started_seconds, task.request.task_id),
+        (tasks for tasks in _by_executor(state) if all(task.request.priority < urgent.priority for task in tasks)),
+        key=lambda tasks: (tasks[0].request.priority, -tasks[0].started_seconds, tasks[0].request.task_id),
     )
     # Fewest tasks over all nodes: each one that gives way loads its model again later.
     best: tuple[Sequence[ActiveTask], set[int]] | None = None
     for pool in pools:
-        chosen: list[ActiveTask] = []
+        chosen: list[tuple[ActiveTask, ...]] = []
         gpus = free & pool
-        for task in yielding:
+        for tasks in yielding:
             if len(gpus) >= need:
                 break
-            if set(task.gpu_ids) & pool:
-                chosen.append(task)
-                gpus |= set(task.gpu_ids) & pool
+            if set(tasks[0].gpu_ids) & pool:
+                chosen.append(tasks)
+                gpus |= set(tasks[0].gpu_ids) & pool
         # Tasks taken early may not be needed once a large one has been taken; the most urgent of them stay.
-        for task in reversed(list(chosen)):
-            if len(gpus - set(task.gpu_ids)) >= need:
-                chosen.remove(task)
-                gpus -= set(task.gpu_ids)
-        if len(gpus) >= need and (best is None or len(chosen) < len(best[0])):
-            best = (chosen, set(sorted(gpus)[:need]))
+        for tasks in reversed(list(chosen)):
+            if len(gpus - set(tasks[0].gpu_ids)) >= need:
+                chosen.remove(tasks)
+                gpus -= set(tasks[0].gpu_ids)
+        victims = [task for tasks in chosen for task in tasks]
+        if len(gpus) >= need and (best is None or len(victims) < len(best[0])):
+            best = (victims, set(sorted(gpus)[:need]))
     return best
+
+
+def _by_executor(state: ClusterState) -> list[tuple[ActiveTask, ...]]:
+    """Return the active tasks, those that share an executor together: GPUs are free once all of them have gone."""
+    found: dict[tuple[int, ...], tuple[ActiveTask, ...]] = {}
+    for task in state.active:
+        found[task.gpu_ids] = (*found.get(task.gpu_ids, ()), task)
+    return list(found.values())

@@ -24,6 +24,7 @@ from cohort.scheduling.placement.cluster_events import (
     ClusterState,
     GpusGained,
     GpusLost,
+    RoomFound,
     TaskArrived,
     TaskEnded,
     TaskInterrupted,
@@ -33,6 +34,8 @@ from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, SolverStatus, TaskRequest
 from cohort.scheduling.placement.replan import Replan, apply_event, replan, start_due
+from cohort.scheduling.placement.sharing import Joined
+from cohort.scheduling.placement.simulated_executors import SimulatedExecutors
 
 __all__ = ["RunSegment", "SimulatedTask", "SimulationReport", "SimulationSettings", "simulate"]
 
@@ -70,6 +73,7 @@ class SimulationSettings:
         checkpoint_seconds: Time between checkpoints; work since the last one is done again.
         placement: Limits of the solver; small by default, since a simulation plans at every event.
         policy: Plan by a list policy instead of the solver.
+        share_gpu: Let tasks join the executor of others where that is predicted to be faster.
         seed: Of all draws.
     """
 
@@ -81,6 +85,7 @@ class SimulationSettings:
         default_factory=lambda: PlacementSettings(work_limit=0.2, most_solver_tasks=16)
     )
     policy: ListPolicy | None = None
+    share_gpu: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -112,13 +117,14 @@ class SimulationReport:
         segments: Who held which GPUs when, by start.
         planned_makespan_seconds: What the first plan with all tasks of the start expected.
         makespan_seconds: End of the last task.
-        gpu_seconds_held: By tasks, work that was lost included.
+        gpu_seconds_held: By tasks, work that was lost included; once where several share a GPU.
         gpu_seconds_available: From the start to the last end, GPUs that were there.
         num_replans: Plans made.
         statuses: Plans by solver status.
         num_failures: Workers that died, those of lost GPUs included.
         num_evictions: Tasks that gave way to more urgent ones.
         unfinished: Tasks that never found GPUs again.
+        num_joined: Tasks that joined the executor of others.
     """
 
     segments: tuple[RunSegment, ...]
@@ -131,6 +137,7 @@ class SimulationReport:
     num_failures: int
     num_evictions: int
     unfinished: tuple[str, ...]
+    num_joined: int = 0
 
     @property
     def utilisation(self) -> float:
@@ -162,6 +169,17 @@ def simulate(
     return simulation.run()
 
 
+def _held_seconds(segments: Sequence[RunSegment]) -> float:
+    """Return the seconds in which GPUs were held, each moment of a GPU once."""
+    held, until = 0.0, dict[int, float]()
+    for segment in sorted(segments, key=lambda segment: segment.start_seconds):
+        for gpu in segment.gpu_ids:
+            start = max(segment.start_seconds, until.get(gpu, segment.start_seconds))
+            held += max(segment.end_seconds - start, 0.0)
+            until[gpu] = max(until.get(gpu, 0.0), segment.end_seconds)
+    return held
+
+
 class _Simulation:
     """One run: the queue of events to come, the cluster's state, and what has happened."""
 
@@ -177,7 +195,11 @@ class _Simulation:
         self.segments: list[RunSegment] = []
         self.statuses: Counter[SolverStatus] = Counter()
         self.planned_makespan = 0.0
-        self.num_failures = self.num_evictions = 0
+        self.num_failures = self.num_evictions = self.num_joined = 0
+        self.executors = SimulatedExecutors()
+        # by task, of its present run: how long it takes, and when its worker dies
+        self.lengths: dict[str, float] = {}
+        self.deaths: dict[str, float] = {}
         self.available = 0.0
         self.last_end = 0.0
         for task in tasks:
@@ -195,6 +217,9 @@ class _Simulation:
             # The end of a run that was evicted or lost its GPUs is still in the queue.
             if attempt is not None and not self._runs(event, attempt):
                 continue
+            if isinstance(event, RoomFound):
+                self._handle_room(event)
+                continue
             self._let_time_pass(event.at_seconds)
             # arrivals at the same moment are planned together: only the last of them asks for a plan
             if isinstance(event, TaskArrived) and self._another_arrives(event.at_seconds):
@@ -206,13 +231,14 @@ class _Simulation:
             segments=tuple(self.segments),
             planned_makespan_seconds=self.planned_makespan,
             makespan_seconds=self.last_end,
-            gpu_seconds_held=sum((s.end_seconds - s.start_seconds) * len(s.gpu_ids) for s in self.segments),
+            gpu_seconds_held=_held_seconds(self.segments),
             gpu_seconds_available=self.available,
             num_replans=sum(self.statuses.values()),
             statuses=tuple(sorted(self.statuses.items(), key=lambda item: item[0].value)),
             num_failures=self.num_failures,
             num_evictions=self.num_evictions,
             unfinished=tuple(task.task_id for task in (*self.state.waiting, *self.state.stranded)),
+            num_joined=self.num_joined,
         )
 
     def _another_arrives(self, now: float) -> bool:
@@ -242,7 +268,7 @@ class _Simulation:
     def _saved_share(self, task: ActiveTask, now: float) -> float:
         """Return the share of the work of this run that its last checkpoint holds."""
         saves = (now - task.started_seconds) // self.settings.checkpoint_seconds
-        return min(saves * self.settings.checkpoint_seconds / self._actual_seconds(task), 1.0)
+        return min(saves * self.settings.checkpoint_seconds / self.lengths[task.request.task_id], 1.0)
 
     def _handle(self, event: ClusterEvent) -> None:
         now = self.clock.monotonic()
@@ -255,6 +281,10 @@ class _Simulation:
         )
         self._record(event, before, decided, now)
         self.state, self.plan = decided.state, decided.plan
+        if isinstance(event, TaskInterrupted):
+            self._interrupt_mates(before[event.task_id], now)
+        if decided.joined is not None:
+            self._join(decided.joined)
         if decided.plan is None:
             return
         self.statuses[decided.plan.status] += 1
@@ -264,6 +294,70 @@ class _Simulation:
         self.state, started = start_due(self.state, decided.plan)
         for task in started:
             self._start(task)
+        if isinstance(event, TaskArrived):
+            # it may train where others have left room before
+            for gpu_ids in {task.gpu_ids for task in self.state.active}:
+                room_at = self.executors.room_at(gpu_ids)
+                if room_at is not None and room_at <= now:
+                    self._schedule_room(gpu_ids, at=now)
+
+    def _handle_room(self, room: RoomFound) -> None:
+        """Let a task join, where the executor still has the tasks that it had when this was scheduled."""
+        holders = {task.request.task_id: task.gpu_ids for task in self.state.active}
+        names = [name for name, _ in room.works if name in holders]
+        if not names or not self.state.waiting:
+            return
+        gpu_ids = holders[names[0]]
+        room_at = self.executors.room_at(gpu_ids)
+        works = tuple(
+            (name, work) for name, work in self.executors.left(gpu_ids, now=room.at_seconds) if name in holders
+        )
+        if room_at is None or room_at > room.at_seconds or not works:
+            return
+        self._let_time_pass(room.at_seconds)
+        self._handle(RoomFound(at_seconds=room.at_seconds, works=works))
+
+    def _schedule_room(self, gpu_ids: tuple[int, ...], *, at: float | None) -> None:
+        works = self.executors.left(gpu_ids, now=self.clock.monotonic())
+        if self.settings.share_gpu and at is not None and works:
+            self.schedule(RoomFound(at_seconds=max(at, self.clock.monotonic()), works=works))
+
+    def _join(self, joined: Joined) -> None:
+        """Let a task go on in the executor of others, all of which end at other times than before."""
+        self.num_joined += 1
+        task, now = joined.task, self.clock.monotonic()
+        name, work = task.request.task_id, task.request.work
+        assert work is not None, "only a task that can share joins others"
+        own = work.shortened(self.shares[name])
+        ends = self.executors.join(name, own, gpu_ids=task.gpu_ids, now=now)
+        started = {entry.request.task_id: entry.started_seconds for entry in self.state.active}
+        self.attempts[name] += 1
+        self.deaths[name] = now + self._draw_death(task, self.attempts[name])
+        for other, end in ends.items():
+            # events of its run so far are of the past
+            self.attempts[other] += other != name
+            self.lengths[other] = max(end - started[other], 1e-9)
+            self._schedule_end(other, started=started[other], end=end)
+        self._schedule_room(task.gpu_ids, at=self.executors.room_at(task.gpu_ids))
+
+    def _interrupt_mates(self, task: ActiveTask, now: float) -> None:
+        # they were in the same process
+        for mate in self.state.active:
+            if mate.gpu_ids == task.gpu_ids:
+                saved = self._saved_share(mate, now)
+                name = mate.request.task_id
+                died = TaskInterrupted(at_seconds=now, task_id=name, saved_share=saved)
+                self.schedule(died, attempt=self.attempts[name])
+
+    def _schedule_end(self, name: str, *, started: float, end: float) -> None:
+        """Schedule the end of a task's run, or the death of its worker before."""
+        attempt, length = self.attempts[name], end - started
+        if (death := self.deaths[name]) < end:
+            step = self.settings.checkpoint_seconds
+            saved = min((death - started) // step * step / length, 1.0)
+            self.schedule(TaskInterrupted(at_seconds=death, task_id=name, saved_share=saved), attempt=attempt)
+        else:
+            self.schedule(TaskEnded(at_seconds=end, task_id=name), attempt=attempt)
 
     def _record(self, event: ClusterEvent, before: dict[str, ActiveTask], decided: Replan, now: float) -> None:
         self.num_failures += len(decided.interrupted)
@@ -291,12 +385,13 @@ class _Simulation:
         attempt = self.attempts[name]
         actual = self._actual_seconds(task)
         death = self._draw_death(task, attempt)
-        if death < actual:
-            saved = min(death // self.settings.checkpoint_seconds * self.settings.checkpoint_seconds / actual, 1.0)
-            failed = TaskInterrupted(at_seconds=now + death, task_id=name, saved_share=saved)
-            self.schedule(failed, attempt=attempt)
-        else:
-            self.schedule(TaskEnded(at_seconds=now + actual, task_id=name), attempt=attempt)
+        self.lengths[name], self.deaths[name] = actual, now + death
+        self._schedule_end(name, started=now, end=now + actual)
+        self.executors.clear(task.gpu_ids)
+        if (work := task.request.work) is not None and len(task.gpu_ids) == 1:
+            own = work.shortened(self.shares[name])
+            self.executors.start(name, own, gpu_ids=task.gpu_ids, now=now, seconds=actual)
+            self._schedule_room(task.gpu_ids, at=self.executors.room_at(task.gpu_ids))
         share = self.settings.reestimate_share
         if share is not None and share * task.expected_seconds < min(actual, death):
             known = share * task.expected_seconds
