@@ -21,6 +21,16 @@ __all__ = ["continue_queue", "run"]
 
 Policy = Literal["planned", "fcfs", "sjf", "ljf"]
 STALL_LIMIT_SECONDS = 900.0
+_StallOption = Annotated[
+    float, typer.Option("--stall-limit", metavar="SECONDS", help="Restart a task after this long without progress.")
+]
+_ShareOption = Annotated[
+    bool,
+    typer.Option(
+        "--share-gpu/--no-share-gpu",
+        help="Let tasks on one base model train together on a GPU where that is predicted to be faster.",
+    ),
+]
 
 
 def run(
@@ -45,17 +55,8 @@ def run(
     keep_open: Annotated[
         bool, typer.Option("--keep-open", help="Wait for `cohort queue add` when all tasks have ended.")
     ] = False,
-    stall_limit: Annotated[
-        float,
-        typer.Option("--stall-limit", metavar="SECONDS", help="Restart a task after this long without progress."),
-    ] = STALL_LIMIT_SECONDS,
-    share_gpu: Annotated[
-        bool,
-        typer.Option(
-            "--share-gpu/--no-share-gpu",
-            help="Let tasks on one base model train together on a GPU where that is predicted to be faster.",
-        ),
-    ] = True,
+    stall_limit: _StallOption = STALL_LIMIT_SECONDS,
+    share_gpu: _ShareOption = True,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
