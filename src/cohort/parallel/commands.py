@@ -36,6 +36,7 @@ __all__ = [
     "MakeRoom",
     "PassTimes",
     "RankSetup",
+    "Release",
     "Reply",
     "Rows",
     "Run",
@@ -52,7 +53,8 @@ class RankSetup:
     """Everything a rank needs to build its executor; all ranks build the same.
 
     Attributes:
-        rank: Its number, which is also that of its GPU.
+        rank: Its number.
+        gpu: The number of its GPU on its host; that of the rank when None.
         model_directory: Local files of the base model.
         device: ``cpu`` or ``cuda``.
         dtype: In what the frozen model computes, by torch's name.
@@ -78,6 +80,7 @@ class RankSetup:
     memory_limit_bytes: int | None
     train_rows: TokenisedRows
     threads: int
+    gpu: int | None = None
     quantization: str = "none"
     room_bytes: int | None = None
     optimizers: tuple[str, ...] = ("adamw",)
@@ -146,6 +149,11 @@ class Rank:
 
     executor: ServedExecutor
     rows: dict[int, TokenisedRows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """Drop the executor and wait for another setup; it has no answer."""
 
 
 class Command(Protocol):

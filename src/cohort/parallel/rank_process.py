@@ -30,7 +30,13 @@ class Setup(Protocol):
 
 
 class RankProcess:
-    """One rank other than rank 0. Commands are answered in order; several ranks may work at the same time."""
+    """One rank other than rank 0. Commands are answered in order; several ranks may work at the same time.
+
+    Attributes:
+        opens_gpu_memory: Whether it can open the memory of this process's GPU, and the other way round.
+    """
+
+    opens_gpu_memory = True
 
     def __init__(self, setup: Setup, *, program: str = "cohort.parallel.rank_server", advice: str = GO_ON) -> None:
         """Start the process; it loads the model while the caller goes on. :meth:`answer` waits until it is ready.

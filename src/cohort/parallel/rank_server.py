@@ -20,14 +20,14 @@ from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import CohortError
 from cohort.core.parent_death import die_with_parent
 from cohort.models.weights import load_decoder
-from cohort.parallel.commands import Command, Rank, RankSetup, Reply
+from cohort.parallel.commands import Command, Rank, RankSetup, Release, Reply
 from cohort.parallel.group_member import build_member
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.step_window import StepWindow
 from cohort.parallel.transport import Channel
 from cohort.training.optimizers import optimizer_for
 
-__all__ = ["build_rank", "main", "serve"]
+__all__ = ["build_rank", "main", "serve", "serve_setup"]
 
 
 def build_rank(setup: RankSetup) -> Rank:
@@ -35,7 +35,7 @@ def build_rank(setup: RankSetup) -> Rank:
     device = torch.device(setup.device)
     if device.type == "cuda":
         # every GPU stays visible, so that each process can open the memory of the others; this one is the default
-        torch.cuda.set_device(setup.rank)
+        torch.cuda.set_device(setup.rank if setup.gpu is None else setup.gpu)
         if setup.memory_limit_bytes is not None:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, setup.memory_limit_bytes / total), device)
@@ -65,12 +65,25 @@ def build_rank(setup: RankSetup) -> Rank:
 
 
 def serve(channel: Channel, rank: Rank) -> None:
-    """Carry out commands until rank 0 closes the connection."""
+    """Carry out commands until rank 0 releases this rank or closes the connection."""
     # a closed connection is how rank 0 says that it is done, or that it is dead
     with contextlib.suppress(EOFError, OSError):
         while True:
-            command: Command = channel.receive()
+            command: Command | Release = channel.receive()
+            if isinstance(command, Release):
+                return
             channel.send(_reply(command, rank))
+
+
+def serve_setup(channel: Channel, setup: RankSetup) -> None:
+    """Build the executor that rank 0 asks for, answer whether that was possible, and serve with it."""
+    try:
+        rank = build_rank(setup)
+    except (CohortError, torch.OutOfMemoryError, RuntimeError, OSError) as error:
+        channel.send(Reply(error=portable(error)))
+        return
+    channel.send(Reply())
+    serve(channel, rank)
 
 
 def _reply(command: Command, rank: Rank) -> Reply:
@@ -111,13 +124,7 @@ def main() -> None:
     channel = Channel(Connection(int(sys.argv[1])))
     with contextlib.suppress(EOFError, OSError):
         setup: RankSetup = channel.receive()
-        try:
-            rank = build_rank(setup)
-        except (CohortError, torch.OutOfMemoryError, RuntimeError, OSError) as error:
-            channel.send(Reply(error=portable(error)))
-            return
-        channel.send(Reply())
-        serve(channel, rank)
+        serve_setup(channel, setup)
     # without the ends of libraries: CUDA's warns of memory that rank 0 has not let go of, and the run is over
     sys.stdout.flush()
     sys.stderr.flush()

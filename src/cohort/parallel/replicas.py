@@ -38,7 +38,7 @@ from cohort.parallel.commands import (
 )
 from cohort.parallel.peer_source import has_parts
 from cohort.parallel.rank_executor import Prompt, RankExecutor
-from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.rank_link import RankLink
 from cohort.parallel.step_window import StepWindow, joined
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.evaluation_loss import EvaluationLoss
@@ -63,7 +63,7 @@ class _Place:
 class ReplicaExecutor:
     """Satisfies :class:`~cohort.parallel.training_executor.TrainingExecutor` with several ranks."""
 
-    def __init__(self, local: RankExecutor, others: Sequence[RankProcess]) -> None:
+    def __init__(self, local: RankExecutor, others: Sequence[RankLink]) -> None:
         """Join rank 0 with ranks 1, 2, ... that were started, and wait until they are ready.
 
         Raises:
@@ -165,7 +165,8 @@ class ReplicaExecutor:
         else:
             number = self._send_rows(self._local.train_rows if rows is None else rows)
             # a tensor that was opened here cannot be passed on: it goes as a copy, straight to the GPU of the rank
-            carried = None if state is None else _on(state, torch.device("cuda", where), copies=True)
+            target = torch.device("cuda", where) if self._others[where].opens_gpu_memory else torch.device("cpu")
+            carried = None if state is None else _on(state, target, copies=True)
             slot = self._ask(where, Load(spec=spec, state=carried, rows=number))
         self._places[spec.trial_id] = _Place(rank=where, slot=slot, step=step, batch_size=spec.batch_size)
         self._unreported.pop(spec.trial_id, None)

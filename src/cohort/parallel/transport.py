@@ -1,7 +1,8 @@
-"""Sends objects with tensors between the processes of one machine.
+"""Sends objects with tensors between the processes of a run.
 
 Tensors of a host travel as bytes after the message, without being pickled. Those of a GPU stay where they are: the
-receiver opens their memory (CUDA IPC), so a state of gigabytes costs a message of bytes.
+receiver opens their memory (CUDA IPC), so a state of gigabytes costs a message of bytes. Between two hosts they travel
+as bytes and arrive in the receiver's host memory.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ __all__ = ["Channel"]
 class Channel:
     """One end of a connection between two processes that trust each other."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, *, opens_gpu_memory: bool = True) -> None:
+        """Use one end; ``opens_gpu_memory`` is False where the other end is on another host."""
+        self._connection, self._opens_gpu_memory = connection, opens_gpu_memory
 
     def send(self, message: object) -> None:
         """Send a message; the tensors of a GPU in it are opened, not copied, and must not change until they were read.
@@ -32,7 +34,7 @@ class Channel:
         """
         buffers: list[pickle.PickleBuffer] = []
         content = io.BytesIO()
-        _Pickler(content, protocol=5, buffer_callback=buffers.append).dump(message)
+        _Pickler(content, buffers, opens_gpu_memory=self._opens_gpu_memory).dump(message)
         raw = [buffer.raw() for buffer in buffers]
         self._connection.send_bytes(pickle.dumps([len(part) for part in raw]))
         self._connection.send_bytes(content.getbuffer())
@@ -64,13 +66,17 @@ class Channel:
 
 
 class _Pickler(pickle.Pickler):
+    def __init__(self, content: io.BytesIO, buffers: list[pickle.PickleBuffer], *, opens_gpu_memory: bool) -> None:
+        super().__init__(content, protocol=5, buffer_callback=buffers.append)
+        self._opens_gpu_memory = opens_gpu_memory
+
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, Tensor):
             return NotImplemented
-        if obj.is_cuda:
+        if obj.is_cuda and self._opens_gpu_memory:
             return reduce_tensor(obj)
         # as bytes: numpy has no bfloat16
-        content: Any = obj.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        content: Any = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         return _tensor, (pickle.PickleBuffer(content), obj.dtype, tuple(obj.shape))
 
 

@@ -1,0 +1,53 @@
+"""The side of a rank that torchrun has started: it serves rank 0, one executor after another, until it is dismissed."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from cohort.core.errors import RunStateError
+from cohort.parallel.commands import RankSetup, Reply
+from cohort.parallel.launch_place import LaunchPlace
+from cohort.parallel.launched import Goodbye
+from cohort.parallel.rank_server import serve_setup
+from cohort.parallel.transport import Channel
+
+__all__ = ["serve_first"]
+
+
+def serve_first(channel: Channel, place: LaunchPlace) -> bool:
+    """Serve rank 0; return whether it dismissed this rank. False: it is gone, and its run has not ended as it should.
+
+    A rank that has ended well is not started again by torchrun, so one whose run did not end must not seem to.
+    """
+    # torchrun and terminals tell all processes to stop; rank 0 saves the run first, for which it needs this one
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        try:
+            message: RankSetup | Goodbye = channel.receive()
+            if isinstance(message, Goodbye):
+                return True
+            if missing := _missing(message, place):
+                channel.send(Reply(error=RunStateError(missing)))
+                continue
+            serve_setup(channel, replace(message, gpu=place.local_rank))
+        except (EOFError, OSError):
+            return False
+        # the next executor finds the memory that this one had
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _missing(setup: RankSetup, place: LaunchPlace) -> str:
+    if Path(setup.model_directory).is_dir():
+        return ""
+    return (
+        f"rank {place.rank} (host {place.node}) finds no base model at {setup.model_directory}; it must lie at the "
+        "same path on every host"
+    )
