@@ -25,6 +25,8 @@ SIZES = ExecutorSettings(num_slots=2, num_rank_rows=32, token_budget=2048, evalu
 class RankHere:
     """A rank of this process that answers like one of its own."""
 
+    opens_gpu_memory = True
+
     def __init__(self, number: int, rank: Rank) -> None:
         self.rank, self._served = number, rank
         self._answers = [Reply()]

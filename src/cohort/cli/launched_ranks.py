@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,7 +18,14 @@ if TYPE_CHECKING:
     from cohort.parallel.launched import LaunchedRanks
     from cohort.tasks.task_file import TaskFile
 
-__all__ = ["launched_ranks", "options_with", "refuse_other_number"]
+__all__ = [
+    "launched_ranks",
+    "most_losses",
+    "options_with",
+    "refuse_other_number",
+    "refuse_own_recovery",
+    "refuse_queue",
+]
 
 
 @contextmanager
@@ -71,17 +80,67 @@ def refuse_other_number(task: TaskFile, ranks: LaunchedRanks | None) -> None:
     )
 
 
+def refuse_own_recovery(ranks: LaunchedRanks | None, on_lost_gpu: str) -> None:
+    """Refuse to start lost processes here where torchrun starts all of them.
+
+    Raises:
+        InputError: that was asked for.
+    """
+    from cohort.core.errors import InputError, Problem
+    from cohort.core.place import Place
+
+    if ranks is None or on_lost_gpu != "resume":
+        return
+    raise InputError(
+        Problem(
+            where=Place(option="command line --on-lost-gpu"),
+            found="resume, in a process that torchrun has started",
+            allowed="stop: torchrun starts lost processes again, and the run goes on",
+            hint="Leave it out, and write torchrun --max-restarts 3.",
+        )
+    )
+
+
+def refuse_queue(ranks: LaunchedRanks | None, queue: Path) -> None:
+    """Refuse a queue, which starts its workers itself.
+
+    Raises:
+        InputError: torchrun started this process.
+    """
+    from cohort.core.errors import InputError, Problem
+
+    if ranks is not None:
+        raise InputError(
+            Problem(
+                where=f"torchrun: {queue}",
+                found="a queue",
+                allowed="a run: a queue starts the processes of its tasks itself",
+                hint=f"Leave torchrun out: cohort resume {queue}.",
+            )
+        )
+
+
+def most_losses(on_lost_gpu: str) -> int:
+    """Return how many lost processes in a row end a run, by what is to be done when one is lost."""
+    from cohort.engine.recovery import MOST_LOSSES
+
+    return MOST_LOSSES if on_lost_gpu == "resume" else 1
+
+
 def options_with(ranks: LaunchedRanks | None) -> RunOptions | None:
     """Return how a run is carried out with ``ranks``."""
     from cohort.engine.train.open_run import RunOptions
 
-    return None if ranks is None else RunOptions(num_ranks=ranks.place.num_ranks)
+    return None if ranks is None else RunOptions(num_ranks=ranks.place.num_ranks, launched=ranks)
 
 
 def _serve(place: Any, own: dict[str, Any]) -> int:
     from cohort.parallel.launched import connect_to_first
     from cohort.parallel.launched_server import serve_first
 
+    # torchrun and terminals tell all processes to stop; rank 0 saves the run first, for which it needs this one
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     return 0 if serve_first(connect_to_first(place, **own), place) else EXIT_FAILED
 
 
@@ -107,7 +166,7 @@ def _gpu(local_rank: int) -> str:
 
 
 def _store() -> Any:
-    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(iter(dist.rendezvous("env://")))
+    store, _, _ = next(iter(rendezvous("env://")))
     return store

@@ -9,6 +9,7 @@ from typing import NoReturn
 import typer
 
 from cohort.cli.exits import exits
+from cohort.cli.launched_ranks import launched_ranks, most_losses, options_with, refuse_own_recovery, refuse_queue
 from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, RunOrQueueArgument
 
 __all__ = ["resume"]
@@ -27,10 +28,12 @@ def resume(
     have moved, name them: --model_name_or_path PATH, --dataset.train PATH, --dataset.validation PATH,
     --dataset.test PATH.
     """
-    with exits(as_json=as_json, debug=debug, resume=run_dir):
+    with exits(as_json=as_json, debug=debug, resume=run_dir), launched_ranks() as ranks:
         from cohort.task_queue.store import find_queue
 
+        refuse_own_recovery(ranks, on_lost_gpu)
         if find_queue(run_dir):
+            refuse_queue(ranks, run_dir)
             if context.obj:
                 _refuse_inputs(run_dir, context.obj[0])
             from cohort.cli.run import continue_queue
@@ -42,13 +45,13 @@ def resume(
         RunDirectory.open(run_dir)
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
-        from cohort.engine.recovery import MOST_LOSSES, train_despite_losses
+        from cohort.engine.recovery import train_despite_losses
         from cohort.engine.tune import resume as resume_run
 
         with watching(RUN_VIEW) as watcher:
-            begin = partial(resume_run, run_dir, watcher=watcher, places=context.obj or ())
-            on_loss = MOST_LOSSES if on_lost_gpu == "resume" else 1
-            train_despite_losses(begin, run_dir, watcher=watcher, most_losses=on_loss)
+            options = options_with(ranks)
+            begin = partial(resume_run, run_dir, watcher=watcher, options=options, places=context.obj or ())
+            train_despite_losses(begin, run_dir, watcher=watcher, most_losses=most_losses(on_lost_gpu))
         print_results(run_dir, as_json=as_json)
 
 

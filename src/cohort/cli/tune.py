@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cohort.cli.exits import exits
+from cohort.cli.launched_ranks import (
+    launched_ranks,
+    most_losses,
+    options_with,
+    refuse_other_number,
+    refuse_own_recovery,
+)
 from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
 
 if TYPE_CHECKING:
+    from cohort.engine.train.open_run import RunOptions
     from cohort.engine.train.progress import ProgressWatcher
+    from cohort.parallel.launched import LaunchedRanks
     from cohort.runs.directory import RunDirectory
     from cohort.tasks.task_file import TaskFile
 
@@ -59,35 +68,48 @@ def tune(
     Any key of the task file can be set on the command line: --training.seed 3, --search.space.r "[8, 16]".
     """
     run_directory = output if output is not None else Path("runs") / task.stem
-    with exits(as_json=as_json, debug=debug, resume=run_directory):
+    with exits(as_json=as_json, debug=debug, resume=run_directory), launched_ranks() as ranks:
         from cohort.core.errors import InputError
         from cohort.prepare.inputs import load_fitting_task
         from cohort.runs.directory import RunDirectory
 
         directory = RunDirectory(run_directory)
+        if ranks is not None and ranks.place.num_restarts:
+            # torchrun starts the same command again after a loss
+            on_existing = "resume"
         holds_run = on_existing != "error" and directory.holds_run()
         # a directory that is taken is reported with the task's other problems, and before rows are read
         occupied = None if holds_run else RunDirectory.find_problem(run_directory)
         loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))
         if occupied is not None:
             raise InputError(occupied)
+        refuse_other_number(loaded, ranks)
+        refuse_own_recovery(ranks, on_lost_gpu)
         announce = _announcement(directory, publish, name=publish_as)
-        from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
-        from cohort.engine.recovery import MOST_LOSSES, train_despite_losses
-        from cohort.engine.tune import tune as tune_task
 
-        with watching(RUN_VIEW) as watcher:
-            for note in loaded.notes():
-                watcher.note(f"note: {note}")
-            continues = holds_run and on_existing == "resume"
-            if holds_run and not continues:
-                _remove(loaded, directory)
-            begin = partial(_continue, loaded, directory) if continues else partial(tune_task, loaded, run_directory)
-            on_loss = MOST_LOSSES if on_lost_gpu == "resume" else 1
-            train_despite_losses(partial(begin, watcher=watcher), run_directory, watcher=watcher, most_losses=on_loss)
+        existing = on_existing if holds_run else "error"
+        _train(loaded, directory, existing=existing, ranks=ranks, most_losses=most_losses(on_lost_gpu))
         print_results(run_directory, as_json=as_json)
         announce()
+
+
+def _train(
+    task: TaskFile, directory: RunDirectory, *, existing: OnExisting, ranks: LaunchedRanks | None, most_losses: int
+) -> None:
+    """Train ``task`` in ``directory``, which holds a run to continue or remove unless ``existing`` is ``error``."""
+    from cohort.cli.progress import RUN_VIEW, watching
+    from cohort.engine.recovery import train_despite_losses
+    from cohort.engine.tune import tune as tune_task
+
+    with watching(RUN_VIEW) as watcher:
+        for note in task.notes():
+            watcher.note(f"note: {note}")
+        if existing == "overwrite":
+            _remove(task, directory)
+        act = partial(_continue, task, directory) if existing == "resume" else partial(tune_task, task, directory.root)
+        begin = partial(act, watcher=watcher, options=options_with(ranks))
+        train_despite_losses(begin, directory.root, watcher=watcher, most_losses=most_losses)
 
 
 def _announcement(directory: RunDirectory, url: str | None, *, name: str | None) -> Callable[[], None]:
@@ -118,7 +140,7 @@ def _announcement(directory: RunDirectory, url: str | None, *, name: str | None)
     return announce
 
 
-def _continue(task: TaskFile, directory: RunDirectory, *, watcher: ProgressWatcher) -> None:
+def _continue(task: TaskFile, directory: RunDirectory, *, watcher: ProgressWatcher, options: RunOptions | None) -> None:
     """Continue the run in ``directory`` if it is the task's."""
     from cohort.core.errors import InputError
     from cohort.engine.existing_run import places_of, same_run_problems
@@ -128,7 +150,7 @@ def _continue(task: TaskFile, directory: RunDirectory, *, watcher: ProgressWatch
     hint = "Choose another directory, or train again from the start with --on-existing overwrite."
     if problems := same_run_problems(directory, task, read_inputs(task), hint=hint):
         raise InputError(problems)
-    resume(directory.root, watcher=watcher, places=places_of(task, directory))
+    resume(directory.root, watcher=watcher, options=options, places=places_of(task, directory))
 
 
 def _remove(task: TaskFile, directory: RunDirectory) -> None:

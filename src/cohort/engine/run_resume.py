@@ -173,7 +173,9 @@ def ready_to_resume(
         task = load_run_task(directory, facts=facts, places=places)
         if begun is None:
             # killed before its first checkpoint: nothing was trained, so it begins again
-            request = SizeRequest(token_budget=options.token_budget, num_ranks=options.num_ranks)
+            request = SizeRequest(
+                token_budget=options.token_budget, num_ranks=options.num_ranks, launched=options.launched
+            )
             preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, backbone=backbone)
         else:
             require_same_task(with_added_keys(begun.task.document or {}), task, path=directory.task_file)
@@ -181,7 +183,7 @@ def ready_to_resume(
                 task,
                 watcher=watcher,
                 clock=clock,
-                request=SizeRequest.recorded(begun.sizes, num_ranks=options.num_ranks),
+                request=SizeRequest.recorded(begun.sizes, num_ranks=options.num_ranks, launched=options.launched),
                 threads=begun.machine.threads,
                 recorded=begun.inputs,
                 backbone=backbone,

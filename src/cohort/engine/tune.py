@@ -51,7 +51,7 @@ def tune(
         task,
         watcher=watcher,
         clock=clock,
-        request=SizeRequest(token_budget=options.token_budget, num_ranks=options.num_ranks),
+        request=SizeRequest(token_budget=options.token_budget, num_ranks=options.num_ranks, launched=options.launched),
         also=() if occupied is None else (occupied,),
     )
     with new_directory(run_directory, task) as directory:

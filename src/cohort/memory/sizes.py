@@ -22,6 +22,7 @@ from cohort.core.place import Place
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
+from cohort.parallel.launched import LaunchedRanks
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
@@ -83,19 +84,32 @@ class SizeRequest:
         token_budget: Most tokens of a micro-batch.
         num_slots, rank_rows: The bank's.
         num_ranks: Executors, each in a process of its own; one for each of the task's GPUs when None.
+        launched: The processes of all but the first, where a launcher has started them.
     """
 
     token_budget: int | None = None
     num_slots: int | None = None
     rank_rows: int | None = None
     num_ranks: int | None = None
+    launched: LaunchedRanks | None = None
+
+    @property
+    def ranks_here(self) -> int | None:
+        """Executors on this host, one for each of its GPUs that train; None as with ``num_ranks``."""
+        return self.num_ranks if self.launched is None else self.launched.place.ranks_here
 
     @classmethod
-    def recorded(cls, sizes: SizeFacts, *, num_ranks: int | None = None) -> SizeRequest:
+    def recorded(
+        cls, sizes: SizeFacts, *, num_ranks: int | None = None, launched: LaunchedRanks | None = None
+    ) -> SizeRequest:
         """Return the sizes a run began with; it may go on with another number of executors."""
         # a resumed run must admit trials as before, although another amount of memory may be free now
         return cls(
-            token_budget=sizes.token_budget, num_slots=sizes.num_slots, rank_rows=sizes.rank_rows, num_ranks=num_ranks
+            token_budget=sizes.token_budget,
+            num_slots=sizes.num_slots,
+            rank_rows=sizes.rank_rows,
+            num_ranks=num_ranks,
+            launched=launched,
         )
 
 

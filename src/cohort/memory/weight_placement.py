@@ -26,6 +26,9 @@ from cohort.training.trial import TrialSpec
 __all__ = ["WeightPlacement", "choose_placement"]
 
 
+_SEVERAL_HOSTS = "ranks on several hosts cannot read each other's memory"
+
+
 @dataclass(frozen=True, kw_only=True)
 class WeightPlacement:
     """Where the weights of the layers are.
@@ -53,11 +56,13 @@ def choose_placement(
     specs: Sequence[TrialSpec],
     rows: TokenisedRows,
     host_bytes: int | None = None,
+    num_hosts: int = 1,
 ) -> WeightPlacement:
     """Return where the weights of a task's layers are; the arguments are those of :func:`choose_streamed_layers`.
 
     Args:
         num_ranks: Processes that train, one on each GPU.
+        num_hosts: Machines that they are on.
 
     Raises:
         InputError: a number of streamed layers together with a strategy that divides them; and as
@@ -88,7 +93,7 @@ def choose_placement(
     )
     why = None
     if divides and num_ranks > 1 and streamed.num_layers > NUM_BUFFERS:
-        why = can_share(machine.device, num_ranks=num_ranks)
+        why = can_share(machine.device, num_ranks=num_ranks) if num_hosts == 1 else _SEVERAL_HOSTS
         if why is None:
             return _divided(streamed, num_ranks=num_ranks, all_layers=task.strategy == "adapter_parallel")
     elif task.strategy == "adapter_parallel":

@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import socket
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,6 +24,7 @@ from typing import Any
 from cohort.core.errors import InputError, Problem, RankLostError, RunStateError
 from cohort.parallel.commands import Command, RankSetup, Release, Reply
 from cohort.parallel.launch_place import LaunchPlace
+from cohort.parallel.rank_process import GO_ON
 from cohort.parallel.transport import Channel
 
 __all__ = ["Goodbye", "Hello", "LaunchedRank", "LaunchedRanks", "connect_to_first", "gather_ranks"]
@@ -32,7 +34,8 @@ WAIT_SECONDS = 300.0
 _KEY = "cohort/rank 0 of start"
 # a host without power sends nothing: the kernel asks it after so many seconds, so often, so many seconds apart
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPCNT": 3, "TCP_KEEPINTVL": 5, "TCP_USER_TIMEOUT": 30_000}
-_GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resume`, also with fewer GPUs"
+# seconds and microseconds, as the system calls take them
+_SHORT, _FOR_EVER = struct.pack("ll", 10, 0), struct.pack("ll", 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +136,7 @@ class LaunchedRank:
 
     def _lost(self) -> RankLostError:
         who = f"rank {self.rank} (process {self.process_id} on {self.hello.host})"
-        return RankLostError(f"{who} is gone; {_GO_ON}")
+        return RankLostError(f"{who} is gone; {GO_ON}")
 
 
 class LaunchedRanks:
@@ -191,6 +194,8 @@ def gather_ranks(
                     f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))} of {place.num_ranks} did not "
                     f"connect within {wait_seconds:.0f} s; see the output of torchrun on every host"
                 ) from None
+            # one that connects and says nothing must not keep the others out
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SHORT)
             connection = _connection(accepted)
             opened.callback(connection.close)
             try:
@@ -201,6 +206,8 @@ def gather_ranks(
                 # not one of ours, or one that died just now, which torchrun reports
                 connection.close()
                 continue
+            with socket.socket(fileno=os.dup(connection.fileno())) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOR_EVER)
             found[hello.rank] = (connection, hello)
         first = Hello.of(place, versions=versions, gpu=gpu)
         if problems := list(_differences(first, [found[rank][1] for rank in sorted(found)])):

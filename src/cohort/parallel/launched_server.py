@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +23,6 @@ def serve_first(channel: Channel, place: LaunchPlace) -> bool:
 
     A rank that has ended well is not started again by torchrun, so one whose run did not end must not seem to.
     """
-    # torchrun and terminals tell all processes to stop; rank 0 saves the run first, for which it needs this one
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     while True:
         try:
             message: RankSetup | Goodbye = channel.receive()

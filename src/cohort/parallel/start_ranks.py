@@ -9,7 +9,9 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.models.decoder import Decoder
 from cohort.parallel.commands import RankSetup
 from cohort.parallel.group_executor import GroupExecutor, Rendezvous
+from cohort.parallel.launched import LaunchedRanks
 from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.rank_link import RankLink
 from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.training_executor import TrainingExecutor
@@ -18,13 +20,16 @@ from cohort.training.optimizers import optimizer_for
 __all__ = ["start_ranks"]
 
 
-def start_ranks(setup: RankSetup, *, num_ranks: int, decoder: Decoder | None) -> TrainingExecutor:
+def start_ranks(
+    setup: RankSetup, *, num_ranks: int, decoder: Decoder | None, launched: LaunchedRanks | None = None
+) -> TrainingExecutor:
     """Return an executor of ``num_ranks`` ranks; processes are started for those that this one is not.
 
     Args:
         setup: That of rank 0.
         decoder: The model of this process, which is rank 0; None where ``setup`` has a group, whose ranks are all
             processes of their own.
+        launched: The other ranks, where a launcher has started their processes.
 
     Raises:
         RankLostError: a rank ended.
@@ -37,9 +42,10 @@ def start_ranks(setup: RankSetup, *, num_ranks: int, decoder: Decoder | None) ->
             executor = _group(setup, started)
         else:
             assert decoder is not None, "this process trains, so it has the model"
-            others = []
+            begin = RankProcess if launched is None else launched.begin
+            others: list[RankLink] = []
             for rank in range(1, num_ranks):
-                others.append(RankProcess(replace(setup, rank=rank)))
+                others.append(begin(replace(setup, rank=rank)))
                 started.callback(others[-1].close)
             local = RankExecutor(
                 decoder,

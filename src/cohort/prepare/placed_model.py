@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
-from cohort.core.errors import InputError
+from cohort.core.errors import InputError, Problem
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.group_memory import group_memory
@@ -82,7 +82,7 @@ def place_model(
     machine: Machine,
     *,
     specs: Sequence[TrialSpec],
-    num_ranks: int,
+    request: SizeRequest,
     clock: Clock,
     say: Callable[[str], None],
 ) -> PlacedModel:
@@ -91,8 +91,11 @@ def place_model(
     Raises:
         InputError: anything wrong with its files, too little memory, or what the strategy does not support.
     """
+    num_ranks, launched = request.num_ranks or max(1, machine.num_gpus), request.launched
     config, layout, rows = inputs.config, inputs.layout, inputs.data.train
     if task.strategy in GROUP_STRATEGIES and num_ranks > 1:
+        if launched is not None:
+            raise InputError(_launched_group(task))
         return _held_together(task, inputs, machine, specs=specs, num_ranks=num_ranks, clock=clock)
     placement = choose_placement(
         task,
@@ -103,6 +106,7 @@ def place_model(
         specs=specs,
         rows=rows,
         host_bytes=available_host_bytes(),
+        num_hosts=1 if launched is None else launched.num_hosts,
     )
     # workers start here, so that they are ready when the weights are
     kernels = KernelWarmUp(machine, config=config, layout=layout, specs=specs, rows=rows)
@@ -130,6 +134,15 @@ def place_model(
         weights=placement.weights,
         note=placement.note,
         loaded_at=loaded_at,
+    )
+
+
+def _launched_group(task: TaskFile) -> Problem:
+    return Problem(
+        where=task.where("strategy"),
+        found=f"{task.strategy}, in a process that torchrun has started",
+        allowed="auto | replicas | adapter_parallel under torchrun",
+        hint="Start it without torchrun: `cohort tune` starts the processes of such a group itself.",
     )
 
 

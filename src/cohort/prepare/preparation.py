@@ -18,6 +18,7 @@ from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
 from cohort.parallel.commands import RankSetup
+from cohort.parallel.launched import LaunchedRanks
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.start_ranks import start_ranks
@@ -116,6 +117,7 @@ class Preparation:
         memory: The memory that the sizes fit in.
         weights: Which layers are not resident, and where their weights are.
         group: How ranks hold the model together; None where each has a whole one, or parts of layers.
+        launched: The processes of all ranks but the first, where a launcher has started them.
         facts: For the run record.
         notes: For the user, before training begins.
         warnings: What is allowed, but rarely meant.
@@ -132,6 +134,7 @@ class Preparation:
     facts: RunFacts
     weights: RankWeights = ALL_RESIDENT
     group: RankGroupPlan | None = None
+    launched: LaunchedRanks | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -199,7 +202,7 @@ class Preparation:
             weights=self.weights,
             group=self.group,
         )
-        return start_ranks(first, num_ranks=self.num_ranks, decoder=self.decoder)
+        return start_ranks(first, num_ranks=self.num_ranks, decoder=self.decoder, launched=self.launched)
 
 
 def prepare(
@@ -224,20 +227,19 @@ def prepare(
     """
     started = clock.monotonic()
     say("reading and tokenising the data")
-    num_ranks = request.num_ranks if request else None
-    inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=num_ranks)
+    request = request or SizeRequest()
+    inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=request.ranks_here)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     model_hash = _hashing(inputs.model_directory)
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train)
     specs = proposals.largest()
-    num_ranks = num_ranks or max(1, machine.num_gpus)
     if backbone is not None:
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)
         placed = backbone.placed(inputs, loaded_at=clock.monotonic())
     else:
-        placed = place_model(task, inputs, machine, specs=specs, num_ranks=num_ranks, clock=clock, say=say)
+        placed = place_model(task, inputs, machine, specs=specs, request=request, clock=clock, say=say)
     memory, machine = placed.memory, placed.memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
@@ -266,6 +268,7 @@ def prepare(
         memory=memory,
         weights=placed.weights,
         group=placed.group,
+        launched=request.launched,
         notes=(
             *split_notes(data.report, max_length=task.dataset.max_length),
             *(note for note in (*notes, referred) if note is not None),

@@ -9,6 +9,7 @@ from cohort.core.clock import Clock
 from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.time_spent import TimeSpent
+from cohort.parallel.launched import LaunchedRanks
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
 
@@ -29,6 +30,7 @@ class RunOptions:
         num_ranks: Processes that train at the same time, each with the whole base model; one for each of the task's
             GPUs when None. On a CPU each takes the threads of a run.
         share_gpu: In a queue, tasks on one base model may train in one executor, where that is predicted to be faster.
+        launched: The processes of all but the first, where a launcher such as torchrun has started them.
     """
 
     checkpoint_seconds: float = 60.0
@@ -37,6 +39,7 @@ class RunOptions:
     token_budget: int | None = None
     num_ranks: int | None = None
     share_gpu: bool = True
+    launched: LaunchedRanks | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

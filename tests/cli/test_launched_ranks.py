@@ -1,0 +1,53 @@
+"""What a command refuses in a process that torchrun has started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cohort.cli.launched_ranks import (
+    launched_ranks,
+    options_with,
+    refuse_other_number,
+    refuse_own_recovery,
+    refuse_queue,
+)
+from cohort.core.errors import InputError
+from cohort.parallel.launch_place import LaunchPlace
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+TWO: Any = SimpleNamespace(place=LaunchPlace(rank=0, num_ranks=2))
+
+
+def test_an_ordinary_process_has_no_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with launched_ranks() as ranks:
+        assert ranks is None
+    assert options_with(None) is None
+    refuse_own_recovery(None, "resume")
+    refuse_queue(None, Path("runs"))
+
+
+def test_a_task_for_another_number_of_gpus_is_refused(tmp_path: Path) -> None:
+    folder = write_inputs(tmp_path / "in")
+    for num_gpus in ("auto", 0, 2):
+        refuse_other_number(tiny_task(folder, num_gpus=num_gpus), TWO)
+    with pytest.raises(InputError, match="4, but torchrun has started 2 processes"):
+        refuse_other_number(tiny_task(folder, num_gpus=4), TWO)
+
+
+def test_what_torchrun_does_itself_is_refused() -> None:
+    refuse_own_recovery(TWO, "stop")
+    with pytest.raises(InputError, match="torchrun --max-restarts 3"):
+        refuse_own_recovery(TWO, "resume")
+    with pytest.raises(InputError, match=r"Leave torchrun out: cohort resume runs/team"):
+        refuse_queue(TWO, Path("runs/team"))
+
+
+def test_every_process_of_the_launch_trains() -> None:
+    options = options_with(TWO)
+    assert options is not None
+    assert (options.num_ranks, options.launched) == (2, TWO)
