@@ -1,8 +1,10 @@
 """What do two sweeps on one GPU take when they share one executor, against one after the other?
 
 Two tasks of 30 trials each on one base model, with rows and seeds of their own: alone, each ends in a tail of few small
-passes, and together the second one's trials fill the first one's tail. Early exit has default settings. A first run of
-both over few rows fills the caches; then each way is a process of its own.
+passes, and together the second one's trials fill the first one's tail. Early exit has default settings. The command
+line itself is timed, on a model directory: ``cohort run`` with ``--no-share-gpu`` and with what it does by default.
+``--without-queue`` times two processes instead that need neither planner nor command line: one tunes the tasks one
+after the other, one begins both at once in one session. A first run of both over few rows fills the caches.
 
 The model has random weights; rows have GSM8K's lengths and words drawn by Zipf's law, as in ``whole_sweep``.
 """
@@ -15,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.llama_shapes import SHAPES
 from benchmarks.measure import RESULTS, print_table, write_result
@@ -34,7 +38,7 @@ def main() -> None:
     """Measure, print, write; or be the process that trains both tasks in one way."""
     options = _arguments()
     if options.way:
-        _train(options.folder, way=options.way, warm_up=options.warm_up)
+        _train(options.folder, way=options.way, prefix=options.prefix)
         return
     need_gpu(shape=options.shape)
     with tempfile.TemporaryDirectory(prefix="two-sweeps-") as made:
@@ -43,16 +47,17 @@ def main() -> None:
         pairs = write_inputs(folder, shape=options.shape, num_layers=options.num_layers, num_rows=2 * options.rows)
         _write_tasks(folder, num_rows=options.rows, trials=options.trials)
         # shapes of kernels and recorded passes follow from the trials, so that few rows warm up most of them
-        _time(folder, "together", warm_up=True)
-        rows = [_time(folder, way) for way in WAYS]
+        _time(folder, "together", prefix="warm-up-", has_queue=False)
+        rows = [_time(folder, way, has_queue=not options.without_queue) for way in WAYS]
     print_table(
         rows, columns=("what", "wall_s", "training_s", "first_s", "second_s", "tokens", "first_best", "second_best")
     )
     by_way = {row["what"]: row for row in rows}
-    ratios = {key: by_way["together"][key] / by_way["in turn"][key] for key in ("wall_s", "training_s")}
+    alone, together = by_way["in turn"], by_way["together"]
     headline = {
-        f"two_sweeps_together_{options.shape}": ratios["wall_s"],
-        f"two_sweeps_together_{options.shape}_training": ratios["training_s"],
+        f"two_sweeps_together_{options.shape}": together["wall_s"] / alone["wall_s"],
+        # without the start and the end of the queue and its worker
+        f"two_sweeps_together_{options.shape}_at_work": together["training_s"] / alone["training_s"],
     }
     out = options.out or RESULTS / f"two_sweeps_together_{options.shape}.json"
     notes = {"rows_each": options.rows, "trials_each": options.trials, "tokens": sum(map(sum, pairs))}
@@ -67,8 +72,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=160, help="training rows of each task")
     parser.add_argument("--trials", type=int, default=30, help="trials of each task")
     parser.add_argument("--folder", type=Path, default=None, help="keep model, rows and runs here")
+    parser.add_argument("--without-queue", action="store_true", help="time processes that call the engine")
     parser.add_argument("--way", choices=WAYS, default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--warm-up", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--prefix", default="", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args()
 
@@ -94,44 +100,63 @@ def _write_tasks(folder: Path, *, num_rows: int, trials: int) -> None:
             (folder / f"{prefix}{name}.yaml").write_text(json.dumps(task, indent=1), encoding="utf-8")
 
 
-def _train(folder: Path, *, way: str, warm_up: bool) -> None:
-    """Train both tasks and print how long they took."""
+def _train(folder: Path, *, way: str, prefix: str) -> None:
+    """Train both tasks without a queue; ``prefix`` of their files."""
     from cohort.engine.shared_session import SharedSession
     from cohort.engine.tune import tune
-    from cohort.runs.reader import RunReader
-    from cohort.runs.results.results import read_results
     from cohort.tasks.loading import load_task
 
-    prefix = "warm-up-" if warm_up else ""
-    runs = {name: folder / f"{prefix}{way.replace(' ', '-')}-{name}" for name in NAMES}
-    began = time.perf_counter()
-    if way == "together":
-        session = SharedSession()
-        for name, run in runs.items():
-            session.submit(load_task(folder / f"{prefix}{name}.yaml"), run, name=name)
-        session.run()
+    runs = folder / f"{prefix}{way.replace(' ', '-')}"
+    began, session = time.perf_counter(), SharedSession()
+    for name in NAMES:
+        task = load_task(folder / f"{prefix}{name}.yaml")
+        if way == "together":
+            session.submit(task, runs / name, name=name)
+        else:
+            tune(task, runs / name)
+    session.run()
+    print(json.dumps({"training_s": time.perf_counter() - began}))
+
+
+def _time(folder: Path, way: str, *, has_queue: bool, prefix: str = "") -> dict[str, Any]:
+    runs = folder / f"{prefix}{way.replace(' ', '-')}"
+    if has_queue:
+        command = ["-m", "cohort", "run", *(str(folder / f"{name}.yaml") for name in NAMES), "-o", str(runs), "--json"]
+        command += ["--gpus", "1"] if torch.cuda.is_available() else ["--workers", "1"]
+        command += ["--no-share-gpu"] if way == "in turn" else []
     else:
-        for name, run in runs.items():
-            tune(load_task(folder / f"{prefix}{name}.yaml"), run)
-    found: dict[str, Any] = {"training_s": time.perf_counter() - began}
-    for name, run in runs.items():
-        with RunReader.open(run / "run.db") as reader:
+        command = ["-m", "benchmarks.sweeps.two_sweeps_together", "--folder", str(folder), "--way", way]
+        command += ["--prefix", prefix] if prefix else []
+    wall, output = run_process(command, folder, caches=folder / "caches")
+    found = {} if has_queue else json.loads(output.splitlines()[-1])
+    row = {"what": f"{prefix}{way}", "wall_s": wall, **found, **_outcome(runs)}
+    print(row, flush=True)
+    return row
+
+
+def _outcome(runs: Path) -> dict[str, Any]:
+    """Return what each task came to, and how long both trained and shared the GPU."""
+    from cohort.runs.reader import RunReader
+    from cohort.runs.results.results import read_results
+
+    found: dict[str, Any] = {"tokens": 0}
+    for name in NAMES:
+        with RunReader.open(runs / name / "run.db") as reader:
             results = read_results(reader)
         found[f"{name}_s"] = results.run_seconds
         best = results.best
         found[f"{name}_best"] = None if best is None else [best.trial_id, best.best_value]
-        found["tokens"] = found.get("tokens", 0) + results.compute.trained_tokens
-    print(json.dumps(found))
+        found["tokens"] += results.compute.trained_tokens
+    if (runs / "queue.db").exists():
+        # planners need libraries that engines do without
+        from cohort.task_queue.store import open_queue
 
-
-def _time(folder: Path, way: str, *, warm_up: bool = False) -> dict[str, Any]:
-    arguments = ["--folder", str(folder), "--way", way, *(["--warm-up"] if warm_up else [])]
-    wall, output = run_process(
-        ["-m", "benchmarks.sweeps.two_sweeps_together", *arguments], folder, caches=folder / "caches"
-    )
-    row = {"what": f"warm-up, {way}" if warm_up else way, "wall_s": wall, **json.loads(output.splitlines()[-1])}
-    print(row, flush=True)
-    return row
+        with open_queue(runs) as store:
+            spans = {stretch.task: (stretch.start_seconds, stretch.end_seconds or 0.0) for stretch in store.stretches()}
+            found["decisions"] = [entry.text for entry in store.decisions() if entry.kind in ("share", "start", "end")]
+        starts, ends = zip(*spans.values(), strict=True)
+        found |= {"training_s": max(ends) - min(starts), "shared_s": max(0.0, min(ends) - max(starts))}
+    return found
 
 
 if __name__ == "__main__":
