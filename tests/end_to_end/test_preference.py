@@ -118,6 +118,13 @@ def test_a_reference_adapter_and_one_of_another_model(folder: Path, tmp_path: Pa
     plain = preference_task(folder, "dpo")
     tune(plain, tmp_path / "plain", options=OPTIONS)
     assert outcome_of(tmp_path / "plain")["steps"] != outcome_of(tmp_path / "dpo")["steps"]
+    # kto also measures it on the mismatched rows of each step
+    kto = preference_task(folder, {"type": "kto", "reference_adapter": str(tmp_path / "sft" / "best")})
+    tune(kto, tmp_path / "kto", options=OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        notes_of(kto, tmp_path / "stopped", steps=5)
+    resume(tmp_path / "stopped", options=OPTIONS)
+    assert outcome_of(tmp_path / "stopped") == outcome_of(tmp_path / "kto")
     # the same shapes, other weights
     other = write_tiny_model(folder / "other")
     weights = other / "model.safetensors"

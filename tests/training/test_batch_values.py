@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,18 @@ class Passes:
 
     context: int = 100
     asked: list[SlotSample] = field(default_factory=list)
+    number: float = 0.0
+    adapters: dict[str, Passes] = field(default_factory=dict)
+
+    def of_adapter(self, directory: str) -> Passes:
+        return self.adapters.setdefault(directory, Passes(number=7.0))
 
     def measure(self, entries: Sequence[SlotSample]) -> Tensor:
         self.asked += entries
-        parts = [
-            (2.0 + entry.slot) * entry.sample.tokens * np.append(entry.sample.trained[1:], False) for entry in entries
-        ]
+        parts = []
+        for entry in entries:
+            counted = np.append(entry.sample.trained[1:], False)
+            parts.append((2.0 + entry.slot + self.number) * entry.sample.tokens * counted)
         return torch.from_numpy(np.concatenate([*parts, np.zeros(16)]))
 
 
@@ -83,6 +89,19 @@ def test_each_slot_has_the_mean_ratio_of_its_own_mismatched_rows() -> None:
     frozen = [entry.sample.tokens.tobytes() for entry in passes.asked if entry.slot == -1]
     assert len(frozen) == len(set(frozen))
     assert all(entry.slot != 2 for entry in passes.asked)
+
+
+def test_a_slot_may_be_held_to_an_adapter() -> None:
+    entries = [*entries_of(0, range(3)), *entries_of(1, range(3))]
+    plain = StepTerms(objective=KTO, divisor=3, values=(0.0, 0.5))
+    passes = Passes()
+    found = measured(passes, entries, {0: plain, 1: replace(plain, reference_adapter="sft/best")})
+    companions = KTO.companions([entry.sample for entry in entries[:3]])
+    # the adapter is slot 0 of passes of its own
+    ratios = [loss_of(sample, 7) - loss_of(sample, 1) for sample in companions]
+    assert found[1].values == (sum(ratios) / len(ratios), 0.5)
+    assert found[0].values == measured(Passes(), entries[:3], {0: plain})[0].values
+    assert len(passes.adapters["sft/best"].asked) == len({sample.tokens.tobytes() for sample in companions})
 
 
 def test_the_frozen_model_alone_is_at_no_distance_from_itself() -> None:

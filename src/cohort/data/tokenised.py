@@ -49,6 +49,7 @@ class TokenisedRows:
         answer_starts: int64 [N], the place of the first token of each row's answer; empty where rows are not divided.
         labels: bool [N], whether each answer is desirable; empty where rows have no label.
         reference_logps: float64 [N], ``log p`` of each answer by the reference model; empty where none is needed.
+        reference_adapter: The directory of the adapter that these are of; empty for the frozen base model.
     """
 
     tokens_T: NDArray[np.int32]
@@ -62,6 +63,7 @@ class TokenisedRows:
     answer_starts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     labels: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
     reference_logps: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, dtype=np.float64))
+    reference_adapter: str = ""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import InputError, Problem, SampleTooLargeError, StorageFullError
@@ -30,7 +29,6 @@ from cohort.data.loading import LoadedDataset
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample, TokenisedRows
 from cohort.machine.machine import Machine, package_versions
-from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_local_model
@@ -39,7 +37,8 @@ from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.objectives import task_objective
 from cohort.tasks.task_file import TaskFile
 from cohort.training.micro_batches import sample_too_large
-from cohort.training.reference_logps import ReferenceAdapter, answer_log_probs
+from cohort.training.reference_adapter import read_reference_adapter
+from cohort.training.reference_logps import answer_log_probs
 
 __all__ = ["Reference", "reference_adapter_hash", "reference_problems", "require_same_reference"]
 
@@ -86,7 +85,7 @@ def reference_problems(task: TaskFile, config: DecoderConfig, *, model_directory
     directory = Path(task.objective.reference_adapter)
     where = task.where("objective.reference_adapter")
     try:
-        _read_reference(directory, config)
+        read_reference_adapter(directory, config)
     except InputError as error:
         return [replace(problem, where=where, found=f"{problem.where}: {problem.found}") for problem in error.problems]
     written = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8")).get("base_model_name_or_path")
@@ -102,14 +101,6 @@ def reference_problems(task: TaskFile, config: DecoderConfig, *, model_directory
             hint="Name an adapter that was trained on this model, or remove the key: the base model is the reference.",
         )
     ]
-
-
-def _read_reference(directory: Path, config: DecoderConfig) -> ReferenceAdapter:
-    adapter, shapes = read_adapter(directory), linear_shapes(config)
-    layout = AdapterLayout({name: shapes[name] for name in adapter.modules if name in shapes})
-    return ReferenceAdapter(
-        layout=layout, spec=replace(adapter.spec, lora_dropout=0.0), weights_rD=rank_rows_from_peft(layout, adapter)
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +160,13 @@ class Reference:
         else:
             note = f"reference log-probabilities of {what}: from the cache"
         of = dict(zip(samples, found.tolist(), strict=True))
+        adapter = self.task.objective.reference_adapter
         return [
-            replace(rows, reference_logps=np.array([of[_content(rows.sample(row))] for row in range(len(rows))]))
+            replace(
+                rows,
+                reference_logps=np.array([of[_content(rows.sample(row))] for row in range(len(rows))]),
+                reference_adapter=adapter or "",
+            )
             for rows in splits
         ], note
 
@@ -204,7 +200,7 @@ class Reference:
             [samples[index][0] for index in ordered],
             token_budget=self.token_budget,
             too_large=too_large,
-            adapter=None if adapter is None else _read_reference(Path(adapter), self.decoder.config),
+            adapter=None if adapter is None else read_reference_adapter(Path(adapter), self.decoder.config),
             memory_limit_bytes=self.memory_limit_bytes,
         )
         found = np.empty(len(samples), dtype=np.float64)

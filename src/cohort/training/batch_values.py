@@ -51,25 +51,39 @@ def with_measured_values(
         ]
         for slot, step in wanted.items()
     }
-    shared: dict[bytes, Sample] = {
-        sample.tokens.tobytes() + sample.trained.tobytes(): sample for own in companions.values() for sample in own
-    }
+    # by reference model, the frozen one alone or with an adapter: each row once
+    shared: dict[str, dict[bytes, Sample]] = {"": {}}
+    for slot, rows in companions.items():
+        of_model = shared.setdefault(wanted[slot].reference_adapter, {})
+        of_model.update({_content(sample): sample for sample in rows})
     own_entries = [SlotSample(slot=slot, sample=sample) for slot, own in companions.items() for sample in own]
     asked = sorted(own_entries, key=lambda entry: (entry.slot == _NO_ADAPTER, entry.slot))
-    asked += [SlotSample(slot=_NO_ADAPTER, sample=sample) for sample in shared.values()]
+    asked += [SlotSample(slot=_NO_ADAPTER, sample=sample) for sample in shared[""].values()]
 
-    def one_pass(part: Sequence[SlotSample]) -> list[float]:
-        sums: list[float] = sequence_sums(passes.measure(part), [entry.sample for entry in part]).tolist()
-        return sums
+    def losses_of(entries: Sequence[SlotSample], passes: MeasuringPasses) -> list[float]:
+        def one_pass(part: Sequence[SlotSample]) -> list[float]:
+            sums: list[float] = sequence_sums(passes.measure(part), [entry.sample for entry in part]).tolist()
+            return sums
 
-    losses = [loss for part in micro_batches.run(asked, one_pass, too_large=too_large) for loss in part]
-    reference = dict(zip(shared, losses[len(own_entries) :], strict=True))
+        return [loss for part in micro_batches.run(entries, one_pass, too_large=too_large) for loss in part]
+
+    losses = losses_of(asked, passes)
+    references = {"": dict(zip(shared.pop(""), losses[len(own_entries) :], strict=True))}
+    for directory, of_model in shared.items():
+        of_adapter = [SlotSample(slot=0, sample=sample) for sample in of_model.values()]
+        found = losses_of(of_adapter, passes.of_adapter(directory))
+        references[directory] = dict(zip(of_model, found, strict=True))
     measured = dict(steps)
     for slot, step in wanted.items():
         own = [loss for entry, loss in zip(asked, losses, strict=True) if entry.slot == slot][: len(companions[slot])]
-        expected = [reference[sample.tokens.tobytes() + sample.trained.tobytes()] for sample in companions[slot]]
+        reference = references[step.reference_adapter]
+        expected = [reference[_content(sample)] for sample in companions[slot]]
         measured[slot] = replace(step, values=step.objective.measured_values(step.values, own, expected))
     return measured
+
+
+def _content(sample: Sample) -> bytes:
+    return sample.tokens.tobytes() + sample.trained.tobytes()
 
 
 def _within(sample: Sample, length: int) -> Sample:

@@ -79,7 +79,10 @@ def evaluation_losses(
         samples = [objective.seen(rows.sample(row), place=row % size) for row in own]
         entries += [SlotSample(slot=slot, sample=sample, group_size=size) for sample in samples]
         steps[slot] = StepTerms(
-            objective=objective, divisor=objective.divisor(samples), values=objective.step_values(samples)
+            objective=objective,
+            divisor=objective.divisor(samples),
+            values=objective.step_values(samples),
+            reference_adapter=rows.reference_adapter,
         )
     steps = with_measured_values(passes, entries, steps, micro_batches=micro_batches, too_large=too_large)
 

@@ -32,11 +32,13 @@ class StepTerms:
         objective: The trial's own.
         divisor: What the sum of the step's terms is divided by.
         values: The objective's numbers of the whole step.
+        reference_adapter: As of the rows.
     """
 
     objective: Objective
     divisor: int
     values: tuple[float, ...] = ()
+    reference_adapter: str = ""
 
 
 def group_starts(entries: Sequence[SlotSample]) -> list[int]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank
+from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.linear import LoraContext
 from cohort.core.memory_records import PassKind, PassSize
 from cohort.data.packing import PackedBatch, SlotSample, pack
@@ -28,6 +29,7 @@ from cohort.models.spare_columns import reserve_spare_columns
 from cohort.training.captured_pass import CapturedPasses, StagedReplay
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_slots, group_terms
+from cohort.training.reference_adapter import read_reference_adapter
 from cohort.training.seeded import seeded
 from cohort.training.token_losses import token_losses, token_weights
 
@@ -68,6 +70,10 @@ class MeasuringPasses(Protocol):
         """Return the token losses [T] of a pass over ``entries`` that keeps nothing."""
         ...
 
+    def of_adapter(self, directory: str) -> MeasuringPasses:
+        """Return passes whose slot 0 is the adapter in ``directory``, a reference of trials."""
+        ...
+
 
 class Passes:
     """Stages and runs the passes of one executor, small ones as the graphs of ``captured``."""
@@ -82,6 +88,7 @@ class Passes:
     ) -> None:
         self._context = decoder.config.max_position_embeddings
         self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
+        self._of_adapters: dict[str, Passes] = {}
 
     @property
     def context(self) -> int:
@@ -91,6 +98,27 @@ class Passes:
     def _graphs(self) -> CapturedPasses | None:
         # a graph would keep the norms of the step that it was recorded in
         return None if self._bank.has_magnitudes else self._captured
+
+    def of_adapter(self, directory: str) -> Passes:
+        """Return passes whose slot 0 is the adapter in ``directory``; it is read once.
+
+        Raises:
+            InputError: its files are gone or damaged.
+        """
+        if directory not in self._of_adapters:
+            adapter = read_reference_adapter(Path(directory), self._decoder.config)
+            bank = AdapterBank(
+                adapter.layout,
+                num_slots=1,
+                num_rank_rows=adapter.spec.num_rows,
+                device=self._bank.weights_RD.device,
+                dtype=self._bank.weights_RD.dtype,
+                compute_dtype=self._bank.compute_RD.dtype,
+                trains=False,
+            )
+            bank.insert(adapter.spec, AdapterState(weights=adapter.weights_rD))
+            self._of_adapters[directory] = Passes(self._decoder, bank, memory=self._memory, captured=None)
+        return self._of_adapters[directory]
 
     def stage(
         self,

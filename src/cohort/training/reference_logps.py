@@ -6,14 +6,11 @@ The passes and their sums are those of an evaluation, so a trial that is still t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
@@ -23,17 +20,9 @@ from cohort.training.evaluation_loss import BASE_SLOT
 from cohort.training.group_terms import answer_losses
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.passes import Passes
+from cohort.training.reference_adapter import ReferenceAdapter
 
-__all__ = ["ReferenceAdapter", "answer_log_probs"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceAdapter:
-    """An adapter that trials are held to, in place of the base model alone. ``weights_rD`` are its rank rows."""
-
-    layout: AdapterLayout
-    spec: AdapterSpec
-    weights_rD: Tensor
+__all__ = ["answer_log_probs"]
 
 
 @torch.no_grad()

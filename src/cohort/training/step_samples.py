@@ -53,7 +53,10 @@ def gather(residents: Sequence[Resident], *, ahead: int = 0) -> StepSamples:
         own = samples_of(resident, step=resident.step + ahead)
         samples = [entry.sample for entry in own]
         terms[resident.slot] = StepTerms(
-            objective=objective, divisor=objective.divisor(samples), values=objective.step_values(samples)
+            objective=objective,
+            divisor=objective.divisor(samples),
+            values=objective.step_values(samples),
+            reference_adapter=resident.rows.reference_adapter,
         )
         num_tokens[resident.slot] = sum(len(sample.tokens) for sample in samples)
         entries += own

@@ -243,6 +243,10 @@ class StageExecutor:
         with self._memory.observe(PassKind.EVALUATE, None):
             return self._stage.measure(entries, number=self._num_measured)
 
+    def of_adapter(self, directory: str) -> StageExecutor:
+        """Refuse: a trial that needs it does not begin with a pipeline."""
+        raise NotImplementedError(f"the stages of a pipeline have no passes for a reference adapter ({directory})")
+
     def _evaluate(
         self, objectives: Mapping[int, Objective], *, rows: TokenisedRows, row_ids: Sequence[int]
     ) -> dict[int, EvaluationLoss]:

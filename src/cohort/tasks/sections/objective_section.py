@@ -74,7 +74,7 @@ class ObjectiveSection(_ObjectiveKeys):
     reference_adapter: str | None = setting(
         None,
         allowed="the directory of a LoRA adapter, or null for the base model",
-        description="dpo: adapter that trials are held to (null: the base model)",
+        description="dpo, kto: adapter that trials are held to (null: the base model)",
     )
 
     @property
@@ -97,12 +97,11 @@ class ObjectiveSection(_ObjectiveKeys):
             for name in _FIELDS
             if getattr(self, name) is not None and name not in OBJECTIVE_VALUES[self.type]
         ]
-        if self.reference_adapter is not None and self.type != "dpo":
-            compared = "the base model itself" if self.type in REFERENCE_OBJECTIVES else "no reference"
+        if self.reference_adapter is not None and self.type not in REFERENCE_OBJECTIVES:
             refusals.append(
                 Refusal(
-                    found=f"reference_adapter with {self.type}, which compares with {compared}",
-                    allowed="reference_adapter with dpo",
+                    found=f"reference_adapter with {self.type}, which compares with no reference",
+                    allowed=f"reference_adapter with {' or '.join(REFERENCE_OBJECTIVES)}",
                     hint="Remove the key.",
                     at=("reference_adapter",),
                 )
@@ -178,7 +177,7 @@ def plain_objective(section: ObjectiveSection) -> str | dict[str, Any]:
     """Return the section as a task file has it: ``sft``, or the type with every value that it reads."""
     if section.type == "sft":
         return section.type
-    adapter = {"reference_adapter": section.reference_adapter} if section.type == "dpo" else {}
+    adapter = {"reference_adapter": section.reference_adapter} if section.type in REFERENCE_OBJECTIVES else {}
     return {"type": section.type, **section.values, **adapter}
 
 
