@@ -11,9 +11,9 @@ import numpy as np
 
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone
+from cohort.runs.fact_updates import FactUpdates
 from cohort.runs.facts import (
     Activity,
-    FactUpdates,
     InputFacts,
     MachineFacts,
     RunPlaces,

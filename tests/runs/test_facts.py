@@ -7,9 +7,9 @@ from dataclasses import fields
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.split_input import SplitInput
+from cohort.runs.fact_updates import FactUpdates
 from cohort.runs.facts import (
     Activity,
-    FactUpdates,
     InputFacts,
     MemoryFacts,
     PassFacts,

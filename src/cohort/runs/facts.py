@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.split_input import SplitInput
@@ -23,7 +23,6 @@ from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 
 __all__ = [
     "Activity",
-    "FactUpdates",
     "InputFacts",
     "MachineFacts",
     "MemoryFacts",
@@ -299,37 +298,6 @@ class RunFacts:
         hidden.add("adapted_shapes")
         rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
-
-
-# Python has no type for "some fields of a dataclass"; a test holds these fields and those of RunFacts equal
-class FactUpdates(TypedDict, total=False):
-    """Facts to set, by field of :class:`RunFacts`; a group replaces the whole group, seconds only those they name."""
-
-    task_name: str
-    run_id: str
-    metric: str
-    metric_maximize: bool
-    metric_ties: TieRule
-    state: RunState
-    has_begun: bool
-    best_trial_id: int | None
-    finals: Comparison | None
-    test: Comparison | None
-    base_metrics: Mapping[str, float]
-    default_metrics: Mapping[str, float]
-    search_ended: str | None
-    search_ended_at: int | None
-    are_results_written: bool
-    tracker_failures: Mapping[str, str]
-    run_seconds: float
-    seconds: Mapping[Activity, float]
-    places: RunPlaces
-    task: TaskFacts
-    machine: MachineFacts
-    inputs: InputFacts
-    sizes: SizeFacts
-    memory: MemoryFacts
-    passes: PassFacts
 
 
 def stored_facts(updates: Mapping[str, object]) -> dict[str, str | None]:

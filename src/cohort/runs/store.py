@@ -14,7 +14,8 @@ from typing import Unpack
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.events import TrialEvent
 from cohort.runs.database import Database, database_errors_named, open_database
-from cohort.runs.facts import Activity, FactUpdates, stored_facts
+from cohort.runs.fact_updates import FactUpdates
+from cohort.runs.facts import Activity, stored_facts
 from cohort.runs.log import LOG_TABLES
 from cohort.runs.reader import RunReader
 from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, NewTrial
