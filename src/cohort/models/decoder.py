@@ -21,7 +21,7 @@ from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
-from cohort.kernels.rope import apply_rope
+from cohort.kernels.rope import apply_rope, split_and_rotate
 from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.config import DecoderConfig
 from cohort.models.rotary import RotaryTable
@@ -310,14 +310,8 @@ class DecoderLayer:
         return residual_TD, delta_TD
 
     def _attend(self, x_TD: Tensor, shared: _SharedByLayers, codes: Fp8Rows | None) -> Tensor:
-        config, attention, lora = self._config, shared.attention, shared.lora
-        widths = (config.query_width, config.kv_width, config.kv_width)
-        q_TX, k_TX, v_TX = self._qkv(x_TD, lora, codes=codes).split(widths, dim=1)
-        q_THE, k_TGE, v_TGE = (x.unflatten(1, (-1, config.head_dim)) for x in (q_TX, k_TX, v_TX))
-        if self._q_norm_E is not None and self._k_norm_E is not None:
-            q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
-            k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
-        q_THE, k_TGE = apply_rope(q_THE, k_TGE, cos_TE=shared.cos_TE, sin_TE=shared.sin_TE)
+        attention, lora = shared.attention, shared.lora
+        q_THE, k_TGE, v_TGE = self._queries_keys_values(self._qkv(x_TD, lora, codes=codes), shared)
         # only the ragged kernels write their output next to the columns that an augmented product appends
         if not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
             o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
@@ -325,6 +319,17 @@ class DecoderLayer:
         room = self._output.input_room(q_THE, lora)
         o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule, room=room)
         return self._output(o_THE.flatten(1), lora, room=room)
+
+    def _queries_keys_values(self, qkv_TX: Tensor, shared: _SharedByLayers) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q [T, H, E] and k [T, G, E], normed where the family does and rotated, and v [T, G, E]."""
+        config, cos_TE, sin_TE = self._config, shared.cos_TE, shared.sin_TE
+        heads = (config.num_heads, config.num_kv_heads)
+        if self._q_norm_E is None or self._k_norm_E is None:
+            return split_and_rotate(qkv_TX, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE)
+        q_THE, k_TGE, v_TGE = qkv_TX.unflatten(1, (-1, config.head_dim)).split((*heads, heads[1]), dim=1)
+        q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
+        k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
+        return *apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
 
 
 def _norm_weight(weight_D: Tensor, config: DecoderConfig) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend
-from cohort.kernels.rope import apply_rope
+from cohort.kernels.rope import apply_rope, split_and_rotate
 from tests.kernels.closeness import assert_near, low_precision
 
 # tokens, query heads, key-value heads, head width
@@ -37,9 +37,37 @@ def test_triton_forward_and_gradients(triton_device: str, shape: tuple[int, int,
         assert_near(dx, torch.autograd.grad(exact_y, exact_x, dy.double())[0])
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("on_triton", [False, True], ids=["torch", "triton"])
+def test_of_a_fused_product_is_splitting_then_rotating(
+    triton_device: str, shape: tuple[int, int, int, int], on_triton: bool
+) -> None:
+    backend, device = (Backend.TRITON, triton_device) if on_triton else (Backend.REFERENCE, "cpu")
+    dtype = low_precision(device)
+    num_tokens, num_heads, num_kv_heads, width = shape
+    parts = (num_heads, num_kv_heads, num_kv_heads)
+    cos, sin = (torch.randn(num_tokens, width, device=device) for _ in range(2))
+    qkv = torch.randn(num_tokens, sum(parts) * width, dtype=dtype, device=device, requires_grad=True)
+    upstream = [torch.randn(num_tokens, count, width, dtype=dtype, device=device) for count in parts]
+    # values' gradients come strided from some attention
+    upstream[2] = torch.randn(num_tokens, num_kv_heads + 1, width, dtype=dtype, device=device)[:, 1:]
+    q, k, v = qkv.unflatten(1, (-1, width)).split(parts, dim=1)
+    expected = (*apply_rope(q, k, cos_TE=cos, sin_TE=sin, backend=backend), v)
+    found = split_and_rotate(qkv, heads=parts[:2], cos_TE=cos, sin_TE=sin, backend=backend)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    (theirs,) = torch.autograd.grad(expected, qkv, upstream)
+    (mine,) = torch.autograd.grad(found, qkv, upstream)
+    assert mine.is_contiguous()
+    # other strides may be compiled to another order of the two products
+    assert_near(mine, theirs)
+    assert torch.equal(mine[:, -num_kv_heads * width :], upstream[2].flatten(1))
+
+
 def test_wrong_shapes_are_refused() -> None:
     q, k, angles = torch.randn(4, 2, 8), torch.randn(4, 1, 8), torch.randn(4, 8)
     with pytest.raises(ShapeError, match="must be"):
         apply_rope(q, k[:3], cos_TE=angles, sin_TE=angles)
     with pytest.raises(ShapeError, match="must be"):
         apply_rope(q, k, cos_TE=angles[:, :4], sin_TE=angles)
+    with pytest.raises(ShapeError, match=r"fused product \(4, 40\) of 2 \+ 2 x 1 heads"):
+        split_and_rotate(torch.randn(4, 40), heads=(2, 1), cos_TE=angles, sin_TE=angles)

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 
-__all__ = ["apply_rope"]
+__all__ = ["apply_rope", "split_and_rotate"]
 
 
 def apply_rope(
@@ -41,6 +41,54 @@ def apply_rope(
         q_THE, k_TGE, cos_TE, sin_TE, choose_backend(q_THE, backend=backend)
     )
     return result
+
+
+def split_and_rotate(
+    qkv_TN: Tensor, *, heads: tuple[int, int], cos_TE: Tensor, sin_TE: Tensor, backend: Backend | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries [T, H, E] and keys [T, G, E], rotated as :func:`apply_rope` does, and values [T, G, E].
+
+    Differentiable in ``qkv``, whose gradient is written at once: split apart, autograd would copy its three pieces
+    together again.
+
+    Args:
+        qkv_TN: The fused product [T, (H + 2 G) E].
+        heads: H and G.
+
+    Raises:
+        ShapeError: the product is not as wide as its heads, or the angles do not fit it.
+    """
+    (num_heads, num_kv_heads), (num_rows, width) = heads, cos_TE.shape
+    if qkv_TN.shape != (num_rows, (num_heads + 2 * num_kv_heads) * width) or sin_TE.shape != cos_TE.shape or width % 2:
+        raise ShapeError(
+            f"a fused product {tuple(qkv_TN.shape)} of {num_heads} + 2 x {num_kv_heads} heads does not fit cos "
+            f"{tuple(cos_TE.shape)} and sin {tuple(sin_TE.shape)}; the width must be even"
+        )
+    result: tuple[Tensor, Tensor, Tensor] = _FusedFunction.apply(
+        qkv_TN, heads, cos_TE, sin_TE, choose_backend(qkv_TN, backend=backend)
+    )
+    return result
+
+
+class _FusedFunction(torch.autograd.Function):
+    """``forward(qkv, heads, cos, sin, backend) -> (q, k, v)``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv_TN: Tensor, heads: tuple[int, int], cos_TE: Tensor, sin_TE: Tensor, backend: Backend
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(cos_TE, sin_TE)
+        ctx.backend = backend
+        parts = qkv_TN.unflatten(1, (-1, cos_TE.shape[1])).split((heads[0], heads[1], heads[1]), dim=1)
+        q_THE, k_TGE = implementation("rope", backend).rope_forward(*parts[:2], cos_TE=cos_TE, sin_TE=sin_TE)
+        return q_THE, k_TGE, parts[2]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor) -> tuple[Tensor | None, ...]:
+        cos_TE, sin_TE = ctx.saved_tensors
+        kernels = implementation("rope", ctx.backend)
+        return kernels.fused_backward(dq_THE, dk_TGE, dv_TGE, cos_TE=cos_TE, sin_TE=sin_TE), *[None] * 4
 
 
 class _RopeFunction(torch.autograd.Function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["rope_backward", "rope_forward"]
+__all__ = ["fused_backward", "rope_backward", "rope_forward"]
 
 
 def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
@@ -15,6 +15,12 @@ def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor
 def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the unrotated queries and keys."""
     return _rotate_back(dq_THE, cos_TE, sin_TE), _rotate_back(dk_TGE, cos_TE, sin_TE)
+
+
+def fused_backward(dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    """Return the gradient of the fused product [T, (H + 2 G) E]."""
+    rotated = rope_backward(dq_THE, dk_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
+    return torch.cat([x.flatten(1) for x in (*rotated, dv_TGE)], dim=1)
 
 
 def _rotate(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:

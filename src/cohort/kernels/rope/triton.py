@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
 
-__all__ = ["rope_backward", "rope_forward"]
+__all__ = ["fused_backward", "rope_backward", "rope_forward"]
 
 
 @triton.jit
@@ -50,21 +50,44 @@ def _rotate_heads(
 
 
 @triton.jit
+def _copy_heads(
+    x_ptr,
+    y_ptr,
+    x_head_stride,
+    y_head_stride,
+    HEADS: tl.constexpr,
+    HEADS_UP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDTH_UP: tl.constexpr,
+):
+    heads = tl.arange(0, HEADS_UP)[:, None]
+    columns = tl.arange(0, WIDTH_UP)[None, :]
+    mask = (heads < HEADS) & (columns < WIDTH)
+    tl.store(y_ptr + heads * y_head_stride + columns, tl.load(x_ptr + heads * x_head_stride + columns, mask=mask), mask)
+
+
+@triton.jit
 def _rope_kernel(
     q_ptr,
     k_ptr,
+    v_ptr,
     q_out_ptr,
     k_out_ptr,
+    v_out_ptr,
     cos_ptr,
     sin_ptr,
     q_token_stride,
     q_head_stride,
     k_token_stride,
     k_head_stride,
+    v_token_stride,
+    v_head_stride,
     q_out_token_stride,
     q_out_head_stride,
     k_out_token_stride,
     k_out_head_stride,
+    v_out_token_stride,
+    v_out_head_stride,
     angle_token_stride,
     Q_HEADS: tl.constexpr,
     Q_HEADS_UP: tl.constexpr,
@@ -73,6 +96,7 @@ def _rope_kernel(
     HALF: tl.constexpr,
     HALF_UP: tl.constexpr,
     BACKWARD: tl.constexpr,
+    COPIES_V: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, HALF_UP)
@@ -113,6 +137,17 @@ def _rope_kernel(
         HALF_UP,
         BACKWARD,
     )
+    if COPIES_V:
+        _copy_heads(
+            v_ptr + token * v_token_stride,
+            v_out_ptr + token * v_out_token_stride,
+            v_head_stride,
+            v_out_head_stride,
+            K_HEADS,
+            K_HEADS_UP,
+            2 * HALF,
+            2 * HALF_UP,
+        )
 
 
 def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,31 +160,52 @@ def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Ten
     return _rotated(dq_THE, dk_TGE, cos_TE=cos_TE, sin_TE=sin_TE, backward=True)
 
 
+def fused_backward(dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    """Return the gradient of the fused product [T, (H + 2 G) E]: both rotated back, and dv next to them."""
+    (num_rows, num_heads, width), num_kv_heads = dq_THE.shape, dk_TGE.shape[1]
+    fused_TN = torch.empty(num_rows, (num_heads + 2 * num_kv_heads) * width, dtype=dq_THE.dtype, device=dq_THE.device)
+    q_out, k_out, v_out = fused_TN.unflatten(1, (-1, width)).split((num_heads, num_kv_heads, num_kv_heads), dim=1)
+    dv = _with_dense_heads(dv_TGE)
+    _launch(dq_THE, dk_TGE, q_out, k_out, cos_TE=cos_TE, sin_TE=sin_TE, backward=True, copied=(dv, v_out))
+    return fused_TN
+
+
 def _rotated(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, backward: bool) -> tuple[Tensor, Tensor]:
-    q, k = _with_dense_heads(q_THE), _with_dense_heads(k_TGE)
     # contiguous, whatever the strides of the operands
-    q_out, k_out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k))
+    q_out, k_out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q_THE, k_TGE))
+    _launch(q_THE, k_TGE, q_out, k_out, cos_TE=cos_TE, sin_TE=sin_TE, backward=backward)
+    return q_out, k_out
+
+
+def _launch(
+    q_THE: Tensor,
+    k_TGE: Tensor,
+    q_out: Tensor,
+    k_out: Tensor,
+    *,
+    cos_TE: Tensor,
+    sin_TE: Tensor,
+    backward: bool,
+    copied: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    q, k = _with_dense_heads(q_THE), _with_dense_heads(k_TGE)
+    v, v_out = copied or (k, k_out)
     num_rows, num_heads, width = q.shape
     if num_rows == 0:
-        return q_out, k_out
+        return
     heads_up, half_up = triton.next_power_of_2(num_heads), triton.next_power_of_2(width // 2)
     num_kv_heads = k.shape[1]
     with on_device_of(q):
         _rope_kernel[(num_rows,)](
             q,
             k,
+            v,
             q_out,
             k_out,
+            v_out,
             cos_TE.contiguous(),
             sin_TE.contiguous(),
-            q.stride(0),
-            q.stride(1),
-            k.stride(0),
-            k.stride(1),
-            q_out.stride(0),
-            q_out.stride(1),
-            k_out.stride(0),
-            k_out.stride(1),
+            *(stride for x in (q, k, v, q_out, k_out, v_out) for stride in x.stride()[:2]),
             width,
             Q_HEADS=num_heads,
             Q_HEADS_UP=heads_up,
@@ -158,10 +214,10 @@ def _rotated(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, ba
             HALF=width // 2,
             HALF_UP=half_up,
             BACKWARD=backward,
+            COPIES_V=copied is not None,
             # two heads' worth of 16-byte loads per thread: the angles in registers serve both
             num_warps=min(8, max(1, heads_up * half_up // 512)),
         )
-    return q_out, k_out
 
 
 def _with_dense_heads(x_THE: Tensor) -> Tensor:
