@@ -1,0 +1,106 @@
+"""The product in Triton, for any GPU that Triton compiles for.
+
+An output entry is one float32 sum over K, in steps of :data:`INNER` columns from the first to the last: no share of K
+is added up apart, whatever the number of rows. Tiles are cut from the stream's first row, but a row of a matrix
+instruction reads its own row of X alone, so its place in a tile decides no bit.
+
+Shapes:  M rows of the stream · K inner width · N output columns
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# a jitted function has no Python types: its operands are pointers and tiles
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from cohort.kernels.backend import on_device_of
+
+__all__ = ["INNER", "ProductTile", "portable_product"]
+
+# Columns of K of one step: the order of a sum, so the same for every tile.
+INNER = 64
+# Row tiles that follow each other in the launch, so that they share a weight's columns in cache.
+GROUP = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductTile:
+    """Rows and columns of an output tile, and how its program is launched."""
+
+    rows: int
+    columns: int
+    warps: int = 4
+    stages: int = 4
+
+
+# the number of rows is no constant of the binary: one compilation for every stream
+@triton.jit(do_not_specialize=["M"])
+def _product_kernel(
+    x, w, y, bias, M, N, K, stride_xm, stride_wn, stride_wk, stride_ym,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Grid (tiles,). ``y (+)= x w^T (+ bias)`` where w(n, k) lies at ``n stride_wn + k stride_wk``."""
+    program = tl.program_id(0)
+    num_m, num_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    in_group = GROUP * num_n
+    first_m = program // in_group * GROUP
+    size = tl.minimum(num_m - first_m, GROUP)
+    rows = (first_m + program % in_group % size) * BM + tl.arange(0, BM)
+    columns = program % in_group // size * BN + tl.arange(0, BN)
+    inner = tl.arange(0, BK)
+    # rows and columns past the end read the last one and are not stored: no mask in the loop
+    x_tile = x + tl.minimum(rows, M - 1).to(tl.int64)[:, None] * stride_xm + inner[None, :]
+    w_tile = w + tl.minimum(columns, N - 1).to(tl.int64)[None, :] * stride_wn + inner[:, None].to(tl.int64) * stride_wk
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for start in range(0, K, BK):
+        if EVEN:
+            a, b = tl.load(x_tile), tl.load(w_tile)
+        else:
+            left = inner < K - start
+            a, b = tl.load(x_tile, mask=left[None, :], other=0.0), tl.load(w_tile, mask=left[:, None], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        x_tile += BK
+        w_tile += BK * stride_wk
+    ok = (rows < M)[:, None] & (columns < N)[None, :]
+    places = y + rows.to(tl.int64)[:, None] * stride_ym + columns[None, :]
+    if BIAS:
+        acc += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+    if ADD:
+        acc += tl.load(places, mask=ok, other=0.0).to(tl.float32)
+    tl.store(places, acc.to(y.dtype.element_ty), mask=ok)
+
+
+def portable_product(
+    x_MK: Tensor,
+    weight_NK: Tensor,
+    y_MN: Tensor,
+    *,
+    tile: ProductTile,
+    bias_N: Tensor | None = None,
+    add: bool = False,
+    inner: int = INNER,
+) -> None:
+    """Write ``x w^T (+ bias)`` into y, or add it to what y holds.
+
+    Args:
+        x_MK, y_MN: Matrices whose rows are dense.
+        weight_NK: A weight of any strides: the transpose of one gives ``x w``.
+    """
+    (num_rows, width), num_out = x_MK.shape, weight_NK.shape[0]
+    if num_rows == 0 or num_out == 0:
+        return
+    grid = (triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_out, tile.columns),)
+    with on_device_of(x_MK):
+        _product_kernel[grid](
+            x_MK, weight_NK, y_MN, x_MK if bias_N is None else bias_N, num_rows, num_out, width, x_MK.stride(0),
+            weight_NK.stride(0), weight_NK.stride(1), y_MN.stride(0),
+            BM=tile.rows, BN=tile.columns, BK=inner, GROUP=GROUP, ADD=add, BIAS=bias_N is not None,
+            EVEN=width % inner == 0, PRECISION="ieee" if x_MK.element_size() == 4 else "tf32",
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
