@@ -22,6 +22,7 @@ from benchmarks.numerics.places import Place, Row
 from benchmarks.numerics.row_operations import row_rows
 from benchmarks.numerics.terms_inside import inside_rows
 from benchmarks.numerics.whole_steps import step_rows
+from cohort.core.numerics import Numerics
 
 QUESTION = "Which operations of a step give a trial the same bits whatever stands beside it?"
 
@@ -31,18 +32,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "neighbours.json")
     parser.add_argument("--sections", nargs="*", default=["product", "term", "inside", "rows", "step"])
     parser.add_argument("--tiny", action="store_true", help="small sizes on any device")
-    parser.add_argument("--settings", nargs="*", default=[], help="further settings of the executor, key=value")
+    parser.add_argument("--numerics", nargs="*", default=["fast", "exact"], help="of the section step")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     place = Place(device=device, dtype=dtype, tiny=options.tiny or device == "cpu")
-    settings = dict(pair.split("=", 1) for pair in options.settings)
     sections: dict[str, Callable[[], Iterator[Row]]] = {
         "product": lambda: product_rows(place),
         "term": lambda: term_rows(place),
         "inside": lambda: inside_rows(place),
         "rows": lambda: row_rows(place),
-        "step": lambda: step_rows(place, settings=settings),
+        "step": lambda: step_rows(place, numerics=[Numerics(name) for name in options.numerics]),
     }
     found: list[Row] = []
     taken: dict[str, float] = {}

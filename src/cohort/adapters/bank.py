@@ -73,7 +73,11 @@ class AdapterState:
 
 
 class AdapterBank:
-    """Owns the slots. A slot is a contiguous run of rank rows; results do not depend on which run it is."""
+    """Owns the slots. A slot is a contiguous run of rank rows; results do not depend on which run it is.
+
+    Attributes:
+        is_exact: Whether the grouped kernels take the launches of exact numerics.
+    """
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class AdapterBank:
         self.layout = layout
         self.num_slots = num_slots
         self.trains = trains
+        self.is_exact = False
         self.num_rank_rows = -(-num_rank_rows // ROW_ALIGNMENT) * ROW_ALIGNMENT
         shape = (self.num_rank_rows, layout.width)
         self.weights_RD = torch.zeros(shape, dtype=dtype, device=device)
@@ -194,7 +199,9 @@ class AdapterBank:
             if segments.multiplies_slots and segments.num_rows <= MOST_ROWS:
                 tables = RowTables(segments, slots, device=self.compute_RD.device)
             else:
-                tables = LaunchTables(segments, slots, device=self.compute_RD.device, fresh_slots=fresh_slots)
+                tables = LaunchTables(
+                    segments, slots, device=self.compute_RD.device, exact=self.is_exact, fresh_slots=fresh_slots
+                )
         return LoraContext(
             factors=self._parts,
             slots=slots,

@@ -17,9 +17,11 @@ from torch.utils.checkpoint import checkpoint
 
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
+from cohort.core.errors import InputError, Problem
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
+from cohort.kernels.packed_linear.frozen_product import can_be_exact
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope, split_and_rotate
 from cohort.models.attention import AttentionContext, PackedAttention
@@ -88,6 +90,7 @@ class Decoder:
         # rounded to the stream's dtype before it multiplies, as the families' own code does
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         self.is_recorded = False
+        self._is_divided = region is not None or part is not None
         self.num_bytes = sum(tensor.nbytes for tensor in tensors.values()) + sum(
             product.num_bytes
             for name, product in products.items()
@@ -102,6 +105,38 @@ class Decoder:
             for linear in layer.linears
             for part in linear.parts
         }
+
+    @property
+    def products(self) -> tuple[FrozenProduct, ...]:
+        """Every frozen product: those of the layers in their order, then the head where it is here."""
+        found = [linear.frozen for layer in self.layers for linear in layer.linears]
+        return (*found, *(() if self._head is None else (self._head,)))
+
+    def use_exact_products(self) -> None:
+        """Give each row the same bits in any stream from now on, on a GPU, too.
+
+        Raises:
+            InputError: a format of weights, or a rule of attention, has no such form.
+        """
+        products = [product for product in self.products if can_be_exact(product)]
+        if len(products) < len(self.products):
+            other = next(product for product in self.products if not can_be_exact(product))
+            raise _not_exact(
+                found=f"frozen products of {type(other).__name__}",
+                allowed="weights in 16 or 32 bits, int8 or nf4",
+            )
+        if self._is_divided:
+            raise _not_exact(found="a model that is divided among several GPUs", allowed="a whole model on each GPU")
+        if self.config.pads_attention:
+            raise _not_exact(
+                found=f"attention of {self.config.family} that is computed in padded batches on a GPU",
+                allowed="attention without soft-capped scores",
+            )
+        for product in products:
+            product.is_exact = True
+        for layer in self.layers:
+            # the fused block is chosen by the ranks of a pack
+            layer.mlp.is_composed = True
 
     def weight_of(self, name: str) -> Tensor:
         """Return the base weight [N, K] of one linear, given by its full path, as a tensor of its own.
@@ -330,6 +365,10 @@ class DecoderLayer:
         q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
         k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
         return *apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
+
+
+def _not_exact(*, found: str, allowed: str) -> InputError:
+    return InputError(Problem(where="numerics: exact", found=found, allowed=allowed, hint="Set numerics: fast."))
 
 
 def _norm_weight(weight_D: Tensor, config: DecoderConfig) -> Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cohort.kernels.exact_product import exact_product
 from cohort.kernels.row_stable_product import row_stable_product
 
 __all__ = ["DequantisedLinear"]
@@ -23,11 +24,15 @@ class DequantisedLinear(ABC):
     """``y = x W^T (+ bias)`` with W [N, K] as :meth:`write_weight` gives it.
 
     Satisfies :class:`cohort.kernels.packed_linear.FrozenProduct`.
+
+    Attributes:
+        is_exact: Whether a row's bits must not follow from the rows around it, on a GPU, too.
     """
 
     def __init__(self, shape: tuple[int, int], bias_N: Tensor | None, *, dtype: torch.dtype) -> None:
         """Begin with the weight's shape [N, K]; ``dtype`` is that of inputs, outputs and the dequantised weight."""
         self._shape, self._bias_N, self._dtype = shape, bias_N, dtype
+        self.is_exact = False
 
     @abstractmethod
     def write_weight(self, out_NK: Tensor) -> None:
@@ -62,16 +67,20 @@ class DequantisedLinear(ABC):
 
     @torch.no_grad()
     def forward(self, x_TK: Tensor) -> Tensor:
+        if self.is_exact:
+            return exact_product(x_TK, self._weight_NK(), bias_N=self._bias_N, forward=True)
         return row_stable_product(x_TK, self._weight_NK().t(), self._bias_N)
 
     @torch.no_grad()
     def grad_input(self, dy_TN: Tensor) -> Tensor:
+        if self.is_exact:
+            return exact_product(dy_TN, self._weight_NK(), forward=False)
         return row_stable_product(dy_TN, self._weight_NK())
 
     @property
     def can_accumulate(self) -> bool:
         """True without a bias: the BLAS adds onto its output for free, but not a bias as well."""
-        return self._bias_N is None
+        return self._bias_N is None and not self.is_exact
 
     @torch.no_grad()
     def add_forward(self, x_TK: Tensor, y_TN: Tensor) -> None:

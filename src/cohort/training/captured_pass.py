@@ -212,7 +212,14 @@ class _CapturedPass:
         tokens_T, positions_T, targets_T, rows_M, *of_attention_parts, weights = self._staged.split(sizes)
         self._weights_T = weights.view(torch.float32)[:num_rows]
         nothing = SegmentTable(num_rows=num_rows, offsets=(0,) * (slots.num_slots + 1), samples=())
-        self._tables = LaunchTables(nothing, slots, device=device, fixed_launch=True)
+        self._tables = LaunchTables(
+            nothing,
+            slots,
+            device=device,
+            fixed_launch=True,
+            exact=bank.is_exact,
+            most_samples=shape.num_sequences,
+        )
         self._batch = PackedBatch(
             tokens_T=tokens_T,
             positions_T=positions_T,

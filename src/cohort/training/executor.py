@@ -18,6 +18,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
+from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, choose_backend
@@ -26,6 +27,7 @@ from cohort.training.batch_values import with_measured_values
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
+from cohort.training.exact_numerics import check_exact, make_exact
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.group_terms import group_slots
 from cohort.training.micro_batches import MicroBatches, sample_too_large
@@ -44,7 +46,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
-    """Sizes of an executor. None of them changes a trial's numbers.
+    """Sizes of an executor. None of them changes a trial's numbers but ``numerics``, by rounding.
 
     Attributes:
         num_slots: Most resident trials.
@@ -56,6 +58,8 @@ class ExecutorSettings:
         gradient_checkpointing: When a training pass recomputes its layers instead of keeping their activations.
         keep_tokens: Under ``auto``, training passes of more tokens are recomputed from the start; None for none while
             memory lasts.
+        numerics: On a GPU, whether a trial's bits may follow from its pack; it decides the bits of the frozen model's
+            products, so an executor with exact ones makes those of its decoder exact for good.
     """
 
     num_slots: int
@@ -65,6 +69,7 @@ class ExecutorSettings:
     graph_tokens: int = 0
     gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
     keep_tokens: int | None = None
+    numerics: Numerics = Numerics.FAST
 
     def __post_init__(self) -> None:
         for name in ("num_slots", "num_rank_rows", "token_budget", "evaluation_token_budget"):
@@ -108,6 +113,9 @@ class Executor:
             memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
             optimizer: How all trials minimise what each of them minimises.
             repeats_smaller: As of :class:`~cohort.training.micro_batches.MicroBatches`.
+
+        Raises:
+            InputError: exact numerics are asked for and the model has no exact form on this GPU.
         """
         self.decoder, self.train_rows, self.settings = decoder, train_rows, settings
         self.optimizer = optimizer
@@ -120,6 +128,8 @@ class Executor:
             compute_dtype=compute_dtype,
             moments=optimizer.moments,
         )
+        if settings.numerics is Numerics.EXACT:
+            make_exact(decoder, self.bank)
         self._residents: dict[int, Resident] = {}
         self._fresh_weights = _fresh_weights(self.bank, decoder)
         self.captured = _captured_passes(decoder, self.bank, most_rows=settings.graph_tokens)
@@ -183,6 +193,7 @@ class Executor:
         """
         if spec.trial_id in self._residents:
             raise ValueError(f"trial {spec.trial_id} is already resident")
+        check_exact(spec.adapter, self.bank)
         if state is None:
             state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter, spec.seed)))
         if self.captured is not None and self.bank.needs_separate_compute(spec.adapter):

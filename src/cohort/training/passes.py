@@ -171,9 +171,10 @@ class Passes:
             return group_terms(replayed, entries, steps)
         batch, lora = staged.stream
         bank = self._bank
-        reserve_spare_columns(
-            self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows
-        )
+        if not bank.is_exact:
+            reserve_spare_columns(
+                self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows
+            )
         size = pass_size(batch, lora, decoder=self._decoder, recomputed=recomputed)
         with self._memory.observe(PassKind.TRAIN, size) as observed:
             losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed)

@@ -12,15 +12,19 @@ Shapes:  M rows of the stream · K inner width · N output columns
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
+from cohort.kernels.packed_linear.hopper.launch import hopper_product, hopper_reads, runs_hopper, tile_columns
+from cohort.kernels.packed_linear.launch.support import is_descriptable, num_multiprocessors
 
-__all__ = ["INNER", "ProductTile", "portable_product"]
+__all__ = ["INNER", "ProductTile", "describe", "portable_product", "product", "takes_hopper"]
 
 # Columns of K of one step: the order of a sum, so the same for every tile.
 INNER = 64
@@ -104,3 +108,55 @@ def portable_product(
             EVEN=width % inner == 0, PRECISION="ieee" if x_MK.element_size() == 4 else "tf32",
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
+
+
+# from wide to narrow; the narrower ones are for streams whose wide tiles leave multiprocessors idle
+_TILES = (
+    ProductTile(rows=128, columns=128, warps=8, stages=3),
+    ProductTile(rows=64, columns=128),
+    ProductTile(rows=64, columns=64),
+)
+# exact float32 products are unrolled into single multiplications: larger tiles spill and compile for minutes
+_FLOAT32 = (ProductTile(rows=32, columns=32, stages=2),)
+
+
+def product(x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, forward: bool) -> Tensor:
+    """Return ``x W^T (+ bias)``, or ``x W``.
+
+    Which of both products runs follows from the device and the weight, never from the rows.
+    """
+    num_out = weight_NK.shape[0 if forward else 1]
+    y_MO = x_MI.new_empty(x_MI.shape[0], num_out)
+    if y_MO.numel() == 0:
+        return y_MO
+    if takes_hopper(weight_NK) and bias_N is None:
+        x_MI = x_MI if is_descriptable(x_MI) else x_MI.contiguous()
+        columns = tile_columns(x_MI.shape[0], num_out, programs=num_multiprocessors(x_MI.device))
+        hopper_product(x_MI, weight_NK, y_MO, parts=(), s_PTC=None, rank_pass=None, forward=forward, columns=columns)
+        return y_MO
+    x_MI = x_MI if x_MI.stride(1) == 1 else x_MI.contiguous()
+    tiles = _FLOAT32 if x_MI.element_size() == 4 else _TILES
+    tile = _tile_for(tiles, num_rows=x_MI.shape[0], width=num_out, programs=num_multiprocessors(x_MI.device))
+    portable_product(x_MI, weight_NK if forward else weight_NK.t(), y_MO, tile=tile, bias_N=bias_N)
+    return y_MO
+
+
+def takes_hopper(weight_NK: Tensor) -> bool:
+    """Return whether Hopper's product multiplies by this weight, both ways."""
+    num_out, num_in = weight_NK.shape
+    return hopper_reads(weight_NK) and num_out * weight_NK.element_size() % 16 == 0 and num_in > 0
+
+
+def describe(device: torch.device) -> str:
+    """Return which product runs on ``device``, in words."""
+    if runs_hopper(device):
+        return "Hopper's own product, at every number of rows"
+    return "Triton's product, at every number of rows (slower than the BLAS)"
+
+
+def _tile_for(tiles: Sequence[ProductTile], *, num_rows: int, width: int, programs: int) -> ProductTile:
+    """Return the widest tile with at least one for each multiprocessor, or the last. No bit depends on it."""
+    for tile in tiles:
+        if -(-num_rows // tile.rows) * -(-width // tile.columns) >= programs:
+            return tile
+    return tiles[-1]

@@ -16,12 +16,14 @@ from cohort.kernels.fp8_product import Fp8Rows
 __all__ = [
     "AccumulatingProduct",
     "AugmentedProduct",
+    "ExactProduct",
     "FrozenProduct",
     "CodedProduct",
     "PlainProduct",
     "StreamableProduct",
     "can_accumulate",
     "can_augment",
+    "can_be_exact",
     "can_reserve",
     "can_stream",
     "can_take_codes",
@@ -78,6 +80,17 @@ class AccumulatingProduct(FrozenProduct, Protocol):
 
 def can_accumulate(frozen: FrozenProduct) -> TypeGuard[AccumulatingProduct]:
     return bool(getattr(frozen, "can_accumulate", False))
+
+
+class ExactProduct(FrozenProduct, Protocol):
+    """A frozen product that can be told to give a row the same bits in any stream."""
+
+    is_exact: bool
+    """Whether it does so on a GPU; on a CPU every product does."""
+
+
+def can_be_exact(frozen: FrozenProduct) -> TypeGuard[ExactProduct]:
+    return hasattr(frozen, "is_exact")
 
 
 class PlainProduct(FrozenProduct, Protocol):

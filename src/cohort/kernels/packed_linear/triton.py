@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows, augmented_columns, padded_rows
 from cohort.kernels.packed_linear.choice.tiles import EXACT_TILES, TermPlace, TileChoice, choose_tiles
+from cohort.kernels.packed_linear.exact import exact_backward, exact_forward
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, can_augment, plain_weight
 from cohort.kernels.packed_linear.hopper.launch import describe_inside, hopper_product, hopper_takes
 from cohort.kernels.packed_linear.launch.launches import (
@@ -42,6 +43,10 @@ __all__ = [
     "room_for",
     "tiles_for",
 ]
+
+
+# Exact numerics take the tiles of long streams at every length.
+EXACT_ROWS = 1 << 30
 
 
 @functools.cache
@@ -75,6 +80,8 @@ def room_for(
         frozen, parts: The linear.
     """
     width = frozen.in_features
+    if tables.exact:
+        return None
     tiles = tiles or _tiles(like, parts, num_rows=tables.num_rows, width=width)
     columns = augmented_columns(frozen, parts, tables=tables, tiles=tiles)
     return padded_rows(like, num_rows=tables.num_rows, width=width, num_columns=columns) if columns else None
@@ -139,6 +146,9 @@ def grouped_forward(
     """Return y [T, N] and the kept intermediates S [P, T, C]; with the ``room`` that ``x`` is in the product is
     augmented.
     """
+    if tables.exact:
+        tiles = tiles or _tiles(x_TK, parts, num_rows=EXACT_ROWS, width=x_TK.shape[1])
+        return exact_forward(x_TK, frozen=frozen, parts=parts, tables=tables, row_keys_T=row_keys_T, tiles=tiles)
     tiles = tiles or tiles_for(x_TK, parts)
     s_PTC = x_TK.new_empty(len(parts), x_TK.shape[0], tables.num_columns)
     if room is not None:
@@ -194,9 +204,21 @@ def grouped_backward(
     tiles: TileChoice | None = None,
 ) -> Tensor | None:
     """Put every slot's dA and dB into the parts' sinks; return dx [T, K], or None without ``with_dx``."""
-    tiles = tiles or tiles_for(x_TK, parts)
     if dy_TN.stride(1) != 1:
         dy_TN = dy_TN.contiguous()
+    if tables.exact:
+        return exact_backward(
+            dy_TN,
+            x_TK=x_TK,
+            s_PTC=s_PTC,
+            frozen=frozen,
+            parts=parts,
+            tables=tables,
+            row_keys_T=row_keys_T,
+            with_dx=with_dx,
+            tiles=tiles or _tiles(x_TK, parts, num_rows=EXACT_ROWS, width=x_TK.shape[1]),
+        )
+    tiles = tiles or tiles_for(x_TK, parts)
     work = _Backward(
         x_TK=x_TK, dy_TN=dy_TN, s_PTC=s_PTC, parts=parts, tables=tables, row_keys_T=row_keys_T, tiles=tiles
     )

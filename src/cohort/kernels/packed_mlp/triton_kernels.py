@@ -204,7 +204,7 @@ def gradient_kernel(
     if chunk >= tl.load(table):
         return
     row_start, row_stop, rank_row, rank, scale, threshold, factor, partial = entry_fields(table, chunk)
-    own = own_part(sums, partial, row_start)
+    own = own_part(sums, partial, chunk)
     first_col = tl.program_id(1) * BN
     if in_class(rank, BR):
         _gradient_rows(

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cohort.kernels.exact_product import exact_product
 from cohort.kernels.row_stable_product import row_stable_product
 from cohort.models.weight_formats.weight_format import WeightFormat
 
@@ -22,6 +23,9 @@ class FrozenLinear:
 
     Satisfies :class:`cohort.kernels.packed_linear.FrozenProduct`. Sibling linears are fused by giving one weight whose
     rows are theirs one below the other.
+
+    Attributes:
+        is_exact: Whether a row's bits must not follow from the rows around it, on a GPU, too.
     """
 
     def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None, *, in_features: int | None = None) -> None:
@@ -31,6 +35,7 @@ class FrozenLinear:
         self._wide_NX = weight_NK
         self._weight_NK = weight_NK if in_features is None else weight_NK[:, :in_features]
         self._bias_N = bias_N
+        self.is_exact = False
 
     @property
     def in_features(self) -> int:
@@ -55,10 +60,14 @@ class FrozenLinear:
 
     @torch.no_grad()
     def forward(self, x_TK: Tensor) -> Tensor:
+        if self.is_exact:
+            return exact_product(x_TK, self._weight_NK, bias_N=self._bias_N, forward=True)
         return row_stable_product(x_TK, self._weight_NK.t(), self._bias_N)
 
     @torch.no_grad()
     def grad_input(self, dy_TN: Tensor) -> Tensor:
+        if self.is_exact:
+            return exact_product(dy_TN, self._weight_NK, forward=False)
         return row_stable_product(dy_TN, self._weight_NK)
 
     @property
@@ -102,7 +111,7 @@ class FrozenLinear:
     @property
     def can_accumulate(self) -> bool:
         """True without a bias: the BLAS adds onto its output for free, but not a bias as well."""
-        return self._bias_N is None
+        return self._bias_N is None and not self.is_exact
 
     @torch.no_grad()
     def add_forward(self, x_TK: Tensor, y_TN: Tensor) -> None:

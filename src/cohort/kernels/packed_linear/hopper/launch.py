@@ -19,10 +19,22 @@ from cohort.kernels.packed_linear.launch.support import is_descriptable, num_mul
 from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
 
-__all__ = ["describe_inside", "filled", "hopper_product", "hopper_takes", "is_hopper"]
+__all__ = [
+    "describe_inside",
+    "filled",
+    "hopper_product",
+    "hopper_reads",
+    "hopper_takes",
+    "is_hopper",
+    "runs_hopper",
+    "tile_columns",
+]
 
 # Columns of a tile, inner width of a stage.
 COLUMNS, INNER = 256, 64
+# Narrower tiles and what one of them takes, in widest ones: for streams whose widest tiles leave multiprocessors idle.
+# An entry is the same sum over K in a tile of any width, so no bit depends on it.
+NARROWER = ((128, 0.55), (64, 0.33))
 # Rank rows of a stage of the LoRA term where some slot has more than 16: as many as a stage of the product holds.
 WIDEST_STEP = 64
 # Four stages of 48 KiB and a strip of 128 columns for each warp group's stores fill a multiprocessor's shared memory.
@@ -56,6 +68,27 @@ def describe_inside(device: torch.device) -> str:
     return f"none: Hopper's own has run with Triton {TRITON_VERSION}* alone, this is {triton.__version__}"
 
 
+def runs_hopper(device: torch.device) -> bool:
+    """Return whether the product runs on ``device``, with the Triton there is."""
+    return is_hopper(device) and triton.__version__.startswith(TRITON_VERSION)
+
+
+def hopper_reads(weight_NK: Tensor) -> bool:
+    """Return whether the product can read a weight, on its device."""
+    is_16_bit = weight_NK.dtype in (torch.bfloat16, torch.float16)
+    return is_16_bit and is_descriptable(weight_NK) and runs_hopper(weight_NK.device)
+
+
+def tile_columns(num_rows: int, width: int, *, programs: int) -> int:
+    """Return the columns of a tile with which an output's tiles take the fewest waves, by what a tile takes."""
+
+    def cost(columns: int, share: float) -> float:
+        num_tiles = -(-num_rows // PRODUCT_ROWS) * -(-width // columns)
+        return -(-num_tiles // programs) * share
+
+    return min(((COLUMNS, 1.0), *NARROWER), key=lambda kind: cost(*kind))[0]
+
+
 def hopper_takes(
     x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], tables: LaunchTables, width: int
 ) -> bool:
@@ -84,12 +117,12 @@ def hopper_takes(
 
 def filled(num_rows: int, width: int, *, programs: int) -> float:
     """Return which share of their waves the tiles of an output fill; 0 where there are no rows."""
-    num_tiles = _num_tiles(num_rows, width)
+    num_tiles = _num_tiles(num_rows, width, columns=COLUMNS)
     return num_tiles / (max(1, -(-num_tiles // programs)) * programs)
 
 
-def _num_tiles(num_rows: int, width: int) -> int:
-    return -(-num_rows // PRODUCT_ROWS) * -(-width // COLUMNS)
+def _num_tiles(num_rows: int, width: int, *, columns: int) -> int:
+    return -(-num_rows // PRODUCT_ROWS) * -(-width // columns)
 
 
 def hopper_product(
@@ -101,12 +134,14 @@ def hopper_product(
     s_PTC: Tensor | None,
     rank_pass: RankPass | None,
     forward: bool,
+    columns: int = COLUMNS,
 ) -> None:
     """Write ``Y = X W^T`` and the parts' ``s S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
 
     In the second case X is dY [T, N], Y is dX [T, K] and S is dS. Without parts it is the frozen product alone. What
     :func:`hopper_takes` asks for is not checked again, and S must be contiguous. A slot's rank rows are multiplied 16
     at a time: its share of the bank, padded to 16, must hold nothing of another slot, and zeros past its rank.
+    ``columns`` are those of a tile, and no bit depends on them.
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -118,7 +153,7 @@ def hopper_product(
         return TensorDescriptor.from_tensor(tensor, block, _shared_layout(tuple(block), tensor.dtype))
 
     factors = [part.b_RN if forward else part.a_RK for part in parts]
-    y_desc = describe(y_TN, [PRODUCT_ROWS // 2, STRIP])
+    y_desc = describe(y_TN, [PRODUCT_ROWS // 2, min(STRIP, columns)])
     s_desc: Any = y_desc
     factor_descs: list[Any] = [y_desc]
     owners = entries = x_TK
@@ -127,14 +162,14 @@ def hopper_product(
         assert rank_pass is not None, "the LoRA term needs the slots' tables"
         ranks = 16 if rank_pass.max_class == 16 else WIDEST_STEP
         s_desc = describe(s_PTC.view(-1, s_PTC.shape[2]), [PRODUCT_ROWS, ranks])
-        factor_descs = [describe(factor, [ranks, COLUMNS]) for factor in factors]
+        factor_descs = [describe(factor, [ranks, columns]) for factor in factors]
         owners, entries = rank_pass.owners, rank_pass.slots
-    columns = three([part.column_start for part in parts] or [0])
+    starts = three([part.column_start for part in parts] or [0])
     stops = three([part.columns.stop for part in parts] or [0])
-    hopper_product_kernel[(min(num_multiprocessors(x_TK.device), _num_tiles(num_rows, width)),)](
+    hopper_product_kernel[(min(num_multiprocessors(x_TK.device), _num_tiles(num_rows, width, columns=columns)),)](
         describe(x_TK, [PRODUCT_ROWS, INNER]),
-        describe(weight_NK, [COLUMNS, INNER] if forward else [INNER, COLUMNS]),
-        y_desc, s_desc, *three(factor_descs), owners, entries, *columns, *stops, num_rows, width, x_TK.shape[1],
+        describe(weight_NK, [columns, INNER] if forward else [INNER, columns]),
+        y_desc, s_desc, *three(factor_descs), owners, entries, *starts, *stops, num_rows, width, x_TK.shape[1],
         GROUP, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward,
         num_warps=4,
     )  # fmt: skip

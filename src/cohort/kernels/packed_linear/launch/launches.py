@@ -217,6 +217,8 @@ def output_side(
         PARTS=len(parts), BM=tiles.output_rows, BN=tiles.output_block, MAX_R=rank_pass.max_class,
         EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=with_ds,
         PRECISION=precision(dy_TN), num_warps=tiles.output_warps, num_stages=stages,
+        # a sum that is scaled and added to a sink at once would round otherwise than one that is left as a part
+        enable_fp_fusion=not tables.exact,
     )  # fmt: skip
     if ds_PTC is not None:
         sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
@@ -258,7 +260,7 @@ def input_side(
         ds_PTC.stride(0), ds_PTC.stride(1),
         *three([a.stride(0) for a in factors]), *three([sink.stride(0) for sink in sinks]), parts_CK.stride(0),
         PARTS=len(parts), BM=rows, BK=block, MAX_R=rank_pass.max_class,
-        EVEN=width % block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout,
+        EVEN=width % block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout, EXACT=tables.exact,
         PRECISION=precision(x_TK), num_warps=warps, num_stages=stages,
     )  # fmt: skip
 

@@ -52,7 +52,8 @@ class RankPass:
         tiles: Entries of at most ``tile_rows`` rows.
         chunks: Entries of the rows whose weight gradients one program adds up.
         sums: One entry for each slot whose weight gradients come from several chunks: first rank row among what chunks
-            leave, chunks, rank row in the bank, rank, first row, rows and left rank rows of a chunk, into the sink how.
+            leave, chunks, rank row in the bank, rank, the first of the chunks, 0, rank rows that a chunk leaves, into
+            the sink how.
         slots: One entry for each slot with rows and ranks, in row order.
         owners: int32 [stream tiles of PRODUCT_ROWS rows, OWNER_WIDTH]: the first and the past-the-last entry of
             ``slots`` with rows in the tile (equal where there is none), then what the first says (first row, row after
@@ -105,6 +106,10 @@ class LaunchTables:
             (:func:`~.choice.tiles.rows_per_chunk`), a multiple of 64.
         fixed_launch: Launch for the most tiles that ``num_rows`` rows and this many slots can need, so that
             :meth:`update` may change the layout under a captured CUDA graph.
+        exact: Cut chunks from single samples, so that a slot's weight gradients are sums over its samples in their
+            order however a step is cut into passes; the linears then take the launches of
+            :mod:`~cohort.kernels.packed_linear.exact`.
+        most_samples: Most samples of adapters of a later layout (``exact`` with ``fixed_launch``).
         fresh_slots: Slots whose weight gradients are written over what their sinks hold instead of added to it, where
             they have rows: the first pass of an optimizer step needs no zeroed sinks and reads none.
     """
@@ -118,8 +123,12 @@ class LaunchTables:
         tile_rows: int = 64,
         chunk_rows: int = 1024,
         fixed_launch: bool = False,
+        exact: bool = False,
+        most_samples: int = 0,
         fresh_slots: Collection[int] = (),
     ) -> None:
+        self.exact = exact
+        self._most_samples = max(most_samples, len(segments.samples)) if exact else 0
         self.device = torch.device(device)
         self.tile_rows, self.chunk_rows, self.fixed_launch = tile_rows, chunk_rows, fixed_launch
         self.num_rows, self.num_slots = segments.num_rows, slots.num_slots
@@ -201,8 +210,12 @@ class LaunchTables:
             if self.fixed_launch:
                 # only slots of more than one chunk are summed, and n > c rows make at most 2 n / c + 1 < 3 n / c chunks
                 most_sums = min(self.num_slots, self.num_rows // (self.chunk_rows + 1))
-                launches = [len(block.tiles) - 1, len(block.chunks) - 1, most_sums]
                 part_rows = 3 * self.num_rows // self.chunk_rows * max_class if most_sums else 0
+                if self.exact:
+                    # and so are slots of more than one sample
+                    most_sums = self.num_slots
+                    part_rows = (self._most_samples + 3 * self.num_rows // self.chunk_rows) * max_class
+                launches = [len(block.tiles) - 1, len(block.chunks) - 1, most_sums]
             views.append(
                 RankPass(
                     tiles=tensors[0],
@@ -231,6 +244,10 @@ class LaunchTables:
         sums: list[tuple[int, ...]] = []
         owning: list[tuple[int, ...]] = []
         part_rows = 0
+        samples: list[list[slice]] = [[] for _ in range(slots.num_slots)]
+        for span in segments.samples if self.exact else ():
+            if span.slot >= 0:
+                samples[span.slot].append(slice(span.start, span.stop))
         for slot in range(slots.num_slots):
             rows = segments.rows(slot)
             rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
@@ -239,13 +256,17 @@ class LaunchTables:
             if rank > 0 and rows.stop > rows.start:
                 owning.append((rows.start, rows.stop, *meaning, _ADD))
             into_sink = _WRITE if slot in fresh else _ADD
-            own_rows = rows_per_chunk(rows.stop - rows.start, chunk_rows=self.chunk_rows)
-            cuts = _cut(rows, own_rows)
+            cuts = [
+                cut
+                for span in (samples[slot] if self.exact else [rows])
+                for cut in _cut(span, rows_per_chunk(span.stop - span.start, chunk_rows=self.chunk_rows))
+            ]
+            first_chunk = len(chunks)
             summed = len(cuts) > 1 and rank > 0
             chunks += [(start, stop, *meaning, len(sums) if summed else into_sink) for start, stop in cuts]
             if summed:
                 left = rank_class(rank)
-                sums.append((part_rows, len(cuts), *meaning[:2], rows.start, own_rows, left, into_sink))
+                sums.append((part_rows, len(cuts), *meaning[:2], first_chunk, 0, left, into_sink))
                 part_rows += len(cuts) * left
         filler = slice(segments.num_adapter_rows, segments.num_rows)
         nothing = (0, 0, 0, 0, 0, _ADD)
@@ -257,7 +278,7 @@ class LaunchTables:
         )
         return _Blocks(
             tiles=_table(tiles, capacity=most_tiles),
-            chunks=_table(chunks, capacity=most_chunks),
+            chunks=_table(chunks, capacity=most_chunks + self._most_samples),
             sums=_table(sums, capacity=self.num_slots),
             slots=_table(owning, capacity=max(self.num_slots, 1)),
             owners=_owners(owning, num_rows=self.num_rows),

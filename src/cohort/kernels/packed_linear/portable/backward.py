@@ -80,7 +80,7 @@ def output_side_kernel(
         # dS was just made from the first rows on: the last ones are still in the cache
         chunk = tl.load(table) - 1 - chunk
     row_start, row_stop, rank_row, rank, scale, _, _, partial = entry_fields(table, chunk)
-    own = own_part(sums, partial, row_start)
+    own = own_part(sums, partial, chunk)
     block = tl.program_id(1)
     ds_partials += block.to(tl.int64) * stride_ds
     b, stride_br, sink, stride_sink, start, width = b0, stride_b0, sink0, stride_g0, start0, width0
@@ -116,7 +116,7 @@ def output_side_kernel(
 @triton.jit
 def _input_side_part(
     acc, dx, x_tile, ds, a_tile, offsets, ok, keys, cols, module_key, threshold, factor,
-    DROPOUT: tl.constexpr, WITH_DX: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, WITH_DX: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     ds_tile = tl.load(ds + offsets, mask=ok, other=0.0)
     if DROPOUT:
@@ -126,6 +126,9 @@ def _input_side_part(
     if WITH_DX:
         if DROPOUT:
             dx += tl.where(keep, tl.dot(ds_tile, a_tile, input_precision=PRECISION) * factor, 0.0)
+        elif EXACT:
+            # as with dropout, whose factor is 1 for a slot that drops nothing: a neighbour's dropout changes no bit
+            dx += tl.dot(ds_tile, a_tile, input_precision=PRECISION) * factor
         else:
             dx = tl.dot(ds_tile, a_tile, dx, input_precision=PRECISION)
     return acc, dx
@@ -144,7 +147,7 @@ def _input_side_rows(
     rank, threshold, factor, partial, cols, col_ok, width, stride_xt, stride_dxt, stride_part, stride_row,
     stride_a0, stride_a1, stride_a2, stride_g0, stride_g1, stride_g2, part_width,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, EVEN: tl.constexpr, ADD: tl.constexpr,
-    WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     ranks = tl.arange(0, BR)
     rank_ok = ranks < rank
@@ -169,15 +172,15 @@ def _input_side_rows(
         ok = row_ok[:, None] & (ranks < kept_columns(rank))[None, :]
         dx_tile = tl.zeros((BM, BK), dtype=tl.float32)
         acc0, dx_tile = _input_side_part(acc0, dx_tile, x_tile, ds, a0_tile, offsets, ok, keys, cols, key0, threshold,
-                                         factor, DROPOUT, WITH_DX, PRECISION)  # fmt: skip
+                                         factor, DROPOUT, WITH_DX, EXACT, PRECISION)  # fmt: skip
         if PARTS > 1:
             acc1, dx_tile = _input_side_part(acc1, dx_tile, x_tile, ds + stride_part, a1_tile, offsets, ok, keys,
                                              cols, key1,
-                                             threshold, factor, DROPOUT, WITH_DX, PRECISION)  # fmt: skip
+                                             threshold, factor, DROPOUT, WITH_DX, EXACT, PRECISION)  # fmt: skip
         if PARTS > 2:
             acc2, dx_tile = _input_side_part(acc2, dx_tile, x_tile, ds + 2 * stride_part, a2_tile, offsets, ok, keys,
                                              cols,
-                                             key2, threshold, factor, DROPOUT, WITH_DX, PRECISION)  # fmt: skip
+                                             key2, threshold, factor, DROPOUT, WITH_DX, EXACT, PRECISION)  # fmt: skip
         if WITH_DX:
             dx_pointers = dx + rows.to(tl.int64)[:, None] * stride_dxt + cols[None, :]
             dx_ok = row_ok[:, None] & col_ok[None, :]
@@ -200,7 +203,7 @@ def input_side_kernel(
     width, stride_xt, stride_dxt, stride_part, stride_row, stride_a0, stride_a1, stride_a2,
     stride_g0, stride_g1, stride_g2, part_width,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, MAX_R: tl.constexpr, EVEN: tl.constexpr, ADD: tl.constexpr,
-    WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, column tiles). ``dA_p += dS_p^T drop_p(X)`` and ``dX (+)= sum_p drop_p(dS_p A_p)``.
 
@@ -210,7 +213,7 @@ def input_side_kernel(
     if chunk >= tl.load(table):
         return
     row_start, row_stop, rank_row, rank, _, threshold, factor, partial = entry_fields(table, chunk)
-    own = own_part(sums, partial, row_start)
+    own = own_part(sums, partial, chunk)
     cols = tl.program_id(1) * BK + tl.arange(0, BK)
     col_ok = cols < width
     for SHIFT in tl.static_range(4):
@@ -220,7 +223,8 @@ def input_side_kernel(
                     x, ds, a0, a1, a2, dx, sink0, sink1, sink2, parts, own, row_keys, key0, key1, key2, row_start,
                     row_stop, rank_row, rank, threshold, factor, partial, cols, col_ok, width, stride_xt, stride_dxt,
                     stride_part, stride_row, stride_a0, stride_a1, stride_a2, stride_g0, stride_g1, stride_g2,
-                    part_width, PARTS, BM, BK, 16 << SHIFT, EVEN, ADD, WITH_DX, DROPOUT, PRECISION,
+                    part_width, PARTS, BM, BK, 16 << SHIFT, EVEN, ADD, WITH_DX, DROPOUT, EXACT,
+                    PRECISION,
                 )  # fmt: skip
     if chunks_done(sums, counters, partial, tl.program_id(1), tl.num_programs(1)):
         sum_parts(sums, partial, sink0, parts, cols, col_ok, width * 0, stride_g0, part_width)

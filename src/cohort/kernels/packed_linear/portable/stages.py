@@ -40,12 +40,12 @@ def chunks_done(sums, counters, partial, program, num_programs):
 
 
 @triton.jit
-def own_part(sums, partial, row_start):
-    """Return the first rank row that the chunk beginning at ``row_start`` leaves to slot sum ``partial``; 0 for -1."""
+def own_part(sums, partial, chunk):
+    """Return the first rank row that entry ``chunk`` leaves to slot sum ``partial``; 0 for -1."""
     own = partial * 0
     if partial >= 0:
         entry = sums + (partial + 1) * _ENTRY_WIDTH
-        own = tl.load(entry) + (row_start - tl.load(entry + 4)) // tl.load(entry + 5) * tl.load(entry + 6)
+        own = tl.load(entry) + (chunk - tl.load(entry + 4)) * tl.load(entry + 6)
     return own
 
 

@@ -1,0 +1,63 @@
+"""The public op: a frozen product whose rows keep their bits in any stream.
+
+A BLAS picks its algorithm by the number of rows, and with it whether sums over K are cut into shares: the same row then
+rounds otherwise among more rows. Here each entry is one sum over K from the first column to the last, at every size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cohort.core.errors import ShapeError
+from cohort.kernels.backend import Backend, choose_backend, describe_backend, implementation
+
+__all__ = ["describe_exact", "exact_product", "has_exact_product"]
+
+
+def exact_product(
+    x_MI: Tensor,
+    weight_NK: Tensor,
+    *,
+    bias_N: Tensor | None = None,
+    forward: bool,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Return ``x W^T (+ bias)`` [M, N] (``forward``), or ``x W`` [M, K]; outside autograd.
+
+    A row's bits depend on that row and on W alone, on one model of GPU with one version of Triton. They differ between
+    models of GPU, and from those of a CPU.
+
+    Args:
+        x_MI: Rows, as wide as K (``forward``) or N.
+        weight_NK: The weight, of x's dtype.
+        bias_N: Added in float32, before the sum is rounded; forward alone.
+        backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
+
+    Raises:
+        ShapeError: x is not as wide as the weight, or there is a bias without ``forward``.
+    """
+    if x_MI.ndim != 2 or x_MI.shape[1] != weight_NK.shape[1 if forward else 0]:
+        raise ShapeError(f"x {tuple(x_MI.shape)} does not fit a weight {tuple(weight_NK.shape)}, forward={forward}")
+    if bias_N is not None and not forward:
+        raise ShapeError("a bias belongs to the forward product; give none with forward=False")
+    chosen = choose_backend(x_MI, backend=backend)
+    result: Tensor = implementation("exact_product", chosen).product(x_MI, weight_NK, bias_N, forward=forward)
+    return result
+
+
+def has_exact_product(device: torch.device | str) -> bool:
+    """Return whether ``device`` has such a product: a CPU, or a GPU with Triton."""
+    device = torch.device(device)
+    return device.type == "cpu" or describe_backend(device).backend is Backend.TRITON
+
+
+def describe_exact(device: torch.device | str) -> str:
+    """Return which product exact numerics use on ``device``, in words."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return "always: a CPU has no other way"
+    if not has_exact_product(device):
+        return f"not here: {describe_backend(device).reason}"
+    text: str = implementation("exact_product", Backend.TRITON).describe(device)
+    return text

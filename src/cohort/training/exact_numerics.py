@@ -1,0 +1,45 @@
+"""Makes a model and its bank compute a trial with the same bits whatever is packed beside it."""
+
+from __future__ import annotations
+
+from cohort.adapters.bank import AdapterBank
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import InputError, Problem
+from cohort.kernels.backend import Backend, choose_backend, describe_backend
+from cohort.models.decoder import Decoder
+
+__all__ = ["check_exact", "make_exact"]
+
+
+def make_exact(decoder: Decoder, bank: AdapterBank) -> None:
+    """Take exact products and exact launches where the grouped kernels run; a CPU is exact as it is.
+
+    Raises:
+        InputError: a GPU without Triton's kernels, or a model without an exact form.
+    """
+    if choose_backend(bank.compute_RD) is not Backend.TRITON:
+        if bank.compute_RD.is_cuda:
+            raise InputError(
+                Problem(
+                    where="numerics: exact",
+                    found=f"a GPU without Triton's kernels ({describe_backend(bank.compute_RD.device).reason})",
+                    allowed="a CPU, or a GPU with Triton",
+                    hint="Set numerics: fast, or install Triton.",
+                )
+            )
+        return
+    decoder.use_exact_products()
+    bank.is_exact = True
+
+
+def check_exact(spec: AdapterSpec, bank: AdapterBank) -> None:
+    """Raise InputError for an adapter that has no exact form where the grouped kernels run."""
+    if bank.is_exact and spec.use_dora:
+        raise InputError(
+            Problem(
+                where="numerics: exact",
+                found="a trial with use_dora, whose magnitudes are multiplied by pass on a GPU",
+                allowed="adapters without DoRA",
+                hint="Set numerics: fast, or use_dora: false.",
+            )
+        )
