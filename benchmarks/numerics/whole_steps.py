@@ -16,7 +16,9 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, triton_interprets, use_backend
+from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
+from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec
 
@@ -42,8 +44,20 @@ def step_rows(place: Place, *, numerics: Sequence[Numerics]) -> Iterator[Row]:
     forced = use_backend(Backend.TRITON) if triton_interprets() else nullcontext()
     for kind in numerics:
         decoder = random_decoder(config, device=place.device, dtype=place.dtype)
+        if place.device == "cuda":
+            _compile(decoder, kind)
         with forced:
             yield from _packs_of_one(place, decoder, rows, kind=kind, steps=steps)
+
+
+def _compile(decoder: Decoder, kind: Numerics) -> None:
+    """Compile what the packs launch, all at once."""
+    kinds = [AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout) for dropout in (0.0, 0.1) for r in (16, 64, 200)]
+    with KernelCompiler() as compiler:
+        compile_ahead(
+            decoder, compiler=compiler, target_linears=decoder.linears, adapters=kinds, usual=200,
+            pass_tokens=(600, 3000), numerics=kind,
+        )  # fmt: skip
 
 
 def _packs_of_one(place: Place, decoder: Decoder, rows: TokenisedRows, *, kind: Numerics, steps: int) -> Iterator[Row]:

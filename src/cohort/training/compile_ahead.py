@@ -9,6 +9,7 @@ import torch
 
 from cohort.adapters.bank import AdapterState, aligned_rank
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
@@ -41,6 +42,7 @@ def compile_ahead(
     adapters: Sequence[AdapterSpec],
     usual: int,
     pass_tokens: Sequence[int],
+    numerics: Numerics = Numerics.FAST,
 ) -> int:
     """Compile the kernels of training, evaluation and recorded passes; return how many were compiled.
 
@@ -49,12 +51,13 @@ def compile_ahead(
         adapters: One of each kind.
         usual: Tokens of a usual row.
         pass_tokens: Sizes of passes, which choose the tiles of products.
+        numerics: Those of the passes; exact ones make the decoder's products exact for good.
     """
     # the widest adapter of a pack decides what is launched: each alone, and all of them together
     packs = [[spec] for spec in adapters] + ([list(adapters)] if len(adapters) > 1 else [])
     with contextlib.suppress(torch.OutOfMemoryError), _few_layers(decoder), compiler.collecting():
         for specs in packs:
-            _run(decoder, specs, target_linears=target_linears, usual=usual, pass_tokens=pass_tokens)
+            _run(decoder, specs, target_linears=target_linears, usual=usual, pass_tokens=pass_tokens, numerics=numerics)
     release_cached(decoder.device)
     return compiler.wait()
 
@@ -82,6 +85,7 @@ def _run(
     target_linears: Mapping[str, tuple[int, int]],
     usual: int,
     pass_tokens: Sequence[int],
+    numerics: Numerics,
 ) -> None:
     executor = Executor(
         decoder,
@@ -92,6 +96,7 @@ def _run(
             num_rank_rows=sum(aligned_rank(spec.r) for spec in specs),
             token_budget=1 << 40,
             evaluation_token_budget=1 << 40,
+            numerics=numerics,
         ),
         device=decoder.device,
         compute_dtype=decoder.dtype,

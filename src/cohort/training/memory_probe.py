@@ -16,6 +16,7 @@ from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.memory_records import GradientCheckpointing, PassPeak, PassSize
+from cohort.core.numerics import Numerics
 from cohort.data.packing import FILLER_ROWS, ROW_MULTIPLE
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.cross_entropy import logits_bytes
@@ -142,8 +143,9 @@ class MemoryProbe:
         memory_limit_bytes: int | None = None,
         gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.NEVER,
         objective: Objective = DEFAULT_OBJECTIVE,
+        numerics: Numerics = Numerics.FAST,
     ) -> None:
-        """Allocate the bank; ``gradient_checkpointing`` chooses the kind of pass that is measured."""
+        """Allocate the bank; ``gradient_checkpointing`` and ``numerics`` choose the kind of pass that is measured."""
         self._decoder = decoder
         self._executor = Executor(
             decoder,
@@ -155,6 +157,7 @@ class MemoryProbe:
                 token_budget=1 << 40,
                 evaluation_token_budget=1 << 40,
                 gradient_checkpointing=gradient_checkpointing,
+                numerics=numerics,
             ),
             device=decoder.device,
             compute_dtype=decoder.dtype,

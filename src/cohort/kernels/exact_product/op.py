@@ -31,7 +31,7 @@ def exact_product(
     Args:
         x_MI: Rows, as wide as K (``forward``) or N.
         weight_NK: The weight, of x's dtype.
-        bias_N: Added in float32, before the sum is rounded; forward alone.
+        bias_N: Added to the sum, by Hopper's product once that is rounded; forward alone.
         backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
 
     Raises:

@@ -58,23 +58,26 @@ def _product_kernel(
     rows = (first_m + program % in_group % size) * BM + tl.arange(0, BM)
     columns = program % in_group // size * BN + tl.arange(0, BN)
     inner = tl.arange(0, BK)
-    # rows and columns past the end read the last one and are not stored: no mask in the loop
+    # rows past the end read the last one and are not stored: no mask in the loop
     x_tile = x + tl.minimum(rows, M - 1).to(tl.int64)[:, None] * stride_xm + inner[None, :]
-    w_tile = w + tl.minimum(columns, N - 1).to(tl.int64)[None, :] * stride_wn + inner[:, None].to(tl.int64) * stride_wk
+    # columns are not clamped: of a transposed weight they lie side by side, and only so are loads wide
+    w_tile = w + columns.to(tl.int64)[None, :] * stride_wn + inner[:, None].to(tl.int64) * stride_wk
+    ok_n = columns < N
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, K, BK):
         if EVEN:
             a, b = tl.load(x_tile), tl.load(w_tile)
         else:
             left = inner < K - start
-            a, b = tl.load(x_tile, mask=left[None, :], other=0.0), tl.load(w_tile, mask=left[:, None], other=0.0)
+            a = tl.load(x_tile, mask=left[None, :], other=0.0)
+            b = tl.load(w_tile, mask=left[:, None] & ok_n[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         x_tile += BK
         w_tile += BK * stride_wk
-    ok = (rows < M)[:, None] & (columns < N)[None, :]
+    ok = (rows < M)[:, None] & ok_n[None, :]
     places = y + rows.to(tl.int64)[:, None] * stride_ym + columns[None, :]
     if BIAS:
-        acc += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
+        acc += tl.load(bias + columns, mask=ok_n, other=0.0).to(tl.float32)[None, :]
     if ADD:
         acc += tl.load(places, mask=ok, other=0.0).to(tl.float32)
     tl.store(places, acc.to(y.dtype.element_ty), mask=ok)
@@ -105,7 +108,7 @@ def portable_product(
             x_MK, weight_NK, y_MN, x_MK if bias_N is None else bias_N, num_rows, num_out, width, x_MK.stride(0),
             weight_NK.stride(0), weight_NK.stride(1), y_MN.stride(0),
             BM=tile.rows, BN=tile.columns, BK=inner, GROUP=GROUP, ADD=add, BIAS=bias_N is not None,
-            EVEN=width % inner == 0, PRECISION="ieee" if x_MK.element_size() == 4 else "tf32",
+            EVEN=width % inner == 0 and num_out % tile.columns == 0, PRECISION="ieee" if x_MK.element_size() == 4 else "tf32",
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
@@ -129,11 +132,11 @@ def product(x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, forward: 
     y_MO = x_MI.new_empty(x_MI.shape[0], num_out)
     if y_MO.numel() == 0:
         return y_MO
-    if takes_hopper(weight_NK) and bias_N is None:
+    if takes_hopper(weight_NK):
         x_MI = x_MI if is_descriptable(x_MI) else x_MI.contiguous()
         columns = tile_columns(x_MI.shape[0], num_out, programs=num_multiprocessors(x_MI.device))
         hopper_product(x_MI, weight_NK, y_MO, parts=(), s_PTC=None, rank_pass=None, forward=forward, columns=columns)
-        return y_MO
+        return y_MO if bias_N is None else y_MO.add_(bias_N)
     x_MI = x_MI if x_MI.stride(1) == 1 else x_MI.contiguous()
     tiles = _FLOAT32 if x_MI.element_size() == 4 else _TILES
     tile = _tile_for(tiles, num_rows=x_MI.shape[0], width=num_out, programs=num_multiprocessors(x_MI.device))
