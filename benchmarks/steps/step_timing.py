@@ -13,6 +13,7 @@ from benchmarks.llama_shapes import hf_config
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample, pack
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.packed_linear import SlotTable
@@ -86,7 +87,13 @@ def trial_specs(ranks: Sequence[int], *, batch_size: int, learning_rate: float =
 
 
 def build_executor(
-    decoder: Decoder, specs: Sequence[TrialSpec], rows: TokenisedRows, *, token_budget: int, graph_tokens: int = 0
+    decoder: Decoder,
+    specs: Sequence[TrialSpec],
+    rows: TokenisedRows,
+    *,
+    token_budget: int,
+    graph_tokens: int = 0,
+    numerics: Numerics = Numerics.FAST,
 ) -> Executor:
     """Return an executor in which all of ``specs`` are resident; it records passes of up to ``graph_tokens``."""
     executor = Executor(
@@ -99,6 +106,7 @@ def build_executor(
             token_budget=token_budget,
             evaluation_token_budget=token_budget,
             graph_tokens=graph_tokens,
+            numerics=numerics,
         ),
         device=decoder.device,
         compute_dtype=decoder.dtype,

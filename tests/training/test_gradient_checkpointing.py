@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -183,7 +184,7 @@ def test_grouped_kernels_write_fresh_gradients_once(tmp_path: Path) -> None:
     save_llama(tmp_path, num_layers=1)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
     rows = random_rows(8, seed=3, longest=9)
-    settings = {"num_slots": 2, "num_rank_rows": 32, "token_budget": 10, "evaluation_token_budget": 10}
+    settings: dict[str, Any] = {"num_slots": 2, "num_rank_rows": 32, "token_budget": 10, "evaluation_token_budget": 10}
     weights = []
     with use_backend(Backend.TRITON):
         for mode in (GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS):

@@ -85,7 +85,7 @@ def _run(
     target_linears: Mapping[str, tuple[int, int]],
     usual: int,
     pass_tokens: Sequence[int],
-    numerics: Numerics,
+    numerics: Numerics = Numerics.FAST,
 ) -> None:
     executor = Executor(
         decoder,

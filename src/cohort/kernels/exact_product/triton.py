@@ -108,7 +108,8 @@ def portable_product(
             x_MK, weight_NK, y_MN, x_MK if bias_N is None else bias_N, num_rows, num_out, width, x_MK.stride(0),
             weight_NK.stride(0), weight_NK.stride(1), y_MN.stride(0),
             BM=tile.rows, BN=tile.columns, BK=inner, GROUP=GROUP, ADD=add, BIAS=bias_N is not None,
-            EVEN=width % inner == 0 and num_out % tile.columns == 0, PRECISION="ieee" if x_MK.element_size() == 4 else "tf32",
+            EVEN=width % inner == 0 and num_out % tile.columns == 0,
+            PRECISION="ieee" if x_MK.element_size() == 4 else "tf32",
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 

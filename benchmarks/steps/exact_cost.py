@@ -1,0 +1,197 @@
+"""What exact numerics cost: a step against one in fast mode, in turns; and PEFT against itself at two padded lengths.
+
+``python -m benchmarks.steps.exact_cost [--layers 32] [--shape 8b] [--out RESULT.json]``; ``--shape tiny`` tries it out
+on any device. PEFT's part trains one adapter twice on the same rows, alone in its batch, padded to two lengths.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.llama_shapes import decoder_config, hf_config, random_decoder, rows_of_lengths
+from benchmarks.measure import RESULTS, interleaved, print_table, write_result
+from benchmarks.requirements import need_gpu
+from benchmarks.steps.step_timing import alternating_medians, build_executor, trial_specs
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
+from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.kernels.exact_product import exact_product
+from cohort.models.decoder import Decoder
+from cohort.training.compile_ahead import compile_ahead
+
+QUESTION = "How long is a step that gives a packed trial the bits it has alone, against one that need not?"
+# name: ranks, rows of each trial, tokens of a row, whether passes are recorded
+PACKS: dict[str, tuple[tuple[int, ...], int, int, bool]] = {
+    "8192": ((16,) * 8, 2, 512, False),
+    "8192_mixed": ((8, 16, 32, 64) * 4, 1, 512, False),
+    "1024": ((16,) * 4, 1, 255, True),
+    "1024_mixed": ((8, 16, 32, 64), 2, 127, True),
+    "4096": ((16,) * 8, 1, 511, True),
+    "256": ((16, 32), 1, 127, True),
+}
+TINY_PACKS = {"tiny": ((16, 8), 1, 20, False)}
+
+
+def switch(decoder: Decoder, *, exact: bool) -> None:
+    """Let one decoder serve executors of both kinds in turns."""
+    for product in decoder.products:
+        product.is_exact = exact  # type: ignore[attr-defined]
+    for layer in decoder.layers:
+        layer.mlp.is_composed = exact
+
+
+def step_rows(shape: str, *, layers: int | None, only: list[str]) -> Iterator[dict[str, Any]]:
+    """A step of each pack in both modes, and the least of both."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = decoder_config(shape, num_layers=layers)
+    decoder = random_decoder(config, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    packs = TINY_PACKS if shape == "tiny" else PACKS
+    for name, (ranks, batch, length, recorded) in packs.items():
+        if only and name not in only:
+            continue
+        rows = rows_of_lengths([(1, length - 1)] * 64, vocab_size=config.vocab_size)
+        steps: dict[str, Callable[[], object]] = {}
+        for kind in (Numerics.FAST, Numerics.EXACT):
+            switch(decoder, exact=kind is Numerics.EXACT)
+            if device == "cuda":
+                _compile(decoder, ranks, usual=length, tokens=len(ranks) * batch * length, kind=kind)
+            executor = build_executor(
+                decoder,
+                trial_specs(ranks, batch_size=batch),
+                rows,
+                token_budget=16384,
+                graph_tokens=8192 if recorded and device == "cuda" else 0,
+                numerics=kind,
+            )
+
+            def step(executor: Any = executor, exact: bool = kind is Numerics.EXACT) -> None:  # noqa: FBT001
+                switch(decoder, exact=exact)
+                executor.step()
+
+            steps[str(kind)] = step
+        # the first steps record graphs
+        times = alternating_medians(steps, repeats=9, warmups=4)
+        row: dict[str, Any] = {"section": "step", "pack": name, "tokens": len(ranks) * batch * length}
+        row |= {f"{kind}_ms": round(1e3 * seconds, 3) for kind, seconds in times.items()}
+        yield row | {"ratio": times["exact"] / times["fast"]}
+        del steps, step, executor
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _compile(decoder: Decoder, ranks: tuple[int, ...], *, usual: int, tokens: int, kind: Numerics) -> None:
+    kinds = [AdapterSpec(r=r, lora_alpha=1.0) for r in sorted(set(ranks))]
+    with KernelCompiler() as compiler:
+        compile_ahead(
+            decoder, compiler=compiler, target_linears=decoder.linears, adapters=kinds, usual=usual,
+            pass_tokens=(tokens,), numerics=kind,
+        )  # fmt: skip
+
+
+def product_rows(shape: str) -> Iterator[dict[str, Any]]:
+    """Each frozen product of a layer and of the head: the BLAS's against the exact one, as graphs in turns."""
+    config = decoder_config(shape, num_layers=1)
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes = {
+        "qkv": (hidden, config.query_width + 2 * config.kv_width),
+        "o": (config.query_width, hidden),
+        "gate+up": (hidden, 2 * inner),
+        "down": (inner, hidden),
+    }
+    for name, (num_in, num_out) in shapes.items():
+        weight = (torch.randn(num_out, num_in, device="cuda") * num_in**-0.5).bfloat16()
+        for rows in (256, 512, 1024, 2048, 8192):
+            for forward in (True, False):
+                x = torch.randn(rows, num_in if forward else num_out, device="cuda").bfloat16()
+                operand = weight.T if forward else weight
+                works: dict[str, Callable[[], object]] = {
+                    "blas": lambda x=x, operand=operand: torch.mm(x, operand),
+                    "exact": lambda x=x, w=weight, forward=forward: exact_product(x, w, forward=forward),
+                }
+                times = interleaved(works, baseline="blas", rounds=4, block_seconds=0.02)
+                row = {"section": "product", "linear": name, "tokens": rows, "forward": forward}
+                yield row | {"fast_ms": times["blas"][0], "exact_ms": times["exact"][0], "ratio": times["exact"][1]}
+
+
+def peft_rows(shape: str) -> Iterator[dict[str, Any]]:
+    """PEFT with transformers on the same rows, one a batch, padded to two lengths: losses and weights after steps."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    steps, tokens = 10, rows_of_lengths([(20, 130)] * 10, vocab_size=512)
+
+    def train(length: int) -> tuple[list[float], Tensor]:
+        torch.manual_seed(0)
+        dtype = "bfloat16" if device == "cuda" else "float32"
+        config = LlamaConfig(**hf_config(shape, num_layers=2), dtype=dtype)
+        config._attn_implementation = "sdpa"
+        model = LlamaForCausalLM(config).to(device, getattr(torch, dtype))
+        model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+        losses = []
+        for number in range(steps):
+            sample = torch.from_numpy(tokens.sample(number).tokens.astype("int64")).to(device)
+            ids = torch.nn.functional.pad(sample, (0, length - len(sample)))[None]
+            mask = (torch.arange(length, device=device) < len(sample)).long()[None]
+            loss = model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses.append(loss.item())
+        return losses, torch.cat([p.detach().flatten().float() for p in parameters])
+
+    (losses, weights), (again, same), (others, padded) = train(152), train(152), train(256)
+    pairs = enumerate(zip(losses, others, strict=True), 1)
+    yield {
+        "section": "peft",
+        "steps": steps,
+        "changed_again": float((same != weights).float().mean()) + float(again != losses),
+        "changed": float((padded != weights).float().mean()),
+        "first_other_loss": next((step for step, (one, other) in pairs if one != other), None),
+        "ratio": others[-1] / losses[-1],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS / "exact_cost.json")
+    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--layers", type=int, default=None, help="fewer layers than the shape has")
+    parser.add_argument("--packs", nargs="*", default=[])
+    parser.add_argument("--sections", nargs="*", default=["step", "product", "peft"])
+    options = parser.parse_args()
+    need_gpu(shape=options.shape)
+    found: list[dict[str, Any]] = []
+    sections: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+        "step": lambda: step_rows(options.shape, layers=options.layers, only=options.packs),
+        "product": lambda: product_rows(options.shape),
+        "peft": lambda: peft_rows("tiny" if options.shape == "tiny" else "1b"),
+    }
+    for name in options.sections:
+        try:
+            for row in sections[name]():
+                found.append(row)
+                write_result(options.out, question=QUESTION, headline=_headline(found, options.shape), rows=found)
+        except Exception as error:  # the other sections are worth having
+            found.append({"section": name, "error": f"{type(error).__name__}: {error}"[:600]})
+    write_result(options.out, question=QUESTION, headline=_headline(found, options.shape), rows=found)
+    columns = ("section", "pack", "linear", "forward", "tokens", "fast_ms", "exact_ms", "ratio", "changed", "error")
+    print_table(found, columns=columns)
+
+
+def _headline(rows: list[dict[str, Any]], shape: str) -> dict[str, float]:
+    found = {f"exact_cost_{shape}_{row['pack']}": row["ratio"] for row in rows if "pack" in row}
+    peft = [row["changed"] for row in rows if row["section"] == "peft" and "changed" in row]
+    return found | ({"peft_changed_by_padding": peft[0]} if peft else {})
+
+
+if __name__ == "__main__":
+    main()
