@@ -64,6 +64,7 @@ class Case:
     def run(self, tiles: TileChoice = SMALL, tables: LaunchTables | None = None) -> dict[str, Tensor]:
         frozen = FrozenLinear(self.weight, self.bias)
         tables = tables or self.tables(tiles)
+        frozen.is_exact = tables.exact
         for part in self.parts:
             sink_of(part.grad_a_RK).zero_()
             sink_of(part.grad_b_RN).zero_()

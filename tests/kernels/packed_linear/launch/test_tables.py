@@ -51,6 +51,32 @@ def test_what_chunks_leave_takes_their_own_padded_rank(triton_device: str) -> No
     assert tables.passes[0].num_part_rows == 5 * 32 + 3 * 64 + 3 * 16
 
 
+def test_exact_chunks_are_cut_from_samples_and_name_the_first_of_their_slot() -> None:
+    case = make_case("cpu", lengths=[70, 40, 5], ranks=[17, 60, 5], extra=13)
+    case.segments = SegmentTable.from_samples(
+        [20, 50, 40, 2, 3, 13], slots=[0, 0, 1, 2, 2, -1], num_slots=3, num_rows=128
+    )
+    (rank_pass,) = case.tables(exact=True, fresh_slots=[1]).passes
+    chunks, sums = rank_pass.chunks.numpy(), rank_pass.sums.numpy()
+    # rows are cut in steps of 16 where a sample has more than 32: those of 50 and of 40
+    starts = [[0, 20], [20, 36], [36, 52], [52, 68], [68, 70], [70, 86], [86, 102], [102, 110], [110, 112], [112, 115]]
+    assert chunks[1 : 1 + len(starts), :2].tolist() == starts
+    assert sums[1:4, [1, 4, 7]].tolist() == [[5, 0, -1], [3, 5, -2], [2, 8, -1]]
+
+
+def test_fixed_exact_tables_have_room_for_samples() -> None:
+    case = make_case("cpu", lengths=[70, 0], ranks=[64, 64], extra=130)
+    tables = case.tables(fixed_launch=True, exact=True, most_samples=10)
+    (rank_pass,) = tables.passes
+    for lengths in ([20] * 10, [191, *[1] * 9], [200]):
+        case.segments = SegmentTable.from_samples(lengths, slots=[0] * len(lengths), num_slots=2, num_rows=200)
+        (needed,) = case.tables(exact=True).passes
+        assert needed.num_chunks <= rank_pass.num_chunks, lengths
+        assert needed.num_sums <= rank_pass.num_sums, lengths
+        assert needed.num_part_rows <= rank_pass.num_part_rows, lengths
+        tables.update(case.segments, case.slots)
+
+
 def test_fixed_tables_have_room_for_any_layout() -> None:
     case = make_case("cpu", lengths=[70, 0, 0], ranks=[64, 64, 64], extra=130)
     tables = case.tables(fixed_launch=True)
