@@ -40,10 +40,7 @@ TINY_PACKS = {"tiny": ((16, 8), 1, 20, False)}
 
 def switch(decoder: Decoder, *, exact: bool) -> None:
     """Let one decoder serve executors of both kinds in turns."""
-    for product in decoder.products:
-        product.is_exact = exact  # type: ignore[attr-defined]
-    for layer in decoder.layers:
-        layer.mlp.is_composed = exact
+    decoder.use_exact_products(exact=exact)
 
 
 def step_rows(shape: str, *, layers: int | None, only: list[str]) -> Iterator[dict[str, Any]]:

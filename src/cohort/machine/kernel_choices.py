@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from cohort.kernels.backend import Backend, describe_backend, implementation
+from cohort.kernels.exact_product import describe_exact
 from cohort.kernels.packed_linear.choice.tiles import describe_augmented, describe_tiles, measured_tiles
 from cohort.models.config import AttentionRule, DecoderConfig
 
@@ -87,6 +88,7 @@ def describe_kernels(device: torch.device) -> dict[str, str]:
         "tile table": tile_source(device),
         "augmented products": augmented_products(device),
         "products with the term inside": inside_products(device),
+        "exact numerics": describe_exact(device),
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.numerics import Numerics
 from cohort.core.place import Place
 from cohort.core.units import counted
 from cohort.models.weight_formats import PLAIN
@@ -33,6 +34,7 @@ class Machine:
         memory_bytes: Free memory of the device now; of several GPUs, of the one with the least.
         num_gpus: GPUs to train on, the first ones that torch sees; 0 on a CPU.
         quantization: Format of the frozen linears' weights; none: in ``dtype``.
+        numerics: Whether a trial's bits may follow from its pack; of a CPU they never do.
     """
 
     device: torch.device
@@ -42,11 +44,15 @@ class Machine:
     memory_bytes: int
     num_gpus: int = 0
     quantization: str = PLAIN.name
+    numerics: Numerics = Numerics.FAST
 
     @property
     def precision(self) -> str:
         """What the base model computes in and is kept in, in words; costs are measured for each."""
-        return self.dtype if self.quantization == PLAIN.name else f"{self.dtype}, {self.quantization} weights"
+        weights = "" if self.quantization == PLAIN.name else f", {self.quantization} weights"
+        # a CPU has one way to compute, so what was measured there holds for both
+        is_exact = self.numerics is Numerics.EXACT and self.device.type != "cpu"
+        return f"{self.dtype}{weights}{', exact numerics' if is_exact else ''}"
 
 
 def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:

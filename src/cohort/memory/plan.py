@@ -182,6 +182,7 @@ def plan_memory(
             known=read_passes(key),
             gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
             objective=specs[0].objective,
+            numerics=machine.numerics,
             clock=clock.monotonic,
         )
         if profile is not None and profile.num_passes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak, PassSize
+from cohort.core.numerics import Numerics
 from cohort.machine.measurements import KnownPasses
 from cohort.models.decoder import Decoder
 from cohort.scheduling.pass_memory import PassModel, fit_passes, largest_that_fits
@@ -117,6 +118,7 @@ def profile_memory(
     known: KnownPasses | None = None,
     gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO,
     objective: Objective = DEFAULT_OBJECTIVE,
+    numerics: Numerics = Numerics.FAST,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryProfile | None:
     """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
@@ -151,6 +153,7 @@ def profile_memory(
             memory_limit_bytes=memory_limit_bytes,
             gradient_checkpointing=mode,
             objective=objective,
+            numerics=numerics,
         )
 
     swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)

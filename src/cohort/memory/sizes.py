@@ -278,6 +278,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
             graph_tokens=graph_tokens,
             gradient_checkpointing=mode,
             keep_tokens=passes.keep_tokens,
+            numerics=inputs.machine.numerics,
         ),
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=tokens, num_ranks=inputs.num_ranks),
         device_state_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,

@@ -112,31 +112,34 @@ class Decoder:
         found = [linear.frozen for layer in self.layers for linear in layer.linears]
         return (*found, *(() if self._head is None else (self._head,)))
 
-    def use_exact_products(self) -> None:
-        """Give each row the same bits in any stream from now on, on a GPU, too.
+    def use_exact_products(self, *, exact: bool = True) -> None:
+        """Give each row the same bits in any stream from now on, on a GPU, too; or, without ``exact``, no longer.
 
         Raises:
             InputError: a format of weights, or a rule of attention, has no such form.
         """
-        products = [product for product in self.products if can_be_exact(product)]
-        if len(products) < len(self.products):
-            other = next(product for product in self.products if not can_be_exact(product))
-            raise _not_exact(
-                found=f"frozen products of {type(other).__name__}",
-                allowed="weights in 16 or 32 bits, int8 or nf4",
-            )
-        if self._is_divided:
-            raise _not_exact(found="a model that is divided among several GPUs", allowed="a whole model on each GPU")
-        if self.config.pads_attention:
-            raise _not_exact(
-                found=f"attention of {self.config.family} that is computed in padded batches on a GPU",
-                allowed="attention without soft-capped scores",
-            )
-        for product in products:
-            product.is_exact = True
+        if exact:
+            self._require_exact_forms()
         for layer in self.layers:
-            # the fused block is chosen by the ranks of a pack
-            layer.mlp.is_composed = True
+            frozen = layer.mlp.gate_up.frozen
+            if exact or (can_be_exact(frozen) and frozen.is_exact):
+                # the fused block is chosen by the ranks of a pack
+                layer.mlp.is_composed = exact
+        for product in self.products:
+            if can_be_exact(product):
+                product.is_exact = exact
+
+    def _require_exact_forms(self) -> None:
+        other = next((product for product in self.products if not can_be_exact(product)), None)
+        if other is not None:
+            weights = "weights in 16 or 32 bits, int8 or nf4"
+            raise _not_exact(found=f"frozen products of {type(other).__name__}", allowed=weights)
+        if self._is_divided:
+            whole = "strategy: replicas | adapter_parallel"
+            raise _not_exact(found="a model whose layers are divided among several GPUs", allowed=whole)
+        if self.config.pads_attention:
+            what = f"attention of {self.config.family} that is computed in padded batches on a GPU"
+            raise _not_exact(found=what, allowed="attention without soft-capped scores")
 
     def weight_of(self, name: str) -> Tensor:
         """Return the base weight [N, K] of one linear, given by its full path, as a tensor of its own.

@@ -13,6 +13,7 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
+from cohort.core.numerics import Numerics
 from cohort.core.setting_fields import setting_fields
 from cohort.data.chat import use_chat_template
 from cohort.data.loading import LoadedDataset, load_dataset
@@ -31,6 +32,7 @@ from cohort.models.weights import check_checkpoint, format_problem, load_tokeniz
 from cohort.prepare.adapter_specs import module_filter, variant_problems
 from cohort.prepare.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems
+from cohort.prepare.numerics import numerics_problems
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
@@ -147,6 +149,8 @@ def read_inputs(
         problems += _misfits(task, model[1], tokenised[1])
         problems += reference_problems(task, model[1], model_directory=model[0])
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
+    if machine is not None:
+        problems += numerics_problems(task, machine, config=None if model is None else model[1])
     if machine is not None and model is not None:
         rows = tokenised[1].train if tokenised is not None and num_trials else None
         problems += _limit_problems(task, machine, config=model[1], target_modules=target_modules, rows=rows)
@@ -201,7 +205,7 @@ def machine_of(task: TaskFile, *, num_gpus: int | str | None = None) -> Machine:
     problem = format_problem(task.quantization, device=machine.device, where=task.where("quantization"))
     if problem is not None:
         raise InputError(problem)
-    return replace(machine, quantization=task.quantization)
+    return replace(machine, quantization=task.quantization, numerics=Numerics(task.numerics))
 
 
 def _is_local(task: TaskFile) -> bool:

@@ -36,10 +36,11 @@ class KernelWarmUp:
     ) -> None:
         """Look whether the kernels were compiled before; start workers if not."""
         self._layout, self._usual = layout, max(2, round(float(rows.lengths.mean())))
+        self._numerics = machine.numerics
         self._adapters = kinds_of_adapters(spec.adapter for spec in specs)
         self._marker = None
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
-            facts = (config, machine.dtype, machine.quantization, tuple(sorted(layout.linears)), self._adapters)
+            facts = (config, machine.dtype, machine.precision, tuple(sorted(layout.linears)), self._adapters)
             self._marker = cache_marker(*facts, PASS_TOKENS)
         self._compiler = None if self._marker is None or self._marker.exists() else KernelCompiler()
 
@@ -60,6 +61,7 @@ class KernelWarmUp:
                     adapters=self._adapters,
                     usual=self._usual,
                     pass_tokens=PASS_TOKENS,
+                    numerics=self._numerics,
                 )
             except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself
                 say(f"kernels will be compiled as they are needed ({type(error).__name__}: {error})")

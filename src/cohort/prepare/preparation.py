@@ -27,6 +27,7 @@ from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
+from cohort.prepare.numerics import numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.placed_model import PlacedModel, place_model
 from cohort.prepare.proposals import TrialProposals
@@ -78,6 +79,16 @@ class LoadedBackbone:
                     found=f"{machine.quantization}, but the other tasks of this session have {kept}",
                     allowed="one format for all: they share the base model",
                     hint=f"Write quantization: {kept}, or tune it in a session of its own.",
+                )
+            )
+        numerics = self.memory.machine.numerics
+        if numerics != machine.numerics and machine.device.type != "cpu":
+            raise InputError(
+                Problem(
+                    where=task.where("numerics"),
+                    found=f"{machine.numerics}, but the other tasks of this session have {numerics}",
+                    allowed="the same for all: they share the base model and its passes",
+                    hint=f"Write numerics: {numerics}, or tune it in a session of its own.",
                 )
             )
         device, own = self.memory.machine.device.type, machine.device.type
@@ -244,7 +255,7 @@ def prepare(
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
-    notes = (evaluation, placed.note, memory.note(), recomputed_note(sizes, data.train.lengths))
+    notes = (evaluation, placed.note, memory.note(), recomputed_note(sizes, data.train.lengths), numerics_note(machine))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),

@@ -111,6 +111,7 @@ class Task:
         priority: int = 0,
         num_gpus: int | Literal["auto"] = "auto",
         strategy: str | None = None,
+        numerics: str = "fast",
         report_to: str | Sequence[str] | None = None,
     ) -> None:
         """Check the task.
@@ -127,6 +128,7 @@ class Task:
                 ``task`` if rows were given.
             quantization: How the frozen linears are kept: "none", or a format such as "fp8".
             strategy: ``auto``, ``replicas``, ``adapter_parallel``, ``tensor`` or ``pipeline``, as in the task file.
+            numerics: ``"exact"``: on a GPU, too, a packed trial has the bits it would have alone.
             objective: ``"dpo"``, or its section: ``{"type": "dpo", "beta": 0.1}``.
             lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
                 task file, sections as mappings. A metric may be a function of a prediction and its row, which a module
@@ -148,6 +150,7 @@ class Task:
             "model_name_or_path": plain_value(model),
             "dataset": section,
             "quantization": plain_value(quantization),
+            "numerics": plain_value(numerics),
             "objective": plain_value(objective),
             "priority": plain_value(priority),
             "num_gpus": plain_value(num_gpus),

@@ -167,6 +167,11 @@ class TaskFile(Section):
         allowed="auto | replicas | adapter_parallel | tensor | pipeline",
         description="on several GPUs: each holds the whole base model, or all hold parts of it; auto: what fits",
     )
+    numerics: Literal["fast", "exact"] = setting(
+        "fast",
+        allowed="fast | exact",
+        description="on a GPU: exact gives a packed trial the very bits it has alone, at some cost; a CPU always does",
+    )
     report_to: Annotated[
         tuple[str, ...],
         BeforeValidator(_report_to),

@@ -51,7 +51,7 @@ def compile_ahead(
         adapters: One of each kind.
         usual: Tokens of a usual row.
         pass_tokens: Sizes of passes, which choose the tiles of products.
-        numerics: Those of the passes; exact ones make the decoder's products exact for good.
+        numerics: Those of the passes.
     """
     # the widest adapter of a pack decides what is launched: each alone, and all of them together
     packs = [[spec] for spec in adapters] + ([list(adapters)] if len(adapters) > 1 else [])

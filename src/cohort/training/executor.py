@@ -27,7 +27,7 @@ from cohort.training.batch_values import with_measured_values
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
-from cohort.training.exact_numerics import check_exact, make_exact
+from cohort.training.exact_numerics import check_exact, set_numerics
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.group_terms import group_slots
 from cohort.training.micro_batches import MicroBatches, sample_too_large
@@ -58,8 +58,8 @@ class ExecutorSettings:
         gradient_checkpointing: When a training pass recomputes its layers instead of keeping their activations.
         keep_tokens: Under ``auto``, training passes of more tokens are recomputed from the start; None for none while
             memory lasts.
-        numerics: On a GPU, whether a trial's bits may follow from its pack; it decides the bits of the frozen model's
-            products, so an executor with exact ones makes those of its decoder exact for good.
+        numerics: On a GPU, whether a trial's bits may follow from its pack. The products of a decoder are those of the
+            executor that was built for it last.
     """
 
     num_slots: int
@@ -128,8 +128,7 @@ class Executor:
             compute_dtype=compute_dtype,
             moments=optimizer.moments,
         )
-        if settings.numerics is Numerics.EXACT:
-            make_exact(decoder, self.bank)
+        set_numerics(settings.numerics, decoder=decoder, bank=self.bank)
         self._residents: dict[int, Resident] = {}
         self._fresh_weights = _fresh_weights(self.bank, decoder)
         self.captured = _captured_passes(decoder, self.bank, most_rows=settings.graph_tokens)

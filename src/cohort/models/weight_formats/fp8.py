@@ -175,4 +175,5 @@ FORMAT = WeightFormat(
     quantisation=_QUANTISATION,
     device_problem=fp8_problem,
     copy_bytes=_copy_bytes,
+    has_exact_products=False,
 )

@@ -1,0 +1,142 @@
+"""Exact numerics: what is switched and refused; on a GPU, random packs against the trial alone, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import InputError
+from cohort.core.numerics import Numerics
+from cohort.kernels.backend import Backend, use_backend
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.trial import TrialSpec
+from tests.training.small_models import random_rows, save_llama, save_qwen2
+
+ROWS = random_rows(40, seed=3)
+STEPS = 50
+
+
+def trial(trial_id: int, *, r: int, batch_size: int, dropout: float = 0.0, use_dora: bool = False) -> TrialSpec:
+    return TrialSpec(
+        trial_id=trial_id,
+        seed=100 + trial_id,
+        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout, use_dora=use_dora),
+        learning_rate=3e-3,
+        batch_size=batch_size,
+        num_steps=1000,
+    )
+
+
+def executor_of(
+    decoder: Decoder,
+    specs: Sequence[TrialSpec],
+    *,
+    token_budget: int = 8192,
+    graph_tokens: int = 0,
+    numerics: Numerics = Numerics.EXACT,
+) -> Executor:
+    return Executor(
+        decoder,
+        target_linears=decoder.linears,
+        train_rows=ROWS,
+        settings=ExecutorSettings(
+            num_slots=len(specs),
+            num_rank_rows=sum(aligned_rank(spec.adapter.num_rows) for spec in specs),
+            token_budget=token_budget,
+            evaluation_token_budget=token_budget,
+            graph_tokens=graph_tokens,
+            numerics=numerics,
+        ),
+        device=decoder.device,
+        compute_dtype=decoder.dtype,
+    )
+
+
+def test_an_executor_switches_the_products_of_its_decoder(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    save_llama(tmp_path, num_layers=1)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    specs = [trial(0, r=4, batch_size=1)]
+    # a CPU is exact as it is
+    assert not executor_of(decoder, specs).bank.is_exact
+    with use_backend(Backend.TRITON):
+        executor = executor_of(decoder, specs)
+        assert executor.bank.is_exact
+        products: list[Any] = list(decoder.products)
+        assert len(products) == 5
+        assert all(product.is_exact and not product.can_accumulate for product in products)
+        assert all(layer.mlp.is_composed for layer in decoder.layers)
+        with pytest.raises(InputError, match=r"numerics: exact: found a trial with use_dora.*Set numerics: fast"):
+            executor.load(trial(1, r=4, batch_size=1, use_dora=True))
+        assert not executor_of(decoder, specs, numerics=Numerics.FAST).bank.is_exact
+        assert not any(product.is_exact for product in products)
+        assert not any(layer.mlp.is_composed for layer in decoder.layers)
+
+
+def train(decoder: Decoder, specs: Sequence[TrialSpec], *, draw: random.Random, parks: bool, **sizes: Any) -> Any:
+    """Return losses, evaluations and weights of trial 0; with ``parks`` it leaves and returns, and neighbours go."""
+    executor = executor_of(decoder, specs, **sizes)
+    for spec in specs:
+        executor.load(spec)
+    losses: list[float] = []
+    for step in range(STEPS):
+        losses += [done.loss for done in executor.step() if done.trial_id == 0]
+        if step % 20 == 19:
+            losses.append(executor.evaluate(executor.resident, rows=ROWS, row_ids=range(7))[0].loss)
+        if parks and step % 7 == 6:
+            by_id = {spec.trial_id: spec for spec in specs}
+            gone = draw.choice([t for t in executor.resident if t != 0] or [0])
+            states = {t: executor.unload(t) for t in {0, gone}}
+            order = sorted(states, reverse=bool(draw.randrange(2)))
+            for trial_id in order:
+                executor.load(by_id[trial_id], states[trial_id])
+    weights: Tensor = executor.weights(0)
+    return losses, weights
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("save", [save_llama, save_qwen2])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_packed_trial_is_the_trial_alone(tmp_path: Path, save: Any, dropout: float) -> None:
+    save(tmp_path, num_layers=2)
+    decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda")
+    draw = random.Random(5)
+    own = trial(0, r=16, batch_size=3, dropout=dropout)
+    losses, weights = train(decoder, [own], draw=draw, parks=False)
+    for count in (1, 3, 9, 31):
+        others = [
+            trial(
+                1 + index,
+                r=draw.choice([8, 12, 16, 32, 64, 128, 256]),
+                batch_size=draw.randint(1, 6),
+                dropout=draw.choice([0.0, 0.0, 0.2]),
+            )
+            for index in range(count)
+        ]
+        specs = [*others[: count // 2], own, *others[count // 2 :]]
+        sizes = {"token_budget": draw.choice([40, 150, 8192]), "graph_tokens": draw.choice([0, 8192])}
+        found, packed = train(decoder, specs, draw=draw, parks=bool(count % 2), **sizes)
+        assert found == losses, (count, sizes)
+        assert torch.equal(packed, weights), (count, sizes)
+
+
+@pytest.mark.gpu
+def test_recorded_passes_have_the_same_bits(tmp_path: Path) -> None:
+    save_llama(tmp_path, num_layers=2)
+    decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda")
+    specs = [trial(index, r=16 + index, batch_size=2) for index in range(3)]
+    draw = random.Random(1)
+    eager = train(decoder, specs, draw=draw, parks=False)
+    recorded = train(decoder, specs, draw=draw, parks=False, graph_tokens=8192)
+    assert recorded[0] == eager[0]
+    assert torch.equal(recorded[1], eager[1])
