@@ -53,14 +53,15 @@ def test_a_gpu_names_the_source_of_its_tiles(
     backend = BackendChoice(backend=Backend.TRITON, reason="test")
     monkeypatch.setattr(kernel_choices, "describe_backend", lambda device: backend)
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(get_device_name=lambda device: gpu))
-    monkeypatch.setattr(kernel_choices, "implementation", lambda op, backend: SimpleNamespace(describe_inside=str))
+    described = SimpleNamespace(describe_inside=str, describe=str)
+    monkeypatch.setattr(kernel_choices, "implementation", lambda op, backend: described)
     row = {"in_features": 8, "out_widths": [8], "min_rows": 1, "choice": {"term_forward": "augmented"}}
     for module in (kernel_choices, choice):
         monkeypatch.setattr(module, "measured_tiles", lambda: {"NVIDIA H200": [row]})
     found = describe_kernels(torch.device("cuda"))
     assert word in found["tile table"]
     assert augmented in found["augmented products"]
-    assert found["products with the term inside"] == "cuda"
+    assert found["products with the term inside"] == found["exact numerics"] == "cuda"
     assert "Triton" in found["lora products"]
     assert "Triton" in found["attention"]
     assert len(tile_lines(torch.device("cuda"), [(8, (8,))], num_rows=64)) == 1

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from cohort.kernels.backend import Backend, describe_backend, implementation
-from cohort.kernels.exact_product import describe_exact
 from cohort.kernels.packed_linear.choice.tiles import describe_augmented, describe_tiles, measured_tiles
 from cohort.models.config import AttentionRule, DecoderConfig
 
@@ -15,6 +14,7 @@ __all__ = [
     "attention_name",
     "choices_by_shape",
     "describe_kernels",
+    "exact_products",
     "inside_products",
     "linear_groups",
     "measured_gpus",
@@ -80,6 +80,16 @@ def inside_products(device: torch.device) -> str:
     return str(implementation("packed_linear", Backend.TRITON).describe_inside(device))
 
 
+def exact_products(device: torch.device) -> str:
+    """Return which product ``numerics: exact`` takes, or why there is none."""
+    found = describe_backend(device)
+    if device.type == "cpu":
+        return "always: a CPU has no other way"
+    if found.backend is not Backend.TRITON:
+        return f"not here: {found.reason}"
+    return str(implementation("exact_product", Backend.TRITON).describe(device))
+
+
 def describe_kernels(device: torch.device) -> dict[str, str]:
     return {
         "backend": str(describe_backend(device)),
@@ -88,7 +98,7 @@ def describe_kernels(device: torch.device) -> dict[str, str]:
         "tile table": tile_source(device),
         "augmented products": augmented_products(device),
         "products with the term inside": inside_products(device),
-        "exact numerics": describe_exact(device),
+        "exact numerics": exact_products(device),
     }
 
 

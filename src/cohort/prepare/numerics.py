@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from cohort.core.errors import Problem
 from cohort.core.numerics import Numerics
-from cohort.kernels.exact_product import describe_exact, has_exact_product
+from cohort.kernels.exact_product import has_exact_product
+from cohort.machine.kernel_choices import exact_products
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
 from cohort.models.weight_formats import WEIGHT_FORMATS
@@ -31,7 +32,7 @@ def numerics_problems(task: TaskFile, machine: Machine, *, config: DecoderConfig
         return
     found: list[tuple[str, str, str]] = []
     if not has_exact_product(machine.device):
-        found.append((f"exact on a GPU without Triton's kernels: {describe_exact(machine.device)}", "fast here", _FAST))
+        found.append((f"exact on a GPU without Triton's kernels: {exact_products(machine.device)}", "fast here", _FAST))
     if not WEIGHT_FORMATS[task.quantization].has_exact_products:
         exact = " | ".join(name for name, kept in WEIGHT_FORMATS.items() if kept.has_exact_products)
         hint = f"{_FAST[:-1]}; or choose another quantization."
@@ -54,5 +55,5 @@ def numerics_note(machine: Machine) -> str | None:
         return None
     return (
         "numerics: exact; a packed trial has the bits it would have alone on this model of GPU "
-        f"({describe_exact(machine.device)})"
+        f"({exact_products(machine.device)})"
     )

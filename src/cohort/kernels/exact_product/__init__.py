@@ -1,5 +1,5 @@
 """A frozen product in which a row's bits do not depend on the rows around it, on a GPU."""
 
-from cohort.kernels.exact_product.op import describe_exact, exact_product, has_exact_product
+from cohort.kernels.exact_product.op import exact_product, has_exact_product
 
-__all__ = ["describe_exact", "exact_product", "has_exact_product"]
+__all__ = ["exact_product", "has_exact_product"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, describe_backend, implementation
 
-__all__ = ["describe_exact", "exact_product", "has_exact_product"]
+__all__ = ["exact_product", "has_exact_product"]
 
 
 def exact_product(
@@ -50,14 +50,3 @@ def has_exact_product(device: torch.device | str) -> bool:
     """Return whether ``device`` has such a product: a CPU, or a GPU with Triton."""
     device = torch.device(device)
     return device.type == "cpu" or describe_backend(device).backend is Backend.TRITON
-
-
-def describe_exact(device: torch.device | str) -> str:
-    """Return which product exact numerics use on ``device``, in words."""
-    device = torch.device(device)
-    if device.type != "cuda":
-        return "always: a CPU has no other way"
-    if not has_exact_product(device):
-        return f"not here: {describe_backend(device).reason}"
-    text: str = implementation("exact_product", Backend.TRITON).describe(device)
-    return text
