@@ -156,7 +156,7 @@ def plan_memory(
     if not on_gpu and limit is None:
         # sizes take a share of the free memory then (BANK_SHARE), and no pass needs to be measured
         return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
-    lengths = rows.lengths
+    lengths, objective = rows.lengths, specs[0].objective
     ranks = [spec.adapter.num_rows for spec in specs]
     state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(
         layout, has_compute_copy=machine.dtype == "bfloat16", optimizer=task_optimizer(task)
@@ -165,9 +165,8 @@ def plan_memory(
     # where not even the state fits, choosing sizes refuses the task with a hint, and nothing could be measured
     if task.memory.profile and state_bytes < machine.memory_bytes:
         say("measuring the memory of passes")
-        # tasks of a queue that agree in these measure once (docs/decisions/0014)
-        # rows that are compared share a pass
-        longest_group = int(rows.group_lengths(specs[0].objective.group_size).max())
+        # tasks of a queue that agree in these measure once (docs/decisions/0014); rows that are compared share a pass
+        longest_group = int(rows.group_lengths(objective.group_size).max())
         key = _key(machine, decoder=decoder, layout=layout, ranks=ranks, rows=rows, longest=longest_group)
         profile = profile_memory(
             decoder,
@@ -181,7 +180,7 @@ def plan_memory(
             memory_limit_bytes=None if on_gpu else limit,
             known=read_passes(key),
             gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
-            objective=specs[0].objective,
+            objective=objective,
             numerics=machine.numerics,
             clock=clock.monotonic,
         )
@@ -189,11 +188,11 @@ def plan_memory(
             write_passes(key, profile.passes)
         # libraries took workspaces while passes were measured
         machine = replace(machine, memory_bytes=_available(task, decoder, num_gpus=machine.num_gpus))
-    if profile is not None:
-        needs = profile.needs(margin_share=task.memory.margin)
-    else:
+    if profile is None:
         needs = estimate_passes(decoder.config, dtype=decoder.dtype, device=decoder.device)
         needs = replace(needs, margin_share=task.memory.margin)
+    else:
+        needs = profile.needs(margin_share=task.memory.margin)
     if decoder.ring is not None:
         # passes of streamed layers are not recorded
         needs = replace(needs, graph_bytes=lambda tokens: math.inf if tokens else 0.0)
