@@ -11,7 +11,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LinearPart, PackedLinear
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.vector_adapter import VectorAdapter
-from cohort.adapters.vera import initial_vectors, lambda_d_columns, layout_projections
+from cohort.adapters.vera import initial_vectors, lambda_d_columns, layout_projections, projection_widths
 from cohort.kernels.segments import SegmentTable
 from cohort.models.weight_formats.plain import FrozenLinear
 
@@ -95,6 +95,14 @@ def test_a_state_comes_back_and_nothing_stays() -> None:
     assert not bank.grads_RD[: SPECS[0].num_rows].any()
     bank.remove(slot)
     assert not bank.compute_RD.any()
+
+
+def test_projections_are_as_wide_as_the_widest_linears() -> None:
+    assert projection_widths(LAYOUT) == (21, 17)
+    # a part of the layout with other widths draws other projections
+    part = AdapterLayout({"l.q_proj": (K, 9)})
+    whole, own = (layout_projections(layout, VectorAdapter(), r=3) for layout in (LAYOUT, part))
+    assert not torch.equal(whole.a_rK[:, :K], own.a_rK)
 
 
 def test_a_new_adapter_changes_nothing_yet() -> None:

@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, adapter_config, read_adapter, serialised_weights
+from cohort.adapters.peft_format import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    adapter_config,
+    rank_rows_from_peft,
+    read_adapter,
+    serialised_weights,
+)
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.adapter_registry import AdapterHandle, NameTakenError, UnknownAdapterError
@@ -167,3 +176,22 @@ def test_the_hint_names_the_largest_rank_of_a_pattern(pool: AdapterPool, llama: 
     (tmp_path / CONFIG_FILE).write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"rank 9(.|\n)*--max-lora-rank 9 "):
         pool.load("wide", tmp_path)
+
+
+def test_a_vera_adapter_is_served_as_the_lora_that_it_computes(
+    pool: AdapterPool, llama: Served, tmp_path: Path
+) -> None:
+    layout = AdapterLayout({name: shape for name, shape in llama.decoder.linears.items() if "v_proj" in name})
+    spec = AdapterSpec(r=6, lora_alpha=1.0, use_vera=VectorAdapter())
+    vectors_1D = torch.randn(1, layout.width)
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(adapter_config(spec, base_model="b", target_modules=["v_proj"])))
+    (tmp_path / WEIGHTS_FILE).write_bytes(serialised_weights(layout, spec, vectors_1D))
+    pool.load("vera", tmp_path)
+    handle = pool.handle("vera")
+    assert acquired(pool, handle).slot is not None
+    version = handle.version
+    assert (version.spec.use_vera, version.spec.r, version.spec.scale) == (None, 6, 1.0)
+    # what the bank of the training run reads
+    trained = AdapterBank(layout, num_slots=1, num_rank_rows=32)
+    trained.insert(spec, AdapterState(weights=vectors_1D))
+    assert torch.equal(rank_rows_from_peft(layout, read_adapter(tmp_path)), trained.compute_RD[:6])

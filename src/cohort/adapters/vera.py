@@ -30,6 +30,7 @@ __all__ = [
     "initial_vectors",
     "lambda_d_columns",
     "layout_projections",
+    "projection_widths",
     "plain_factors",
 ]
 
@@ -62,13 +63,18 @@ def lambda_d_columns(columns: FactorColumns, *, r: int) -> slice:
     return slice(columns.a.start, columns.a.start + r)
 
 
+def projection_widths(layout: AdapterLayout) -> tuple[int, int]:
+    """Return K* and N*, the largest input and output width of the adapted linears."""
+    widths = zip(*layout.linears.values(), strict=True)
+    in_features, out_features = map(max, widths)
+    return in_features, out_features
+
+
 def layout_projections(layout: AdapterLayout, adapter: VectorAdapter, *, r: int) -> Projections:
     """Return the projections of an adapter of all linears of ``layout``."""
+    in_features, out_features = projection_widths(layout)
     return drawn_projections(
-        r=r,
-        in_features=max(in_features for in_features, _ in layout.linears.values()),
-        out_features=max(out_features for _, out_features in layout.linears.values()),
-        prng_key=adapter.projection_prng_key,
+        r=r, in_features=in_features, out_features=out_features, prng_key=adapter.projection_prng_key
     )
 
 

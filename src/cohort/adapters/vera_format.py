@@ -17,7 +17,14 @@ from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.vector_adapter import VectorAdapter
-from cohort.adapters.vera import Projections, drawn_projections, lambda_d_columns, layout_projections, plain_factors
+from cohort.adapters.vera import (
+    Projections,
+    drawn_projections,
+    lambda_d_columns,
+    layout_projections,
+    plain_factors,
+    projection_widths,
+)
 from cohort.core.errors import InputError, Problem
 
 __all__ = [
@@ -55,7 +62,7 @@ def with_width(file: bytes, layout: AdapterLayout) -> bytes:
     """
     length = int.from_bytes(file[:8], "little")
     header = json.loads(file[8 : 8 + length])
-    header["__metadata__"][_WIDTH] = str(max(in_features for in_features, _ in layout.linears.values()))
+    header["__metadata__"][_WIDTH] = str(projection_widths(layout)[0])
     text = json.dumps(header, separators=(",", ":")).encode()
     # the data begins at a multiple of eight
     text += b" " * (-len(text) % 8)

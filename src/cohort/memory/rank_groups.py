@@ -9,6 +9,7 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import ShardingError, replicated_columns
+from cohort.adapters.vera import projection_widths
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import counted
 from cohort.machine.machine import Machine
@@ -109,7 +110,9 @@ def group_problems(
         )
         bad = {name: UNDIVIDED_OPTIMIZERS[name] for name in optimizers if name in UNDIVIDED_OPTIMIZERS}
     else:
-        yield from _pipeline_problems(task, num_ranks=num_ranks, config=config, layout=layout, refused=refused)
+        yield from _pipeline_problems(
+            task, num_ranks=num_ranks, config=config, layout=layout, specs=specs, refused=refused
+        )
         if objective.group_size > 1 or objective.compares_batch:
             yield refused(
                 "objective",
@@ -167,6 +170,7 @@ def _pipeline_problems(
     num_ranks: int,
     config: DecoderConfig,
     layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
     refused: Callable[[str, str, str], Problem],
 ) -> Iterator[Problem]:
     if task.evaluation.generates:
@@ -184,6 +188,15 @@ def _pipeline_problems(
         )
         return
     plan = PipelineGroup(cuts=stage_cuts(config, num_stages=num_ranks))
+    widest = {
+        projection_widths(part) for stage in range(num_ranks) if (part := plan.local_layout(layout, stage)).linears
+    }
+    if len(widest) > 1 and any(spec.adapter.use_vera is not None for spec in specs):
+        yield refused(
+            "lora.use_vera",
+            "use_vera with strategy: pipeline, where the widest adapted linears of the stages differ",
+            "the same linears in every layer: VeRA's projections are as wide as the widest linear, and all share them",
+        )
     empty = [stage for stage in range(num_ranks) if not plan.local_layout(layout, stage).linears]
     if empty:
         own = plan.layers(empty[0])

@@ -12,6 +12,7 @@ import torch
 from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.models.weights import load_decoder
@@ -53,6 +54,7 @@ SPECS = (
     spec_of(2, adapter=AdapterSpec(r=4, lora_alpha=8.0, init_lora_weights="pissa"), optim="sgd"),
     spec_of(3, adapter=AdapterSpec(r=4, lora_alpha=8.0, use_bdlora=BlockDiagonal(nblocks=2)), optim="lion"),
     spec_of(4, adapter=AdapterSpec(r=4, lora_alpha=8.0, rank_pattern=(("layers.1.self_attn.q_proj", 2),))),
+    spec_of(5, adapter=AdapterSpec(r=20, lora_alpha=1.0, use_vera=VectorAdapter(d_initial=0.5))),
 )
 # muon cannot step magnitudes
 SPECS = (SPECS[0], replace(SPECS[1], optim="adamw"), *SPECS[2:])
@@ -83,8 +85,8 @@ def test_windows_states_and_evaluations_are_those_of_one_process(model: Path) ->
     alone, stages = one_process(model), pipeline_of(model)
     for spec in SPECS:
         assert set(stages.all(lambda stage, spec=spec: stage.load(spec))) == {alone.load(spec)}  # type: ignore[misc]
-    expected = [alone.step() for _ in range(2)] + [alone.step((0, 1, 4))]
-    assert events_of(stages, {0: 3, 1: 3, 2: 2, 3: 2, 4: 3}) == expected
+    expected = [alone.step() for _ in range(2)] + [alone.step((0, 1, 4, 5))]
+    assert events_of(stages, {0: 3, 1: 3, 2: 2, 3: 2, 4: 3, 5: 3}) == expected
     expected_losses = alone.evaluate((0, 3), rows=VALIDATION, row_ids=range(5))
     assert stages.all(lambda stage: stage.evaluate((0, 3), rows=VALIDATION, row_ids=range(5)))[-1] == expected_losses
     base = alone.evaluate_base(rows=VALIDATION, row_ids=(0, 2))
