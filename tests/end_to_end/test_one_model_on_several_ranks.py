@@ -105,7 +105,7 @@ def test_a_killed_stage_ends_the_run_and_a_resume_gives_the_bits_of_one_process(
     assert "strategy: pipeline; 2 processes hold 2 + 2 layers" in " ".join(watcher.notes)
     assert all(process._process.poll() is not None for process in started), "the others end with the one that is lost"
     with RunReader.open(run / "run.db") as reader:
-        assert (reader.facts().memory.rank_group, reader.facts().sizes.num_ranks) == ("pipeline", 2)
+        assert (reader.facts().sizes.rank_group, reader.facts().sizes.num_ranks) == ("pipeline", 2)
     resume(run, options=OPTIONS)
     assert result_of(run) == expected
 

@@ -24,7 +24,12 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
 
 
 def losing(
-    monkeypatch: pytest.MonkeyPatch, attempts: list[RunOptions], *, steps: list[int], num_ranks: int | None = 4
+    monkeypatch: pytest.MonkeyPatch,
+    attempts: list[RunOptions],
+    *,
+    steps: list[int],
+    num_ranks: int | None = 4,
+    rank_group: str | None = None,
 ) -> Callable[[], None]:
     """Return what begins a run that loses a rank after each of ``steps`` recorded steps, then ends."""
     left = list(steps)
@@ -37,8 +42,8 @@ def losing(
         attempts.append(options)
         train()
 
-    def recorded(_: Path) -> tuple[int, int | None]:
-        return left.pop(0), num_ranks
+    def recorded(_: Path) -> tuple[int, int | None, str | None]:
+        return left.pop(0), num_ranks, rank_group
 
     monkeypatch.setattr(recovery, "resume", resume)
     monkeypatch.setattr(recovery, "_recorded", recorded)
@@ -64,6 +69,15 @@ def test_without_progress_there_are_fewer_ranks_and_then_an_end(
     assert [options.num_ranks for options in attempts] == [None, 3]
 
 
+def test_shards_go_on_with_half_as_many_ranks(
+    monkeypatch: pytest.MonkeyPatch, attempts: list[RunOptions], tmp_path: Path
+) -> None:
+    begin = losing(monkeypatch, attempts, steps=[5, 5, 5], rank_group="tensor")
+    with pytest.raises(RankLostError, match="SIGKILL"):
+        train_despite_losses(begin, tmp_path, watcher=Interrupting())
+    assert [options.num_ranks for options in attempts] == [None, 2]
+
+
 def test_a_run_that_never_began_and_a_run_without_losses(
     monkeypatch: pytest.MonkeyPatch, attempts: list[RunOptions], tmp_path: Path
 ) -> None:
@@ -79,4 +93,4 @@ def test_other_errors_pass(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="another error"):
         train_despite_losses(failing, tmp_path, watcher=Interrupting())
-    assert recovery._recorded(tmp_path) == (0, None)
+    assert recovery._recorded(tmp_path) == (0, None, None)

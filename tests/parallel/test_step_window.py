@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from cohort.core.events import StepDone
-from cohort.parallel.step_window import MOST_STEPS, StepWindow, joined, run_window, window_steps
+from cohort.parallel.step_window import MOST_STEPS, StepWindow, joined, pipeline_window_steps, run_window, window_steps
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 
@@ -64,6 +64,12 @@ def test_windows_of_ranks_are_joined_round_by_round() -> None:
     assert found == [[(0, 1), (1, 7), (2, 1)], [(0, 2), (1, 8)], [(1, 9)]]
     assert (window.error, window.broken) == (error, (0,))
     assert joined([]).rounds == ()
+
+
+def test_a_pipeline_fills_and_drains_in_a_small_part_of_its_window() -> None:
+    assert pipeline_window_steps(num_stages=2, micro_batches_per_step=100) == 1
+    assert pipeline_window_steps(num_stages=2, micro_batches_per_step=8) == 5
+    assert pipeline_window_steps(num_stages=8, micro_batches_per_step=0.5) == MOST_STEPS
 
 
 def test_windows_take_about_two_seconds_and_one_rank_has_none() -> None:

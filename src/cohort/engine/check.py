@@ -12,11 +12,9 @@ from cohort.data.report import DataReport
 from cohort.engine.estimate.estimate import estimate_task, hardware_of
 from cohort.engine.estimate.task_costs import TimeParts
 from cohort.machine.machine import Machine
-from cohort.memory.group_memory import group_memory
 from cohort.memory.host_streaming import available_host_bytes, least_weight_bytes
 from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter
-from cohort.memory.rank_groups import GROUP_STRATEGIES, choose_group
-from cohort.memory.weight_placement import choose_placement
+from cohort.memory.model_place import choose_model_place
 from cohort.models.counts import count_model
 from cohort.prepare.block_checks import block_notes
 from cohort.prepare.data_notes import split_notes
@@ -120,28 +118,19 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     inputs, machine = read_inputs_and_machine(task, max_problems=max_problems)
     rows, trials = inputs.data.train, TrialProposals(task, inputs.data.train)
     # a check reads no weight and measures no pass, so what passes take is estimated from above
-    specs, layout, num_ranks = trials.largest(), inputs.layout, max(1, machine.num_gpus)
-    placed: str | None
-    if task.strategy in GROUP_STRATEGIES and num_ranks > 1:
-        group = choose_group(
-            task, machine, strategy=task.strategy, num_ranks=num_ranks, config=inputs.config, layout=layout, specs=specs
-        )
-        held = group_memory(group, machine, config=inputs.config, layout=layout)
-        placed, base_bytes, layout = held.note(group, inputs.config), held.weight_bytes, held.layout
-    else:
-        placement = choose_placement(
-            task,
-            machine,
-            num_ranks=num_ranks,
-            config=inputs.config,
-            layout=layout,
-            specs=specs,
-            rows=rows,
-            host_bytes=available_host_bytes(),
-        )
-        placed, base_bytes = placement.note, placement.device_bytes
-    needs = estimated_inputs(task, machine, config=inputs.config, layout=layout, specs=specs, rows=rows)
-    require_room_for_an_adapter(task, needs, base_bytes=base_bytes)
+    specs = trials.largest()
+    place = choose_model_place(
+        task,
+        machine,
+        num_ranks=max(1, machine.num_gpus),
+        config=inputs.config,
+        layout=inputs.layout,
+        specs=specs,
+        rows=rows,
+        host_bytes=available_host_bytes(),
+    )
+    needs = estimated_inputs(task, machine, config=inputs.config, layout=place.layout, specs=specs, rows=rows)
+    require_room_for_an_adapter(task, needs, base_bytes=place.device_bytes)
     size = task_objective(task).group_size
     examples = render_examples(rows, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES, group_size=size)
     plan = plan_evaluation(task, trials.first, validation=inputs.data.validation)
@@ -164,7 +153,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         data=inputs.data.report,
         outlook=_outlook(task, inputs, machine, trials=trials, plan=plan),
         examples=tuple(examples),
-        notes=(*notes, *(note for note in (placed, evaluation) if note is not None)),
+        notes=(*notes, *place.notes, *(() if evaluation is None else (evaluation,))),
         warnings=tuple(task_warnings(task, inputs, trials=trials.first, plan=plan)),
     )
 

@@ -56,13 +56,13 @@ def train_despite_losses(
             return
         if most_losses == 1:
             raise lost
-        steps, num_ranks = _recorded(run_directory)
+        steps, num_ranks, rank_group = _recorded(run_directory)
         losses, before = (1 if steps > before else losses + 1), max(steps, before)
         # before the first step nothing was saved
         if losses >= most_losses or num_ranks is None:
             raise lost
         if losses > 1:
-            options = replace(options, num_ranks=max(1, (options.num_ranks or num_ranks) - 1))
+            options = replace(options, num_ranks=_fewer(options.num_ranks or num_ranks, rank_group=rank_group))
         with_ranks = counted(options.num_ranks or num_ranks, "rank")
         watcher.note(f"warning: {str(lost).partition(';')[0]}; going on with {with_ranks} from the last checkpoint")
         # its frames hold the model, which the resumed run loads again
@@ -71,11 +71,20 @@ def train_despite_losses(
         act = partial(resume, run_directory, watcher=watcher, options=options)
 
 
-def _recorded(run_directory: Path) -> tuple[int, int | None]:
-    """Return the steps that all trials have done, and the ranks that the run began with; None before it has begun."""
+def _fewer(num_ranks: int, *, rank_group: str | None) -> int:
+    """Return the next lower number of ranks: what divides a model into shards divides it into half as many as well."""
+    return max(1, num_ranks // 2 if rank_group == "tensor" else num_ranks - 1)
+
+
+def _recorded(run_directory: Path) -> tuple[int, int | None, str | None]:
+    """Return the steps that all trials have done, and the ranks that the run began with; None before it has begun.
+
+    The last is the strategy of ranks that held one model together.
+    """
     database = RunDirectory(run_directory).database
     if not database.exists():
-        return 0, None
+        return 0, None, None
     with RunReader.open(database) as reader:
         steps = sum(len(reader.log.steps(trial.trial_id)) for trial in reader.trials())
-        return steps, reader.facts().sizes.num_ranks if reader.checkpoints() else None
+        sizes = reader.facts().sizes
+        return steps, sizes.num_ranks if reader.checkpoints() else None, sizes.rank_group

@@ -85,6 +85,7 @@ class SizeRequest:
         num_slots, rank_rows: The bank's.
         num_ranks: Executors, each in a process of its own; one for each of the task's GPUs when None.
         launched: The processes of all but the first, where a launcher has started them.
+        began_with: The strategy of a run that is resumed: ``tensor``, ``pipeline``, or ``replicas`` for any other.
     """
 
     token_budget: int | None = None
@@ -92,6 +93,7 @@ class SizeRequest:
     rank_rows: int | None = None
     num_ranks: int | None = None
     launched: LaunchedRanks | None = None
+    began_with: str | None = None
 
     @property
     def ranks_here(self) -> int | None:
@@ -110,6 +112,7 @@ class SizeRequest:
             rank_rows=sizes.rank_rows,
             num_ranks=num_ranks,
             launched=launched,
+            began_with=sizes.rank_group or "replicas",
         )
 
 

@@ -11,12 +11,11 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
-from cohort.memory.group_memory import group_memory
 from cohort.memory.host_streaming import available_host_bytes
+from cohort.memory.model_place import choose_model_place
 from cohort.memory.plan import MemoryPlan, plan_memory
-from cohort.memory.rank_groups import GROUP_STRATEGIES, choose_group
+from cohort.memory.rank_groups import GROUP_STRATEGIES
 from cohort.memory.sizes import SizeRequest, Sizes
-from cohort.memory.weight_placement import choose_placement
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.parallel.rank_group import RankGroupPlan
@@ -39,7 +38,7 @@ class PlacedModel:
         layout: The adapted linears that a rank's bank holds.
         weights: Which layers are not resident, and where their weights are.
         group: How ranks hold the model together; None where each has a whole one, or parts of layers.
-        note: For the user; None where every rank has a whole copy.
+        notes: For the user; none where every rank has a whole copy.
         loaded_at: When the weights were there, by the clock.
     """
 
@@ -48,7 +47,7 @@ class PlacedModel:
     layout: AdapterLayout
     weights: RankWeights = ALL_RESIDENT
     group: RankGroupPlan | None = None
-    note: str | None = None
+    notes: tuple[str, ...] = ()
     loaded_at: float = 0.0
 
     @property
@@ -88,16 +87,17 @@ def place_model(
 ) -> PlacedModel:
     """Load the model of ``task``, unless a group of ranks does, and plan its memory.
 
+    Args:
+        request: The number of ranks where it is not that of the machine's GPUs, and what a resumed run began with.
+
     Raises:
         InputError: anything wrong with its files, too little memory, or what the strategy does not support.
     """
     num_ranks, launched = request.num_ranks or max(1, machine.num_gpus), request.launched
     config, layout, rows = inputs.config, inputs.layout, inputs.data.train
-    if task.strategy in GROUP_STRATEGIES and num_ranks > 1:
-        if launched is not None:
-            raise InputError(_launched_group(task))
-        return _held_together(task, inputs, machine, specs=specs, num_ranks=num_ranks, clock=clock)
-    placement = choose_placement(
+    if launched is not None and num_ranks > 1 and task.strategy in GROUP_STRATEGIES:
+        raise InputError(_launched_group(task))
+    place = choose_model_place(
         task,
         machine,
         num_ranks=num_ranks,
@@ -107,15 +107,49 @@ def place_model(
         rows=rows,
         host_bytes=available_host_bytes(),
         num_hosts=1 if launched is None else launched.num_hosts,
+        may_be_grouped=launched is None,
+        began_with=request.began_with,
     )
+    decoder = None
+    if place.group is not None and place.held is not None:
+        # every rank is a process of its own, which loads its part
+        loaded_at = clock.monotonic()
+        memory = place.held.plan(task, machine, size=place.group.size)
+    else:
+        decoder = _load(task, inputs, machine, place.weights, specs=specs, say=say)
+        loaded_at = clock.monotonic()
+        memory = plan_memory(
+            task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=rows, clock=clock, say=say
+        )
+    return PlacedModel(
+        decoder=decoder,
+        memory=memory,
+        layout=place.layout,
+        weights=place.weights,
+        group=place.group,
+        notes=place.notes,
+        loaded_at=loaded_at,
+    )
+
+
+def _load(
+    task: TaskFile,
+    inputs: TaskInputs,
+    machine: Machine,
+    weights: RankWeights,
+    *,
+    specs: Sequence[TrialSpec],
+    say: Callable[[str], None],
+) -> Decoder:
+    """Return the base model with its kernels compiled."""
     # workers start here, so that they are ready when the weights are
-    kernels = KernelWarmUp(machine, config=config, layout=layout, specs=specs, rows=rows)
+    kernels = KernelWarmUp(machine, config=inputs.config, layout=inputs.layout, specs=specs, rows=inputs.data.train)
     try:
         decoder = load_decoder(
             inputs.model_directory,
             dtype=machine.dtype,
             device=machine.device,
-            streaming=placement.weights.streaming(machine.device, rank=0),
+            streaming=weights.streaming(machine.device, rank=0),
             weight_format=machine.quantization,
             cache_directory=default_cache_directory(),
             room_bytes=task.memory.limit,
@@ -123,18 +157,7 @@ def place_model(
     except InputError as error:
         raise InputError([task.located(problem) for problem in error.problems]) from error
     kernels.run(decoder, say=say)
-    loaded_at = clock.monotonic()
-    memory = plan_memory(
-        task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=rows, clock=clock, say=say
-    )
-    return PlacedModel(
-        decoder=decoder,
-        memory=memory,
-        layout=layout,
-        weights=placement.weights,
-        note=placement.note,
-        loaded_at=loaded_at,
-    )
+    return decoder
 
 
 def _launched_group(task: TaskFile) -> Problem:
@@ -143,23 +166,4 @@ def _launched_group(task: TaskFile) -> Problem:
         found=f"{task.strategy}, in a process that torchrun has started",
         allowed="auto | replicas | adapter_parallel under torchrun",
         hint="Start it without torchrun: `cohort tune` starts the processes of such a group itself.",
-    )
-
-
-def _held_together(
-    task: TaskFile, inputs: TaskInputs, machine: Machine, *, specs: Sequence[TrialSpec], num_ranks: int, clock: Clock
-) -> PlacedModel:
-    """Return the model of a group, whose ranks load their parts themselves."""
-    config, layout = inputs.config, inputs.layout
-    group = choose_group(
-        task, machine, strategy=task.strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs
-    )
-    held = group_memory(group, machine, config=config, layout=layout)
-    return PlacedModel(
-        decoder=None,
-        memory=held.plan(task, machine, size=group.size),
-        layout=held.layout,
-        group=group,
-        note=held.note(group, config),
-        loaded_at=clock.monotonic(),
     )

@@ -255,13 +255,14 @@ def prepare(
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
-    notes = (evaluation, placed.note, memory.note(), recomputed_note(sizes, data.train.lengths), numerics_note(machine))
+    by_machine = (memory.note(), recomputed_note(sizes, data.train.lengths), numerics_note(machine))
+    notes = (evaluation, *placed.notes, *by_machine)
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
         inputs=input_facts(task, inputs, plan=plan, model_hash=model_hash.result()),
-        sizes=replace(size_facts(sizes), num_ranks=placed.num_ranks(sizes)),
-        memory=replace(memory.facts(placed.weights), rank_group=placed.group_name),
+        sizes=replace(size_facts(sizes), num_ranks=placed.num_ranks(sizes), rank_group=placed.group_name),
+        memory=memory.facts(placed.weights),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
         # measured before there is a record to count them in
         seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: placed.loaded_at - tokenised},

@@ -167,12 +167,14 @@ class SizeFacts:
 
     Attributes:
         num_ranks: Processes that trained when the run began, one on each GPU; a resumed run may have another number.
+        rank_group: The strategy with which they held one model together, ``tensor`` or ``pipeline``; None for none.
     """
 
     num_slots: int | None = None
     rank_rows: int | None = None
     token_budget: int | None = None
     num_ranks: int | None = None
+    rank_group: str | None = None
     gradient_checkpointing: GradientCheckpointing | None = field(default=None, metadata={"key": "memory_recompute"})
 
 
@@ -185,7 +187,6 @@ class MemoryFacts:
         profile_passes: Passes that were measured for it; 0 where an earlier run's measurements served.
         host_streamed_layers: Layers of the base model that stayed in host memory; None where none did.
         divided_layers: Layers of the base model that were divided over several GPUs; None where none was.
-        rank_group: The strategy with which the GPUs held one model together, ``tensor`` or ``pipeline``; None for none.
     """
 
     available_bytes: int | None = _key("memory_available_bytes")
@@ -199,7 +200,6 @@ class MemoryFacts:
     profile_largest_tokens: int | None = _key("memory_profile_largest_tokens")
     host_streamed_layers: int | None = None
     divided_layers: int | None = None
-    rank_group: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,112 @@
+"""Where the base model of a task will be, before a weight is read: on each GPU, divided by layers, or held together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.data.tokenised import TokenisedRows
+from cohort.machine.machine import Machine
+from cohort.memory.group_memory import GroupMemory, group_memory
+from cohort.memory.rank_groups import GROUP_STRATEGIES, choose_group
+from cohort.memory.strategy_options import SettledStrategy, settle_strategy
+from cohort.memory.weight_placement import choose_placement
+from cohort.models.config import DecoderConfig
+from cohort.parallel.rank_group import RankGroupPlan
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.tasks.task_file import TaskFile
+from cohort.training.trial import TrialSpec
+
+__all__ = ["ModelPlace", "choose_model_place"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlace:
+    """Where a base model will be.
+
+    Attributes:
+        device_bytes: Of the model on the fullest device.
+        layout: The adapted linears that a rank's bank holds.
+        weights: Which layers are not resident, and where their weights are.
+        group: How ranks hold the model together; None where each has a whole one, or parts of layers.
+        held: What the fullest rank of the group holds.
+        notes: For the user; none where every rank has a whole copy and nothing else was asked for.
+    """
+
+    device_bytes: int
+    layout: AdapterLayout
+    weights: RankWeights = ALL_RESIDENT
+    group: RankGroupPlan | None = None
+    held: GroupMemory | None = None
+    notes: tuple[str, ...] = ()
+
+
+def choose_model_place(
+    task: TaskFile,
+    machine: Machine,
+    *,
+    num_ranks: int,
+    config: DecoderConfig,
+    layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
+    rows: TokenisedRows,
+    host_bytes: int | None = None,
+    num_hosts: int = 1,
+    may_be_grouped: bool = True,
+    began_with: str | None = None,
+) -> ModelPlace:
+    """Return where the model of a task will be; other arguments are those of the functions it chooses between.
+
+    Args:
+        may_be_grouped: Whether ranks may hold the model together: not those that a launcher has started.
+
+    Raises:
+        InputError: too little memory, or what the strategy does not support.
+    """
+    settled = SettledStrategy(name=task.strategy)
+    if may_be_grouped:
+        settled = settle_strategy(
+            task,
+            machine,
+            num_ranks=num_ranks,
+            config=config,
+            layout=layout,
+            specs=specs,
+            rows=rows,
+            host_bytes=host_bytes,
+            began_with=began_with,
+        )
+    if settled.name in GROUP_STRATEGIES:
+        group = choose_group(
+            task, machine, strategy=settled.name, num_ranks=num_ranks, config=config, layout=layout, specs=specs
+        )
+        held = group_memory(group, machine, config=config, layout=layout)
+        return ModelPlace(
+            device_bytes=held.weight_bytes,
+            layout=held.layout,
+            group=group,
+            held=held,
+            notes=_told(settled.note, held.note(group, config)),
+        )
+    placement = choose_placement(
+        task,
+        machine,
+        num_ranks=num_ranks,
+        config=config,
+        layout=layout,
+        specs=specs,
+        rows=rows,
+        host_bytes=host_bytes,
+        num_hosts=num_hosts,
+    )
+    return ModelPlace(
+        device_bytes=placement.device_bytes,
+        layout=layout,
+        weights=placement.weights,
+        notes=_told(settled.note, placement.note),
+    )
+
+
+def _told(*notes: str | None) -> tuple[str, ...]:
+    return tuple(note for note in notes if note is not None)

@@ -1,0 +1,57 @@
+"""What the fullest rank of a group holds, from above."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import InputError
+from cohort.memory import group_memory as module
+from cohort.memory.group_memory import GroupMemory, group_memory
+from cohort.memory.limit import weight_bytes
+from cohort.memory.rank_groups import stage_cuts
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
+from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of
+
+LAYOUT = AdapterLayout(linear_shapes(LLAMA_70B))
+
+
+def held_by(plan: RankGroupPlan) -> GroupMemory:
+    return group_memory(plan, H200, config=LLAMA_70B, layout=LAYOUT)
+
+
+def test_each_rank_holds_its_part_of_the_model() -> None:
+    whole = weight_bytes(LLAMA_70B, H200)
+    for plan in (TensorGroup(size=4), PipelineGroup(cuts=stage_cuts(LLAMA_70B, num_stages=4))):
+        held = held_by(plan)
+        # the ends are whole on some rank
+        assert whole / 4 <= held.weight_bytes <= 1.06 * whole / 4
+        # of plain LoRA a shard has one factor of each linear whole
+        assert LAYOUT.width / 4 <= held.layout.width < 0.55 * LAYOUT.width
+        assert "at most 3" in held.note(plan, LLAMA_70B)
+        assert held.needs.graph_bytes(1) == float("inf")
+        assert held.needs.graph_bytes(0) == 0
+
+
+def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages() -> None:
+    one, four = held_by(PipelineGroup(cuts=(0, 80))), held_by(PipelineGroup(cuts=(0, 20, 40, 60, 80)))
+    # a quarter of the layers, four micro-batches
+    assert four.needs.pass_bytes(4096) == pytest.approx(one.needs.pass_bytes(4096), rel=0.2)
+    shard = held_by(TensorGroup(size=4))
+    assert shard.needs.pass_bytes(4096) < one.needs.pass_bytes(4096)
+
+
+def test_memory_is_what_the_weights_leave_of_the_fullest_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {0: 100 * GIB, 1: 80 * GIB}
+    monkeypatch.setattr(module, "free_memory_bytes", lambda device: free[device.index])
+    held = held_by(PipelineGroup(cuts=(0, 40, 80)))
+    plan = held.plan(task_of(), H200, size=2)
+    assert 80 * GIB - held.weight_bytes - 3 * GIB < plan.machine.memory_bytes < 80 * GIB - held.weight_bytes
+    cpu = replace(H200, device=torch.device("cpu"))
+    assert held.plan(task_of(), cpu, size=2).needs is None
+    with pytest.raises(InputError, match="limit"):
+        held.plan(task_of(limit=GIB), cpu, size=2)

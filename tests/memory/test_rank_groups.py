@@ -1,0 +1,73 @@
+"""Which tasks ranks can train together, and where a model is cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cohort.adapters.block_diagonal import BlockDiagonal
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import InputError
+from cohort.memory.rank_groups import choose_group, stage_cuts
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.parallel.rank_group import PipelineGroup, TensorGroup
+from cohort.tasks.task_file import TaskFile
+from cohort.training.objectives.dpo import DirectPreferenceOptimization
+from cohort.training.objectives.orpo import OddsRatioPreferenceOptimization
+from tests.memory.test_host_streaming import H200, LLAMA_70B, task_of
+from tests.memory.test_sizes import grid
+
+SPEC = grid()[0]
+LINEARS = linear_shapes(LLAMA_70B)
+
+
+def group_of(strategy: str, *, num_ranks: int = 4, task: TaskFile | None = None, **spec: Any) -> Any:
+    return choose_group(
+        task or task_of(),
+        H200,
+        strategy=strategy,
+        num_ranks=num_ranks,
+        config=LLAMA_70B,
+        layout=AdapterLayout(LINEARS),
+        specs=[replace(SPEC, **spec)],
+    )
+
+
+def test_layers_are_cut_so_that_the_head_counts() -> None:
+    assert group_of("tensor") == TensorGroup(size=4)
+    plan = group_of("pipeline")
+    assert plan == PipelineGroup(cuts=stage_cuts(LLAMA_70B, num_stages=4))
+    sizes = [len(plan.layers(stage)) for stage in range(4)]
+    assert sum(sizes) == 80
+    assert sizes[-1] <= min(sizes[:-1])
+    assert max(sizes) - min(sizes) <= 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "words"),
+    [
+        ("tensor", {"num_ranks": 3}, "3 ranks for a model with 64 attention heads"),
+        ("pipeline", {"num_ranks": 81}, "81 stages for a model with 80 layers"),
+        ("tensor", {"adapter": replace(SPEC.adapter, use_dora=True)}, "DoRA"),
+        ("tensor", {"adapter": replace(SPEC.adapter, use_bdlora=BlockDiagonal(nblocks=2))}, "training 2 blocks on 4"),
+        ("tensor", {"objective": DirectPreferenceOptimization()}, "compares with a reference model"),
+        ("pipeline", {"objective": OddsRatioPreferenceOptimization()}, "an objective that compares samples"),
+        ("pipeline", {"task": task_of(host_streamed_layers=9)}, "9 with strategy: pipeline"),
+    ],
+)
+def test_what_does_not_work_is_refused(strategy: str, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        group_of(strategy, **given)
+
+
+def test_quantised_weights_and_stages_without_adapters_are_refused() -> None:
+    machine = replace(H200, quantization="nf4")
+    layout = AdapterLayout({name: shape for name, shape in LINEARS.items() if "layers.79." in name})
+    with pytest.raises(InputError, match="nf4 with strategy: tensor"):
+        choose_group(task_of(), machine, strategy="tensor", num_ranks=2, config=LLAMA_70B, layout=layout, specs=[SPEC])
+    with pytest.raises(InputError, match="no adapted linear in layers 0 to"):
+        choose_group(
+            task_of(), machine, strategy="pipeline", num_ranks=2, config=LLAMA_70B, layout=layout, specs=[SPEC]
+        )
