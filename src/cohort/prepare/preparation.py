@@ -255,8 +255,7 @@ def prepare(
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
-    by_machine = (memory.note(), recomputed_note(sizes, data.train.lengths), numerics_note(machine))
-    notes = (evaluation, *placed.notes, *by_machine)
+    notes = (evaluation, *placed.notes, *_machine_notes(memory, sizes, data.train))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
@@ -320,6 +319,11 @@ def _with_reference(
         memory_limit_bytes=memory.limit_bytes,
     )
     return reference.of_data(data, say=say)
+
+
+def _machine_notes(memory: MemoryPlan, sizes: Sizes, rows: TokenisedRows) -> tuple[str | None, ...]:
+    """Return what is to be said about memory and numerics."""
+    return memory.note(), recomputed_note(sizes, rows.lengths), numerics_note(memory.machine)
 
 
 def _settle_evaluation(
