@@ -34,8 +34,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import split_micro_batches
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
-from cohort.scheduling.cost.fit import CostFit, LaunchRegime, fit_step_cost
-from cohort.scheduling.cost.model import StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.fit import CostFit, fit_step_cost
+from cohort.scheduling.cost.model import LaunchRegime, StepCost, StepSample, TrialWork
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec
 

@@ -11,6 +11,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import ShardingError, replicated_columns
 from cohort.adapters.vera import projection_widths
 from cohort.core.errors import InputError, Problem
+from cohort.core.numerics import Numerics
 from cohort.core.units import counted
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
@@ -90,6 +91,8 @@ def group_problems(
     if not torch.distributed.is_available():
         yield refused("strategy", strategy, f"{others}: this build of torch has no torch.distributed")
         return
+    if machine.numerics is Numerics.EXACT and machine.device.type == "cuda":
+        yield refused("numerics", f"exact with strategy: {strategy}", "fast: sums over GPUs have another order")
     objective = specs[0].objective
     if objective.needs_reference:
         yield refused(

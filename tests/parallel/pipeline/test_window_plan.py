@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import replace
 
@@ -67,3 +69,14 @@ def test_nothing_is_planned_for_no_steps_and_long_rows_stand_alone() -> None:
     (own, *_) = residents()
     one = plan_window([replace(own)], {4: 1}, token_budget=1, num_stages=2, device_type="cpu")
     assert [len(each.entries) for each in one if each.entries] == [1]
+
+
+def test_a_stage_plans_without_a_solver() -> None:
+    """Machines that only train have no OR-Tools and no SciPy."""
+    script = (
+        "import sys; import cohort.parallel.rank_server, cohort.parallel.start_ranks, cohort.memory.model_place;"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'ortools', 'scipy', 'pydantic'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "ortools" not in done.stdout
+    assert "scipy" not in done.stdout

@@ -3,9 +3,8 @@
 import pytest
 
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
-from cohort.scheduling.cost.fit import LaunchRegime
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
-from cohort.scheduling.cost.model import TrialWork, derive_cost
+from cohort.scheduling.cost.model import LaunchRegime, TrialWork, derive_cost
 
 
 def test_the_analytic_guess_is_near_what_an_h200_was_measured_at() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cohort.scheduling.cost.fit import LaunchRegime, errors_percent, fit_step_cost
-from cohort.scheduling.cost.model import Knee, LaunchFloor, StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.fit import errors_percent, fit_step_cost
+from cohort.scheduling.cost.model import Knee, LaunchFloor, LaunchRegime, StepCost, StepSample, TrialWork
 
 TRUE = StepCost(
     fixed_seconds=0.03,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cohort.scheduling.microbatch.packing import PackingLimits, first_fit_decreasing, pack_samples
+from cohort.scheduling.microbatch.packing import PackingLimits, first_fit_decreasing
 from cohort.scheduling.microbatch.records import (
     AdapterBatches,
     MicroBatch,
@@ -27,6 +27,7 @@ from cohort.scheduling.microbatch.schedule import (
     pipeline_seconds,
     schedule_micro_batches,
 )
+from cohort.scheduling.microbatch.solver_packing import pack_samples
 
 QUICK = PackingLimits(work_limit=0.02)
 

@@ -45,9 +45,9 @@ from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.trials import PlannedTrial, plan_evaluation
 from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
-from cohort.scheduling.cost.fit import LaunchRegime, fit_step_cost
+from cohort.scheduling.cost.fit import fit_step_cost
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.scheduling.cost.model import CostSource, StepCost, TrialWork, derive_cost
+from cohort.scheduling.cost.model import CostSource, LaunchRegime, StepCost, TrialWork, derive_cost
 from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.cost.task_time import WaitingTrial, training_time
 from cohort.tasks.possible_values import possible_optimizers

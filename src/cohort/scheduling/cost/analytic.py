@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cohort.scheduling.cost.fit import LaunchRegime
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.scheduling.cost.model import Interconnect, Knee, LaunchFloor, StepCost
+from cohort.scheduling.cost.model import Interconnect, Knee, LaunchFloor, LaunchRegime, StepCost
 
 __all__ = ["ModelWork", "analytic_interconnect", "analytic_step_cost"]
 

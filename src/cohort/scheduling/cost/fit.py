@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from cohort.scheduling.cost.model import COEFFICIENTS, Knee, LaunchFloor, StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.model import COEFFICIENTS, Knee, LaunchFloor, LaunchRegime, StepCost, StepSample, TrialWork
 
 __all__ = ["CostFit", "LaunchRegime", "errors_percent", "fit_step_cost"]
 
@@ -25,14 +25,6 @@ __all__ = ["CostFit", "LaunchRegime", "errors_percent", "fit_step_cost"]
 PRIOR_WEIGHT = 0.003
 # fits of two regimes settle in a few rounds of telling which step is whose
 MOST_ROUNDS = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchRegime:
-    """From how many tokens on a step is launched by the host, and how many tokens one pass takes."""
-
-    from_tokens: float
-    tokens_per_pass: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ __all__ = [
     "Interconnect",
     "Knee",
     "LaunchFloor",
+    "LaunchRegime",
     "StepCost",
     "StepSample",
     "TrialWork",
@@ -159,6 +160,14 @@ class StepCost:
         sequences = sum(work.num_sequences for work in pack)
         # Launches and work overlap: the step takes the longer of the two.
         return max(seconds, self.launches.seconds(num_tokens=tokens, num_sequences=sequences))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRegime:
+    """From how many tokens on a step is launched by the host, and how many tokens one pass takes."""
+
+    from_tokens: float
+    tokens_per_pass: float
 
 
 def pack_seconds(cost: StepCost, pack: Sequence[TrialWork]) -> float:

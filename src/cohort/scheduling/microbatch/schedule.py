@@ -12,6 +12,7 @@ Source: LoRAFusion 4.2.2.
 
 from __future__ import annotations
 
+import importlib
 import math
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from cohort.scheduling.microbatch.level_packing import level_pack
 from cohort.scheduling.microbatch.ordered_packing import ordered_pack
-from cohort.scheduling.microbatch.packing import Bins, PackingLimits, pack_samples
+from cohort.scheduling.microbatch.packing import Bins, PackingLimits
 from cohort.scheduling.microbatch.records import (
     AdapterBatches,
     MicroBatch,
@@ -139,7 +140,12 @@ def _pack(job: tuple[list[PipelineSample], MicroBatchSettings]) -> list[list[Pip
         return ordered_pack(unit, capacity=settings.capacity, multiple=settings.multiple)
     if settings.is_level:
         return level_pack(unit, capacity=settings.capacity, multiple=settings.multiple)
-    return pack_samples(unit, capacity=settings.capacity, multiple=settings.multiple, limits=settings.limits)
+    # its library is large, and missing where a pipeline only trains
+    solver = importlib.import_module("cohort.scheduling.microbatch.solver_packing")
+    bins: Bins = solver.pack_samples(
+        unit, capacity=settings.capacity, multiple=settings.multiple, limits=settings.limits
+    )
+    return bins
 
 
 def _merge(packed: list[Bins], settings: MicroBatchSettings) -> None:
