@@ -49,7 +49,7 @@ def _freed() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int) -> dict[str, float]:
+def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int, warmups: int) -> dict[str, float]:
     """Return the median milliseconds of a step by its tokens, and the memory of the largest."""
     found: dict[str, float] = {}
     for count in tokens:
@@ -59,7 +59,7 @@ def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int) -> dict[str,
         rows = rows_of_lengths([(1, each - 1)] * 64, vocab_size=decoder.config.vocab_size)
         specs = trial_specs([RANK] * NUM_ADAPTERS, batch_size=num_sequences // NUM_ADAPTERS)
         executor = build_executor(decoder, specs, rows, token_budget=max(count, 256), graph_tokens=GRAPH_TOKENS)
-        found[f"step_{count}_ms"] = 1e3 * median_seconds(executor.step, repeats=repeats, warmups=3)
+        found[f"step_{count}_ms"] = 1e3 * median_seconds(executor.step, repeats=repeats, warmups=warmups)
         del executor
         if torch.cuda.is_available():
             found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
@@ -82,7 +82,14 @@ def first_gradients(decoder: Decoder, *, count: int) -> tuple[Tensor, float]:
 
 
 def measure(
-    config: DecoderConfig, name: str, *, tokens: Sequence[int], repeats: int, device: str, kind: str = ""
+    config: DecoderConfig,
+    name: str,
+    *,
+    tokens: Sequence[int],
+    repeats: int,
+    device: str,
+    kind: str = "",
+    warmups: int = 3,
 ) -> tuple[dict[str, Any], Tensor]:
     """Return what is measured of one format, and its adapters after a few steps."""
     _freed()
@@ -102,7 +109,7 @@ def measure(
         if kind == CODES_APART:
             patches.enter_context(patch.object(fp8.Fp8Linear, "code_room", lambda *_: None))
         adapters, loss = first_gradients(decoder, count=tokens[0])
-        row |= {"loss_after_8_steps": loss, **steps(decoder, tokens=tokens, repeats=repeats)}
+        row |= {"loss_after_8_steps": loss, **steps(decoder, tokens=tokens, repeats=repeats, warmups=warmups)}
     del decoder
     _freed()
     return row, adapters
@@ -132,6 +139,8 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", choices=sorted(WEIGHT_FORMATS), default=["none", "fp8", "int8", "nf4"])
     parser.add_argument("--tokens", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192])
     parser.add_argument("--repeats", type=int, default=7)
+    # a pass that is worth recording is recorded once it has come often enough
+    parser.add_argument("--warmups", type=int, default=24)
     parser.add_argument("--one-copy", action="store_true")
     parser.add_argument("--exact-sums", action="store_true")
     parser.add_argument("--codes-apart", action="store_true")
@@ -147,7 +156,15 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     plain: Tensor | None = None
     for name, kind in wanted:
-        row, adapters = measure(config, name, tokens=tokens, repeats=options.repeats, device=device, kind=kind)
+        row, adapters = measure(
+            config,
+            name,
+            tokens=tokens,
+            repeats=options.repeats,
+            device=device,
+            kind=kind,
+            warmups=3 if options.shape == "tiny" else options.warmups,
+        )
         plain = adapters if name == "none" else plain
         if plain is not None:
             row["adapters_differ"] = float((adapters - plain).norm() / plain.norm())

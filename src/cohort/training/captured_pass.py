@@ -152,7 +152,9 @@ class CapturedPasses:
             self._has_launched = trains
             return None
         if self._policy is None:
-            self._policy = RecordingPolicy(self._decoder.config)
+            self._policy = RecordingPolicy(
+                self._decoder.config, most_rows=self._most_rows, product_seconds=self._decoder.product_seconds
+            )
         recorded = {
             graph.shape: graph
             for (of_training, rank), graphs in sorted(self._graphs.items(), reverse=True)
