@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from cohort.adapter_files import convert
 from cohort.adapter_files.base_model import RunBase
 from cohort.adapter_files.convert import BlockTarget, write_as_blocks, write_as_lora
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import adapter_config, read_adapter, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
+from cohort.machine.machine import Machine
+from cohort.memory.host_streaming import StreamedLayers, layers_for_generation
 from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config import DecoderConfig
 from cohort.models.weights import check_checkpoint
 from tests.adapter_files.runs import base_of
+from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import write_inputs
 
 SPEC = AdapterSpec(r=4, lora_alpha=8.0)
@@ -96,3 +102,24 @@ def test_weights_that_are_not_finite_leave_no_folder(base: RunBase, tmp_path: Pa
     with pytest.raises(InputError, match="not finite after the conversion"):
         write_as_lora(source, target, base=base)
     assert not target.exists()
+
+
+def test_a_model_that_streams_its_layers_is_converted_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_inputs(tmp_path / "inputs")
+    write_tiny_model(folder / "model", num_layers=3)
+    base = base_of(folder)
+    source = save(base, tmp_path / "source")
+    wish = BlockTarget(nblocks=2, rank=4, whiten_rows=4, distill_steps=2)
+    notes = [write_as_blocks(source, tmp_path / "resident", base=base, wish=wish, learning_rate=1e-2)]
+    counts = []
+
+    def streamed(config: DecoderConfig, machine: Machine) -> StreamedLayers:
+        counts.append(config.num_layers)
+        return replace(layers_for_generation(config, machine), count=config.num_layers)
+
+    monkeypatch.setattr(convert, "layers_for_generation", streamed)
+    notes.append(write_as_blocks(source, tmp_path / "streamed", base=base, wish=wish, learning_rate=1e-2))
+    assert counts == [3]
+    assert notes[0] == notes[1]
+    files = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("resident", "streamed")]
+    assert files[0] == files[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cohort.cli.main import main
-from cohort.service.opening import ServedSettings
+from cohort.service.settings import ServedSettings
 from tests.cli.tiny_task import write_tiny_task
 from tests.conftest import REPOSITORY
 from tests.docs.documents import blocks_of

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.service.opening import ServedSettings
-from cohort.service.settings import ServerLimits, ServerSettings
+from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
 from cohort.serving.adapter_pool import AdapterPoolSettings
 from tests.service.running_server import RunningServer, running, write_served
 

@@ -157,6 +157,7 @@ def test_health_and_metrics(server: RunningServer) -> None:
         ("/v1/completions", {"model": "base", "prompt": "1", "temprature": 1}, 400, "Did you mean temperature?"),
         ("/v1/completions", {"model": "base", "prompt": "1", "temperature": -1}, 400, "greater than or equal to 0"),
         ("/v1/completions", {"model": "base", "prompt": "1", "max_tokens": "5"}, 400, "valid integer"),
+        ("/v1/completions", {"model": "base", "prompt": "12", "max_tokens": 384}, 400, "have at most 384 tokens"),
         ("/v1/completions", {"model": "base", "prompt": "1", "echo": True}, 400, "echo"),
         ("/v1/chat/completions", {"model": "base", "messages": []}, 400, "at least 1 item"),
         ("/v1/chat/completions", {"model": "base", "messages": [{"role": "x", "content": ""}]}, 400, "role"),

@@ -14,9 +14,9 @@ from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.cli.main import main
 from cohort.core.errors import InputError
 from cohort.service.engine_thread import ServerClosingError
-from cohort.service.opening import ServedSettings, open_served
+from cohort.service.opening import open_served
 from cohort.service.server import listen, run_server
-from cohort.service.settings import ServerLimits, ServerSettings
+from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
 from tests.cli.tiny_task import write_tiny_task
 from tests.service.running_server import running, write_adapter
 
@@ -106,6 +106,14 @@ def test_a_server_drains_on_sigterm(run: Path) -> None:
         (["--adapters", "nowhere"], "no such directory"),
         (["--trial", "99"], "99"),
         (["--kv-cache-gib", "0.0000001"], "for keys and values"),
+        (["--max-model-len", "129"], "at most 128, the model's context"),
+        (
+            ["--max-model-len", "100", "--kv-cache-gib", "0.000008"],
+            "100, with room for the keys and values of 32 tokens",
+        ),
+        (["--max-num-seqs", "40", "--max-num-batched-tokens", "32"], "40 with --max-num-batched-tokens 32"),
+        (["--quantization", "int3"], "fp8 | int8"),
+        (["-tp", "3"], "3 ranks for a model with 4 attention heads"),
         (["--kv-cache-gib", "0"], "0 GiB for keys and values"),
         (["--host", "203.0.113.77"], "where no server can listen"),
     ],
@@ -174,13 +182,31 @@ def test_a_sweep_publishes_its_best_adapter(
         body = {"model": "published", "prompt": "1+2=", "max_tokens": 8, "temperature": 0}
         answer = server.post("/v1/completions", body, headers=headers)
         assert answer.json()["choices"][0]["text"] == best.answers[0]
+        assert server.post("/v1/unload_lora_adapter", {"lora_name": "published"}, headers=headers).status_code == 200
+        # a run that was cut off before it could tell the server tells it when it is resumed
+        monkeypatch.setattr("cohort.runs.results.verdicts.no_gain", lambda _: "nothing beats the base model")
+        with pytest.raises(SystemExit) as caught:
+            main(["resume", str(folder / "published"), "--publish", server.url])
+        assert caught.value.code in (0, None)
+        answer = server.post("/v1/completions", body, headers=headers)
+        assert answer.json()["choices"][0]["text"] == best.answers[0]
+        assert "warning: nothing beats the base model" in capsys.readouterr().err
     assert tuned("--on-existing", "resume", "--publish", server.url) == 2
     assert "Start the server, or correct the address" in capsys.readouterr().err
 
 
-def test_a_quantised_run_says_that_its_base_model_is_served_plain(tmp_path: Path) -> None:
+def test_a_quantised_run_is_served_in_the_format_it_trained_in(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["tune", str(write_tiny_task(tmp_path)), "-o", str(tmp_path / "sums"), "--quantization", "int8"])
-    opened = open_served(ServedSettings(model=str(tmp_path / "sums"), gpus=0), ServerLimits())
-    assert "the run trained with quantization: int8; the base model is served in its plain weights" in opened.notes
+    run = str(tmp_path / "sums")
+    settings = GenerationSettings(max_new_tokens=8, is_raw=True)
+    expected = generate_from_run(tmp_path / "sums", ["1+2="], settings=settings)
+    with running(ServedSettings(model=run, gpus=0)) as server:
+        assert server.complete("sums", "1+2=", max_tokens=8) == expected.answers[0]
+        assert "computing on cpu in float32, weights in int8" in server.opened.notes
+    opened = open_served(ServedSettings(model=run, gpus=0, quantization="none"), ServerLimits())
+    note = "the run trained with quantization: int8; the base model is served with none, and answers differ"
+    assert note in opened.notes
     opened.model.pool.close()
+    with pytest.raises(InputError, match="int8 with --tensor-parallel-size 2"):
+        open_served(ServedSettings(model=run, gpus=0, tensor_parallel_size=2), ServerLimits())

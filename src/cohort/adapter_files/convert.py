@@ -33,8 +33,11 @@ from cohort.core.setting_fields import Refusal
 from cohort.core.units import counted
 from cohort.data.loading import load_dataset
 from cohort.data.tokenised import TokenisedRows
+from cohort.memory.host_streaming import layers_for_generation
 from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
+from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import check_checkpoint, load_decoder, load_tokenizer
 from cohort.prepare.inputs import machine_of
 from cohort.training.distillation import distill
@@ -180,14 +183,18 @@ def _require_fit(blocks: BlockDiagonal, layout: AdapterLayout, *, r: int, most: 
 
 
 def _decoder(base: RunBase) -> Decoder:
-    # as for answers: one GPU is enough, whatever number the run trained on, and the weights are kept as it trained
+    # as for answers: one GPU is enough, whatever number the run trained on, and the weights are kept as it trained; a
+    # model that trained through host memory is converted through it as well
     machine = machine_of(base.task, num_gpus="auto" if base.task.num_gpus else 0)
+    streamed = layers_for_generation(read_config(base.directory), machine)
     return load_decoder(
         base.directory,
         dtype=machine.dtype,
         device=machine.device,
+        streaming=host_streaming(streamed.layers, machine.device),
         weight_format=machine.quantization,
         cache_directory=default_cache_directory(),
+        room_bytes=base.task.memory.limit,
     )
 
 

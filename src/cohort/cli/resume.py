@@ -11,6 +11,7 @@ import typer
 from cohort.cli.exits import exits
 from cohort.cli.launched_ranks import launched_ranks, most_losses, options_with, refuse_own_recovery, refuse_queue
 from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, RunOrQueueArgument
+from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 
 __all__ = ["resume"]
 
@@ -18,6 +19,8 @@ __all__ = ["resume"]
 def resume(
     context: typer.Context,
     run_dir: RunOrQueueArgument,
+    publish: PublishOption = None,
+    publish_as: PublishAsOption = None,
     on_lost_gpu: LostGpuOption = "stop",
     as_json: JsonOption = False,
     debug: DebugOption = False,
@@ -36,13 +39,15 @@ def resume(
             refuse_queue(ranks, run_dir)
             if context.obj:
                 _refuse_inputs(run_dir, context.obj[0])
+            if publish is not None or publish_as is not None:
+                _refuse_inputs(run_dir, "--publish")
             from cohort.cli.run import continue_queue
 
             continue_queue(run_dir, as_json=as_json)
             return
         from cohort.runs.directory import RunDirectory
 
-        RunDirectory.open(run_dir)
+        announce = announcement(RunDirectory.open(run_dir), publish, name=publish_as)
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
         from cohort.engine.recovery import train_despite_losses
@@ -53,6 +58,7 @@ def resume(
             begin = partial(resume_run, run_dir, watcher=watcher, options=options, places=context.obj or ())
             train_despite_losses(begin, run_dir, watcher=watcher, most_losses=most_losses(on_lost_gpu))
         print_results(run_dir, as_json=as_json)
+        announce()
 
 
 def _refuse_inputs(queue: Path, option: str) -> NoReturn:
@@ -61,7 +67,7 @@ def _refuse_inputs(queue: Path, option: str) -> NoReturn:
     raise InputError(
         Problem(
             where=f"command line {option}",
-            found=f"an input of one run, but {queue} is a queue",
+            found=f"an option of one run, but {queue} is a queue",
             allowed=f"cohort resume {queue}/TASK, for one task's run",
             hint="Leave the option out, or resume that run first.",
         )

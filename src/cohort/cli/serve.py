@@ -19,6 +19,7 @@ __all__ = ["serve"]
 
 _NEEDED = ("fastapi", "prometheus_client", "uvicorn")
 _KEY_VARIABLE = "COHORT_API_KEY"
+MOST_SEQUENCES = 256
 
 
 _Model = Annotated[
@@ -58,7 +59,12 @@ _ModelLen = Annotated[
     int | None,
     typer.Option("--max-model-len", min=2, help="Most tokens of prompt and answer.  [default: the model's context]"),
 ]
-_NumSeqs = Annotated[int, typer.Option("--max-num-seqs", min=1, help="Most sequences in a pass.")]
+_NumSeqs = Annotated[
+    int | None,
+    typer.Option(
+        "--max-num-seqs", min=1, help=f"Most sequences in a pass.  [default: {MOST_SEQUENCES}, or all its tokens]"
+    ),
+]
 _BatchedTokens = Annotated[int, typer.Option("--max-num-batched-tokens", min=16, help="Most tokens in a pass.")]
 _Cache = Annotated[
     float | None,
@@ -89,6 +95,12 @@ _TensorParallel = Annotated[
         help="GPUs that the model is divided over; with --gpus 0, processes of the CPU.",
     ),
 ]
+_Quantization = Annotated[
+    str | None,
+    typer.Option(
+        "--quantization", metavar="FORMAT", help="none | fp8 | int8 | nf4.  [default: the run's; none for a model]"
+    ),
+]
 _Gpus = Annotated[int | None, typer.Option("--gpus", min=0, max=1, help="0: serve on the CPU.")]
 
 
@@ -102,7 +114,7 @@ def serve(
     served_model_name: _Names = None,
     chat_template: _ChatTemplate = None,
     max_model_len: _ModelLen = None,
-    max_num_seqs: _NumSeqs = 256,
+    max_num_seqs: _NumSeqs = None,
     max_num_batched_tokens: _BatchedTokens = 2048,
     kv_cache_gib: _Cache = None,
     max_loras: _Loras = 16,
@@ -113,6 +125,7 @@ def serve(
     lora_root: _LoraRoot = None,
     drain_seconds: _Drain = 60.0,
     tensor_parallel_size: _TensorParallel = 1,
+    quantization: _Quantization = None,
     gpus: _Gpus = None,
     base: ModelOption = None,
     debug: DebugOption = False,
@@ -124,9 +137,9 @@ def serve(
     with exits(debug=debug):
         _require_installed()
         root = _lora_root(lora_root, allows=allow_runtime_lora)
-        from cohort.service.opening import ServedSettings, open_served
+        from cohort.service.opening import open_served
         from cohort.service.server import listen, run_server
-        from cohort.service.settings import ServerLimits, ServerSettings
+        from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
         from cohort.serving.adapter_pool import AdapterPoolSettings
         from cohort.serving.scheduler import SchedulerSettings
 
@@ -141,20 +154,42 @@ def serve(
             max_model_len=max_model_len,
             cache_bytes=None if kv_cache_gib is None else int(kv_cache_gib * 2**30),
             gpus="auto" if gpus is None else gpus,
+            quantization=quantization,
             tensor_parallel_size=tensor_parallel_size,
             pool=AdapterPoolSettings(max_loras=max_loras, max_lora_rank=max_lora_rank, max_cpu_loras=max_cpu_loras),
             scheduler=SchedulerSettings(
-                max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
+                max_num_seqs=_sequences(max_num_seqs, most=max_num_batched_tokens),
                 max_num_batched_tokens=max_num_batched_tokens,
             ),
         )
-        keys = tuple(api_key or ()) or tuple(filter(None, [os.environ.get(_KEY_VARIABLE)]))
-        settings = ServerSettings(api_keys=keys, lora_root=root, limits=limits)
+        settings = ServerSettings(api_keys=_keys(api_key), lora_root=root, limits=limits)
         # the address before the model, which takes long to load
         with listen(host, port) as listener:
             opened = open_served(served, limits)
             finished = run_server(opened, settings, listener=listener, on_ready=lambda at: _report(opened, at))
         _say_how_it_ended(finished=finished, lost=opened.thread.lost)
+
+
+def _keys(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(given or ()) or tuple(filter(None, [os.environ.get(_KEY_VARIABLE)]))
+
+
+def _sequences(asked: int | None, *, most: int) -> int:
+    from cohort.core.errors import InputError, Problem
+    from cohort.core.place import Place
+
+    if asked is None:
+        return min(MOST_SEQUENCES, most)
+    if asked > most:
+        raise InputError(
+            Problem(
+                where=Place(option="command line --max-num-seqs"),
+                found=f"{asked} with --max-num-batched-tokens {most}",
+                allowed=f"at most {most}: each sequence may take a token of a pass",
+                hint=f"Write --max-num-seqs {most} or less, or raise --max-num-batched-tokens.",
+            )
+        )
+    return asked
 
 
 def _say_how_it_ended(*, finished: bool, lost: str | None) -> None:

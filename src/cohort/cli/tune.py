@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,6 +17,7 @@ from cohort.cli.launched_ranks import (
     refuse_own_recovery,
 )
 from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
+from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 
 if TYPE_CHECKING:
     from cohort.engine.train.open_run import RunOptions
@@ -45,19 +44,8 @@ def tune(
             "--on-existing", help="If RUN_DIR holds a run: continue it, remove it and start again, or refuse."
         ),
     ] = "error",
-    publish: Annotated[
-        str | None,
-        typer.Option(
-            "--publish",
-            metavar="URL",
-            help="A running `cohort serve` that answers with the best adapter once the sweep ends.",
-            show_default=False,
-        ),
-    ] = None,
-    publish_as: Annotated[
-        str | None,
-        typer.Option("--publish-as", metavar="NAME", help="The adapter's name there.  [default: RUN_DIR's name]"),
-    ] = None,
+    publish: PublishOption = None,
+    publish_as: PublishAsOption = None,
     on_lost_gpu: LostGpuOption = "stop",
     as_json: JsonOption = False,
     debug: DebugOption = False,
@@ -85,7 +73,7 @@ def tune(
             raise InputError(occupied)
         refuse_other_number(loaded, ranks)
         refuse_own_recovery(ranks, on_lost_gpu)
-        announce = _announcement(directory, publish, name=publish_as)
+        announce = announcement(directory, publish, name=publish_as)
         from cohort.cli.tables.run_results import print_results
 
         existing = on_existing if holds_run else "error"
@@ -110,34 +98,6 @@ def _train(
         act = partial(_continue, task, directory) if existing == "resume" else partial(tune_task, task, directory.root)
         begin = partial(act, watcher=watcher, options=options_with(ranks))
         train_despite_losses(begin, directory.root, watcher=watcher, most_losses=most_losses)
-
-
-def _announcement(directory: RunDirectory, url: str | None, *, name: str | None) -> Callable[[], None]:
-    """Return what tells the server at ``url`` of the best adapter, once it is known that the server will take it."""
-    from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
-
-    if url is None:
-        if name is None:
-            return lambda: None
-        raise InputError(
-            Problem(
-                where=Place(option="command line --publish-as"),
-                found="--publish-as without --publish",
-                allowed="--publish URL, the server",
-                hint="Add --publish URL, or leave it out.",
-            )
-        )
-    from cohort.integrations.publish import AdapterServer
-
-    server, chosen = AdapterServer.at(url), name or directory.root.resolve().name
-    server.check(chosen, directory.best)
-
-    def announce() -> None:
-        server.load(chosen, directory.best)
-        print(f"{url} answers requests for {chosen} with it", file=sys.stderr)
-
-    return announce
 
 
 def _continue(task: TaskFile, directory: RunDirectory, *, watcher: ProgressWatcher, options: RunOptions | None) -> None:

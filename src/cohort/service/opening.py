@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from cohort.adapter_files.base_model import open_base
 from cohort.adapter_files.run_model import read_chosen
 from cohort.adapters.peft_format import CONFIG_FILE, PeftAdapter
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.data.chat import use_chat_template
-from cohort.machine.machine import Machine, choose_machine
+from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_model
 from cohort.models.weight_formats import PLAIN
@@ -26,50 +25,19 @@ from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
 from cohort.service.adapter_folders import adapter_folders, recorded_base_hash
 from cohort.service.engine_thread import EngineThread
+from cohort.service.opening_checks import length_note, require_context, serving_machine
 from cohort.service.served_model import ServedModel
-from cohort.service.settings import ServerLimits
-from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
+from cohort.service.settings import ServedSettings, ServerLimits
+from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.engine import ServingEngine
 from cohort.serving.generate import end_of_answer_ids
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.pool_size import device_block_count
 from cohort.serving.ranks import ServingRanks
-from cohort.serving.scheduler import SchedulerSettings
 
-__all__ = ["Opened", "ServedSettings", "open_served"]
+__all__ = ["Opened", "open_served"]
 
 _CPU_CACHE_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServedSettings:
-    """What to serve and with how much memory.
-
-    Attributes:
-        model: A base model (hub id or directory), or a run's directory.
-        adapters: Adapter directories, folders of them, or ``NAME=DIRECTORY``.
-        trials: Trials of the run; none: its best adapter.
-        names: Names of the base model; none: ``model`` as it was typed.
-        model_path: Where the run's base model is now.
-        chat_template: A template by name; None: the tokenizer's, or the run's.
-        max_model_len: Most tokens of a sequence; None: the model's context.
-        cache_bytes: Memory for keys and values; None: 1 GiB on a CPU, nine tenths of what is free on a GPU.
-        gpus: 0 serves on the CPU.
-        tensor_parallel_size: Over how many GPUs the model is divided; on a CPU, over how many processes.
-    """
-
-    model: str
-    adapters: tuple[str, ...] = ()
-    trials: tuple[int, ...] = ()
-    names: tuple[str, ...] = ()
-    model_path: str | None = None
-    chat_template: str | None = None
-    max_model_len: int | None = None
-    cache_bytes: int | None = None
-    gpus: str | int = "auto"
-    tensor_parallel_size: int = 1
-    pool: AdapterPoolSettings = field(default_factory=AdapterPoolSettings)
-    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +65,7 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
     folders = adapter_folders(settings.adapters)
     tokenizer = load_tokenizer(source.directory)
     use_chat_template(tokenizer, settings.chat_template or source.chat_template)
-    machine = _machine(settings)
+    machine = serving_machine(settings, source.directory, trained=source.quantization)
     base = _load(settings, source, machine)
     try:
         return _opened(settings, limits, source, folders, tokenizer=tokenizer, base=base, machine=machine)
@@ -113,16 +81,16 @@ class _Base:
     divided: DividedModel | None = None
 
 
-def _machine(settings: ServedSettings) -> Machine:
-    size = settings.tensor_parallel_size
-    if size == 1 or settings.gpus == 0 or not torch.cuda.is_available():
-        return choose_machine(settings.gpus, where=Place(option="command line --gpus"))
-    return choose_machine(size, where=Place(option="command line --tensor-parallel-size"))
-
-
 def _load(settings: ServedSettings, source: _Source, machine: Machine) -> _Base:
     if settings.tensor_parallel_size == 1:
-        return _Base(decoder=load_decoder(source.directory, dtype=machine.dtype, device=machine.device))
+        decoder = load_decoder(
+            source.directory,
+            dtype=machine.dtype,
+            device=machine.device,
+            weight_format=machine.quantization,
+            cache_directory=default_cache_directory(),
+        )
+        return _Base(decoder=decoder)
     divided = open_divided(
         source.directory,
         size=settings.tensor_parallel_size,
@@ -145,6 +113,7 @@ def _opened(
     machine: Machine,
 ) -> Opened:
     decoder, divided = base.decoder, base.divided
+    require_context(settings, decoder)
     ranks = None if divided is None else divided.ranks
     names = settings.names or (source.name,)
     pool = AdapterPool(
@@ -180,13 +149,24 @@ def _opened(
         max_prompts=limits.max_prompts,
     )
     thread = EngineThread(engine, pool, max_waiting=limits.max_waiting)
-    where = str(machine.device)
     if divided is not None:
-        count = settings.tensor_parallel_size
-        where = f"{count} GPUs" if machine.device.type == "cuda" else f"{count} processes of the CPU"
         divided.watch(thread.lose)
-    notes = [*source.notes, f"computing on {where} in {str(decoder.dtype).removeprefix('torch.')}"]
-    return Opened(model=model, thread=thread, notes=tuple(notes), divided=divided)
+    notes = _notes(settings, source, machine, engine)
+    return Opened(model=model, thread=thread, notes=notes, divided=divided)
+
+
+def _notes(settings: ServedSettings, source: _Source, machine: Machine, engine: ServingEngine) -> tuple[str, ...]:
+    notes = list(source.notes)
+    if source.quantization not in (None, machine.quantization):
+        what = f"the run trained with quantization: {source.quantization}"
+        notes.append(f"{what}; the base model is served with {machine.quantization}, and answers differ")
+    if (short := length_note(settings, engine)) is not None:
+        notes.append(short)
+    where, count = str(machine.device), settings.tensor_parallel_size
+    if count > 1:
+        where = f"{count} GPUs" if machine.device.type == "cuda" else f"{count} processes of the CPU"
+    kept = "" if machine.quantization == PLAIN.name else f", weights in {machine.quantization}"
+    return (*notes, f"computing on {where} in {machine.dtype}{kept}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +175,7 @@ class _Source:
     directory: Path
     adapters: tuple[tuple[str, PeftAdapter], ...] = ()
     chat_template: str | None = None
+    quantization: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -227,8 +208,6 @@ def _open_run(settings: ServedSettings) -> _Source:
     run = directory.root.resolve().name
     adapters: list[tuple[str, PeftAdapter]] = []
     notes = [] if base.note is None else [base.note]
-    if (kept := base.task.quantization) != PLAIN.name:
-        notes.append(f"the run trained with quantization: {kept}; the base model is served in its plain weights")
     for trial_id in settings.trials or (None,):
         adapter, so_far = read_chosen(directory, trial_id=trial_id, base=base)
         adapters.append((run if trial_id is None else f"{run}-trial-{trial_id}", adapter))
@@ -239,6 +218,7 @@ def _open_run(settings: ServedSettings) -> _Source:
         directory=base.directory,
         adapters=tuple(adapters),
         chat_template=base.task.dataset.chat_template,
+        quantization=base.task.quantization,
         notes=tuple(notes),
     )
 

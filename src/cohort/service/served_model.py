@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,26 +166,7 @@ class ServedModel:
         num_logprobs: int | None,
     ) -> PreparedRequest:
         count = asked.n or 1
-        problems = [
-            problem
-            for index, tokens in enumerate(prompts)
-            for problem in request_problems(
-                tokens,
-                where="prompt" if len(prompts) == 1 else f"prompt {index}",
-                vocab_size=self._vocab_size,
-                limit=self.max_model_len,
-            )
-        ]
-        if not 0 < len(prompts) * count <= self.max_prompts:
-            problems.append(
-                Problem(
-                    where="prompt",
-                    found=f"{len(prompts)} prompts with n {count}",
-                    allowed=f"1 to {self.max_prompts} answers in a request",
-                    hint="Send several requests." if prompts else "Send a prompt.",
-                )
-            )
-        if problems:
+        if problems := list(self._problems(prompts, count=count, max_tokens=max_tokens)):
             raise InputError(problems)
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         top_k = asked.top_k or 0
@@ -211,3 +192,32 @@ class ServedModel:
             for choice in range(count)
         )
         return PreparedRequest(sequences=sequences, num_prompt_tokens=sum(len(tokens) for tokens in prompts))
+
+    def _problems(self, prompts: Sequence[list[int]], *, count: int, max_tokens: int | None) -> Iterator[Problem]:
+        problems = [
+            problem
+            for index, tokens in enumerate(prompts)
+            for problem in request_problems(
+                tokens,
+                where="prompt" if len(prompts) == 1 else f"prompt {index}",
+                vocab_size=self._vocab_size,
+                limit=self.max_model_len,
+            )
+        ]
+        yield from problems
+        if not 0 < len(prompts) * count <= self.max_prompts:
+            yield Problem(
+                where="prompt",
+                found=f"{len(prompts)} prompts with n {count}",
+                allowed=f"1 to {self.max_prompts} answers in a request",
+                hint="Send several requests." if prompts else "Send a prompt.",
+            )
+        longest = max(map(len, prompts), default=0)
+        if max_tokens is not None and not problems and longest + max_tokens > self.max_model_len:
+            yield Problem(
+                where=Place(key=("max_tokens",)),
+                found=f"{max_tokens} after a prompt of {longest} tokens",
+                allowed=f"at most {self.max_model_len - longest}: prompt and answer together have at most "
+                f"{self.max_model_len} tokens",
+                hint="Ask for fewer, shorten the prompt, or leave it out for all there is room for.",
+            )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["ServerLimits", "ServerSettings"]
+from cohort.serving.adapter_pool import AdapterPoolSettings
+from cohort.serving.scheduler import SchedulerSettings
+
+__all__ = ["ServedSettings", "ServerLimits", "ServerSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +46,36 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()
     lora_root: Path | None = None
     limits: ServerLimits = ServerLimits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedSettings:
+    """What to serve and with how much memory.
+
+    Attributes:
+        model: A base model (hub id or directory), or a run's directory.
+        adapters: Adapter directories, folders of them, or ``NAME=DIRECTORY``.
+        trials: Trials of the run; none: its best adapter.
+        names: Names of the base model; none: ``model`` as it was typed.
+        model_path: Where the run's base model is now.
+        chat_template: A template by name; None: the tokenizer's, or the run's.
+        max_model_len: Most tokens of a sequence; None: the model's context.
+        cache_bytes: Memory for keys and values; None: 1 GiB on a CPU, nine tenths of what is free on a GPU.
+        gpus: 0 serves on the CPU.
+        quantization: How the weights of linears are kept; None: as the run trained, or as the checkpoint is stored.
+        tensor_parallel_size: Over how many GPUs the model is divided; on a CPU, over how many processes.
+    """
+
+    model: str
+    adapters: tuple[str, ...] = ()
+    trials: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    model_path: str | None = None
+    chat_template: str | None = None
+    max_model_len: int | None = None
+    cache_bytes: int | None = None
+    gpus: str | int = "auto"
+    quantization: str | None = None
+    tensor_parallel_size: int = 1
+    pool: AdapterPoolSettings = field(default_factory=AdapterPoolSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.service.opening import ServedSettings, open_served
-from cohort.service.settings import ServerLimits, ServerSettings
+from cohort.service.opening import open_served
+from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
 from cohort.serving.adapter_pool import AdapterPoolSettings
 from tests.service.running_server import running, write_adapter, write_served
 

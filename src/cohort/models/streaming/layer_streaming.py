@@ -45,7 +45,7 @@ class LayerStreaming:
         streamed = []
         for name, product in products.items():
             if not can_stream(product):
-                raise InputError(_not_streamable(name, product))
+                raise InputError(_not_streamable(name))
             streamed.append(product)
         tensors = [tensor for product in streamed for tensor in product.streamed_weights]
         starts, num_bytes = _laid_out(tensors)
@@ -84,10 +84,10 @@ def _laid_out(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
     return starts, end
 
 
-def _not_streamable(name: str, product: FrozenProduct) -> Problem:
+def _not_streamable(name: str) -> Problem:
     return Problem(
         where=Place(key=("memory", "host_streamed_layers")),
-        found=f"{name}, whose weight format ({type(product).__name__}) cannot be streamed",
-        allowed="a format whose products offer streamed_weights and place_weights",
-        hint="Write host_streamed_layers: 0, or choose another weight format.",
+        found=f"streamed layers, and {name} in a format of weights that stays on the GPU",
+        allowed="streamed layers with quantization: none, fp8, int8 or nf4",
+        hint="Write host_streamed_layers: 0, or another quantization.",
     )

@@ -10,7 +10,7 @@ from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
-__all__ = ["chance_text", "comparison_lines", "estimate_text", "training_value_text", "verdicts"]
+__all__ = ["chance_text", "comparison_lines", "estimate_text", "no_gain", "training_value_text", "verdicts"]
 
 
 def estimate_text(found: Estimate, *, rows: str = "") -> str:
@@ -78,22 +78,32 @@ def _finals_lines(results: RunResults) -> dict[str, str]:
     return lines
 
 
+def no_gain(results: RunResults) -> str | None:
+    """Return that the best adapter is no better than the base model, or than chance; None where it is, or was not
+    compared.
+    """
+    finals, metric = results.facts.finals, results.metric
+    if finals is None or metric.name not in finals.winner.values:
+        return None
+    if results.chance is not None:
+        best = finals.winner.values[metric.name]
+        if (best.value if best.low is None else best.low) <= results.chance:
+            return f"nothing beats chance: the best trial's {metric.label} is within noise of it or below"
+    elif finals.base is not None:
+        gain = _gain(finals.base, metric)
+        if not gain.excludes_zero:
+            return "nothing beats the base model: the best trial is within noise of it"
+        if gain.value < 0:
+            return "nothing beats the base model: the best trial is worse"
+    return None
+
+
 def verdicts(results: RunResults) -> list[str]:
     """Return what a user has to know before trusting the best adapter, one sentence each; most important first."""
     finals, metric = results.facts.finals, results.metric
     if finals is None or metric.name not in finals.winner.values:
         return []
-    sentences = []
-    if results.chance is not None:
-        best = finals.winner.values[metric.name]
-        if (best.value if best.low is None else best.low) <= results.chance:
-            sentences.append(f"nothing beats chance: the best trial's {metric.label} is within noise of it or below")
-    elif finals.base is not None:
-        gain = _gain(finals.base, metric)
-        if not gain.excludes_zero:
-            sentences.append("nothing beats the base model: the best trial is within noise of it")
-        elif gain.value < 0:
-            sentences.append("nothing beats the base model: the best trial is worse")
+    sentences = [sentence for sentence in (no_gain(results),) if sentence is not None]
     default_id = results.facts.task.default_trial_id
     default = None if default_id is None else finals.of_trial(default_id)
     if default is finals.winner:
