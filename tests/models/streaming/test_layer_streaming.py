@@ -158,5 +158,5 @@ def test_products_of_every_format_can_be_moved(weight_format: WeightFormat) -> N
 
 
 def test_a_format_that_cannot_be_streamed_is_refused() -> None:
-    with pytest.raises(InputError, match="weight format"):
+    with pytest.raises(InputError, match="a format of weights that stays on the GPU"):
         streaming_of((0, 1, 2)).take(0, {"layers.0.qkv": object()})  # type: ignore[dict-item]
