@@ -51,6 +51,9 @@ def main() -> None:
         try:
             for row in sections[name]():
                 found.append({"section": name, **row})
+                if name == "step":
+                    print({**row, "seconds": round(time.perf_counter() - begun, 1)}, flush=True)
+                    write_result(options.out, question=QUESTION, headline=_headline(found, taken), rows=found)
         except Exception as error:  # the other sections are worth having
             found.append({"section": name, "operation": name, "error": f"{type(error).__name__}: {error}"[:600]})
         taken[name] = round(time.perf_counter() - begun, 1)

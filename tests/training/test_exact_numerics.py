@@ -16,8 +16,10 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.core.numerics import Numerics
 from cohort.kernels.backend import Backend, use_backend
+from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2
@@ -104,12 +106,30 @@ def train(decoder: Decoder, specs: Sequence[TrialSpec], *, draw: random.Random, 
     return losses, weights
 
 
+def compiled(decoder: Decoder) -> Decoder:
+    """Compile by all cores what packs of any ranks launch."""
+    kinds = [
+        AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout) for dropout in (0.0, 0.1) for r in (16, 32, 64, 128, 256)
+    ]
+    with KernelCompiler() as compiler:
+        compile_ahead(
+            decoder,
+            compiler=compiler,
+            target_linears=decoder.linears,
+            adapters=kinds,
+            usual=25,
+            pass_tokens=(256,),
+            numerics=Numerics.EXACT,
+        )
+    return decoder
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("save", [save_llama, save_qwen2])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_a_packed_trial_is_the_trial_alone(tmp_path: Path, save: Any, dropout: float) -> None:
     save(tmp_path, num_layers=2)
-    decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda")
+    decoder = compiled(load_decoder(tmp_path, dtype="bfloat16", device="cuda"))
     draw = random.Random(5)
     own = trial(0, r=16, batch_size=3, dropout=dropout)
     losses, weights = train(decoder, [own], draw=draw, parks=False)
@@ -133,7 +153,7 @@ def test_a_packed_trial_is_the_trial_alone(tmp_path: Path, save: Any, dropout: f
 @pytest.mark.gpu
 def test_recorded_passes_have_the_same_bits(tmp_path: Path) -> None:
     save_llama(tmp_path, num_layers=2)
-    decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda")
+    decoder = compiled(load_decoder(tmp_path, dtype="bfloat16", device="cuda"))
     specs = [trial(index, r=16 + index, batch_size=2) for index in range(3)]
     draw = random.Random(1)
     eager = train(decoder, specs, draw=draw, parks=False)

@@ -94,7 +94,7 @@ class CapturedPasses:
 
     def launch(self, need: PassShape, *, trains: bool) -> None:
         """Run a pass of filler as one for ``need`` would be recorded, so that its kernels are compiled."""
-        shape = rounded_up(need, padded=self._decoder.config.pads_attention)
+        shape = rounded_up(need, padded=self._decoder.config.pads_attention, exact=self._bank.is_exact)
         slots = self._bank.slot_table()
         _CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains).launch()
 
@@ -153,7 +153,10 @@ class CapturedPasses:
             return None
         if self._policy is None:
             self._policy = RecordingPolicy(
-                self._decoder.config, most_rows=self._most_rows, product_seconds=self._decoder.product_seconds
+                self._decoder.config,
+                most_rows=self._most_rows,
+                product_seconds=self._decoder.product_seconds,
+                exact=self._bank.is_exact,
             )
         recorded = {
             graph.shape: graph

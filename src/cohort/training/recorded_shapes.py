@@ -63,11 +63,12 @@ class PassShape:
         return self.num_rows + TRAINED_ROW_COST * self.num_trained + padding
 
 
-def rounded_up(need: PassShape, *, padded: bool, coarse: bool = False) -> PassShape:
+def rounded_up(need: PassShape, *, padded: bool, exact: bool = False, coarse: bool = False) -> PassShape:
     """Return the shape a graph is recorded in for ``need``.
 
     Args:
         padded: Whether attention pads its sequences, so that their number and length cost something.
+        exact: Whether weight gradients are summed by sequence, so that their number costs programs.
         coarse: Wide enough that the other steps of the same pack fit, too.
     """
     if coarse:
@@ -87,7 +88,7 @@ def rounded_up(need: PassShape, *, padded: bool, coarse: bool = False) -> PassSh
         num_rows=num_rows,
         num_sequences=(
             (_up(need.num_sequences, 8) if need.num_sequences > 4 else 4)
-            if padded
+            if padded or exact
             # tables alone: an idle program ends at once
             else _up(max(need.num_sequences, num_rows // 64), 16)
         ),
@@ -104,14 +105,22 @@ def _up(number: int, step: int) -> int:
 class RecordingPolicy:
     """Chooses for each pass between a graph that holds it, a graph of its own, and launching its kernels."""
 
-    def __init__(self, config: DecoderConfig, *, most_rows: int | None = None, product_seconds: float = 1.0) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        most_rows: int | None = None,
+        product_seconds: float = 1.0,
+        exact: bool = False,
+    ) -> None:
         """Estimate the price of a recording from the sizes of the model.
 
         Args:
             most_rows: Rows of the largest graph that may be recorded; None for any.
             product_seconds: Of the frozen products, over those of plain weights: what computes faster waits sooner.
+            exact: As for :func:`rounded_up`.
         """
-        self._padded, self._most_rows = config.pads_attention, most_rows
+        self._padded, self._most_rows, self._exact = config.pads_attention, most_rows, exact
         hidden = config.hidden_size
         layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
         # a pass of this many rows takes the device as long as the host takes to launch it; so does one recording
@@ -129,7 +138,7 @@ class RecordingPolicy:
             trains: Whether it is a training pass; those come again at once, evaluations after many steps.
         """
         holding = [shape for shape in recorded if shape.holds(need)]
-        own = rounded_up(need, padded=self._padded)
+        own = rounded_up(need, padded=self._padded, exact=self._exact)
         best = min(holding, key=lambda shape: shape.cost(padded=self._padded), default=None)
         if best is not None:
             lost = best.cost(padded=self._padded) - own.cost(padded=self._padded)
@@ -146,7 +155,7 @@ class RecordingPolicy:
 
     def _first(self, need: PassShape) -> PassShape:
         """Return the shape of the first graph for passes such as this: a wide one, where that may be recorded."""
-        wide = rounded_up(need, padded=self._padded, coarse=True)
+        wide = rounded_up(need, padded=self._padded, exact=self._exact, coarse=True)
         if self._most_rows is None or wide.num_rows <= self._most_rows:
             return wide
-        return rounded_up(need, padded=self._padded)
+        return rounded_up(need, padded=self._padded, exact=self._exact)

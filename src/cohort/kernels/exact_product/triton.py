@@ -21,8 +21,9 @@ import triton.language as tl
 from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
-from cohort.kernels.packed_linear.hopper.launch import hopper_product, hopper_reads, runs_hopper, tile_columns
-from cohort.kernels.packed_linear.launch.support import is_descriptable, num_multiprocessors
+from cohort.kernels.exact_product.agreed_blas import blas_agrees, blas_product
+from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, hopper_reads, runs_hopper
+from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
 __all__ = ["INNER", "ProductTile", "describe", "portable_product", "product", "takes_hopper"]
 
@@ -134,9 +135,10 @@ def product(x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, forward: 
     if y_MO.numel() == 0:
         return y_MO
     if takes_hopper(weight_NK):
-        x_MI = x_MI if is_descriptable(x_MI) else x_MI.contiguous()
-        columns = tile_columns(x_MI.shape[0], num_out, programs=num_multiprocessors(x_MI.device))
-        hopper_product(x_MI, weight_NK, y_MO, parts=(), s_PTC=None, rank_pass=None, forward=forward, columns=columns)
+        if blas_agrees(x_MI, weight_NK, forward=forward):
+            blas_product(x_MI, weight_NK, y_MO, forward=forward)
+        else:
+            exact_hopper_product(x_MI, weight_NK, y_MO, forward=forward)
         return y_MO if bias_N is None else y_MO.add_(bias_N)
     x_MI = x_MI if x_MI.stride(1) == 1 else x_MI.contiguous()
     tiles = _FLOAT32 if x_MI.element_size() == 4 else _TILES

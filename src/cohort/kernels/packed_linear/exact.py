@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cohort.kernels.packed_linear.choice.tiles import TileChoice
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, plain_weight
-from cohort.kernels.packed_linear.hopper.launch import COLUMNS, hopper_product, hopper_reads, tile_columns
+from cohort.kernels.packed_linear.hopper.launch import COLUMNS, exact_hopper_product, hopper_reads
 from cohort.kernels.packed_linear.launch.launches import (
     MOST_PARTS,
     expand,
@@ -25,7 +25,7 @@ from cohort.kernels.packed_linear.launch.launches import (
     output_side_ds,
     shrink,
 )
-from cohort.kernels.packed_linear.launch.support import is_descriptable, num_multiprocessors
+from cohort.kernels.packed_linear.launch.support import is_descriptable
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart
 
@@ -51,17 +51,7 @@ def exact_forward(
             s = s_PTC[first : first + len(group), :, 128 * index :]
             shrink(x_TK, group, s, rank_pass, tables=tables, row_keys_T=row_keys_T, tiles=tiles)
             if weight is not None and index == 0:
-                programs = num_multiprocessors(x_TK.device)
-                hopper_product(
-                    x_TK if is_descriptable(x_TK) else x_TK.contiguous(),
-                    weight,
-                    y_TN,
-                    parts=parts,
-                    s_PTC=s.contiguous(),
-                    rank_pass=rank_pass,
-                    forward=True,
-                    columns=tile_columns(x_TK.shape[0], y_TN.shape[1], programs=programs),
-                )
+                exact_hopper_product(x_TK, weight, y_TN, parts=parts, s_PTC=s, rank_pass=rank_pass, forward=True)
             else:
                 expand(y_TN, group, s, rank_pass, tables=tables, tiles=tiles, add=True)
     return y_TN, s_PTC

@@ -16,7 +16,7 @@ from cohort.kernels.packed_linear import LaunchTables, LoraPart
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice.tiles import TermPlace
 from cohort.kernels.packed_linear.hopper import launch as hopper_launch
-from cohort.kernels.packed_linear.hopper.launch import filled
+from cohort.kernels.packed_linear.hopper.launch import filled, tile_strips, wasted_share
 from tests.kernels.closeness import low_precision
 from tests.kernels.packed_linear.cases import SMALL, Case, assert_equal_to_reference, make_case
 
@@ -111,3 +111,15 @@ def test_few_tiles_in_the_last_wave_fill_the_card_less() -> None:
     assert filled(8192, 4096, programs=132) == pytest.approx(1024 / (8 * 132))
     assert filled(8448 + 1, 4096, programs=132) == pytest.approx(67 * 16 / (9 * 132))
     assert filled(0, 4096, programs=132) == 0
+
+
+@pytest.mark.parametrize("num_rows", [1, 128, 1000, 1024, 1152, 1280, 5120, 8192])
+@pytest.mark.parametrize("width", [64, 4096, 6144, 14336, 28672, 1000])
+def test_strips_cover_every_column_once_and_are_never_slower_than_one_width(num_rows: int, width: int) -> None:
+    strips = tile_strips(num_rows, width, programs=132)
+    assert [own.start for own, _ in strips] == [0, *(own.stop for own, _ in strips[:-1])]
+    assert strips[-1][0].stop == width
+    assert all(own.start % 256 == 0 and columns in (64, 128, 256) for own, columns in strips)
+    tiles = -(-num_rows // 128) * -(-width // 256)
+    best = wasted_share(num_rows, width, programs=132)
+    assert best <= -(-tiles // 132) / (-(-num_rows // 128) * width / 256 / 132) - 1.0 + 1e-9

@@ -21,20 +21,24 @@ from cohort.kernels.packed_linear.tables import LoraPart
 
 __all__ = [
     "describe_inside",
+    "exact_hopper_product",
     "filled",
     "hopper_product",
     "hopper_reads",
     "hopper_takes",
     "is_hopper",
     "runs_hopper",
-    "tile_columns",
+    "tile_strips",
+    "wasted_share",
 ]
 
 # Columns of a tile, inner width of a stage.
 COLUMNS, INNER = 256, 64
 # Narrower tiles and what one of them takes, in widest ones: for streams whose widest tiles leave multiprocessors idle.
 # An entry is the same sum over K in a tile of any width, so no bit depends on it.
-NARROWER = ((128, 0.55), (64, 0.33))
+NARROWER = ((128, 0.62), (64, 0.57))
+# What a second launch takes, in waves of the widest tiles.
+LAUNCH_COST = 0.08
 # Rank rows of a stage of the LoRA term where some slot has more than 16: as many as a stage of the product holds.
 WIDEST_STEP = 64
 # Four stages of 48 KiB and a strip of 128 columns for each warp group's stores fill a multiprocessor's shared memory.
@@ -79,14 +83,45 @@ def hopper_reads(weight_NK: Tensor) -> bool:
     return is_16_bit and is_descriptable(weight_NK) and runs_hopper(weight_NK.device)
 
 
-def tile_columns(num_rows: int, width: int, *, programs: int) -> int:
-    """Return the columns of a tile with which an output's tiles take the fewest waves, by what a tile takes."""
+def tile_strips(num_rows: int, width: int, *, programs: int) -> tuple[tuple[slice, int], ...]:
+    """Return the columns of one or two launches and of their tiles, with which an output takes the least time.
 
-    def cost(columns: int, share: float) -> float:
-        num_tiles = -(-num_rows // PRODUCT_ROWS) * -(-width // columns)
-        return -(-num_tiles // programs) * share
+    A wave of programs that is not full takes as long as a full one. So the widest tiles may make whole waves, and
+    narrower ones, which take less, the columns that are left.
+    """
+    wide, tile, _ = _best_strips(num_rows, width, programs)
+    cut = min(width, wide * COLUMNS)
+    return tuple(
+        (slice(first, stop), columns)
+        for first, stop, columns in ((0, cut, COLUMNS), (cut, width, tile))
+        if stop > first
+    )
 
-    return min(((COLUMNS, 1.0), *NARROWER), key=lambda kind: cost(*kind))[0]
+
+def wasted_share(num_rows: int, width: int, *, programs: int) -> float:
+    """Return by which share the waves of :func:`tile_strips` take longer than if the last of them were full."""
+    full = -(-num_rows // PRODUCT_ROWS) * width / COLUMNS / programs
+    return _best_strips(num_rows, width, programs)[2] / max(full, 1e-9) - 1.0
+
+
+@functools.lru_cache(maxsize=4096)
+def _best_strips(num_rows: int, width: int, programs: int) -> tuple[int, int, float]:
+    """Return how many widest tiles a row has, the columns of the others, and what all take in full waves."""
+    num_m, num_n = -(-num_rows // PRODUCT_ROWS), -(-width // COLUMNS)
+
+    def waves(columns: int, tile: int) -> int:
+        return -(-num_m * -(-columns // tile) // programs)
+
+    def strips(wide: int) -> tuple[int, int, float]:
+        left = width - min(width, wide * COLUMNS)
+        own = float(waves(wide * COLUMNS, COLUMNS)) if wide else 0.0
+        if not left:
+            return wide, 0, own
+        taken, tile = min((waves(left, tile) * share, tile) for tile, share in NARROWER)
+        return wide, tile, own + taken + (LAUNCH_COST if wide else 0.0)
+
+    whole = [min(num_n, count * programs // num_m) for count in range(1, waves(width, COLUMNS) + 1)]
+    return min((strips(wide) for wide in {0, *whole, num_n}), key=lambda found: (found[2], -found[0]))
 
 
 def hopper_takes(
@@ -135,13 +170,15 @@ def hopper_product(
     rank_pass: RankPass | None,
     forward: bool,
     columns: int = COLUMNS,
+    first_column: int = 0,
 ) -> None:
     """Write ``Y = X W^T`` and the parts' ``s S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
 
     In the second case X is dY [T, N], Y is dX [T, K] and S is dS. Without parts it is the frozen product alone. What
     :func:`hopper_takes` asks for is not checked again, and S must be contiguous. A slot's rank rows are multiplied 16
     at a time: its share of the bank, padded to 16, must hold nothing of another slot, and zeros past its rank.
-    ``columns`` are those of a tile, and no bit depends on them.
+    ``columns`` are those of a tile, and no bit depends on them. ``first_column``: where Y and W begin among the columns
+    that the parts know.
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -164,8 +201,8 @@ def hopper_product(
         s_desc = describe(s_PTC.view(-1, s_PTC.shape[2]), [PRODUCT_ROWS, ranks])
         factor_descs = [describe(factor, [ranks, columns]) for factor in factors]
         owners, entries = rank_pass.owners, rank_pass.slots
-    starts = three([part.column_start for part in parts] or [0])
-    stops = three([part.columns.stop for part in parts] or [0])
+    starts = three([part.column_start - first_column for part in parts] or [0])
+    stops = three([part.columns.stop - first_column for part in parts] or [0])
     hopper_product_kernel[(min(num_multiprocessors(x_TK.device), _num_tiles(num_rows, width, columns=columns)),)](
         describe(x_TK, [PRODUCT_ROWS, INNER]),
         describe(weight_NK, [columns, INNER] if forward else [INNER, columns]),
@@ -173,6 +210,36 @@ def hopper_product(
         GROUP, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward,
         num_warps=4,
     )  # fmt: skip
+
+
+def exact_hopper_product(
+    x_TK: Tensor,
+    weight_NK: Tensor,
+    y_TN: Tensor,
+    *,
+    parts: Sequence[LoraPart] = (),
+    s_PTC: Tensor | None = None,
+    rank_pass: RankPass | None = None,
+    forward: bool,
+) -> None:
+    """Write what :func:`hopper_product` writes, at any number of rows and as fast as its tiles allow.
+
+    Only the forward product takes parts. The bits are those of :func:`hopper_product`.
+    """
+    x_TK = x_TK if is_descriptable(x_TK) else x_TK.contiguous()
+    num_rows, width = y_TN.shape
+    for own, columns in tile_strips(num_rows, width, programs=num_multiprocessors(x_TK.device)):
+        hopper_product(
+            x_TK,
+            weight_NK[own] if forward else weight_NK[:, own],
+            y_TN[:, own],
+            parts=parts,
+            s_PTC=s_PTC,
+            rank_pass=rank_pass,
+            forward=forward,
+            columns=columns,
+            first_column=own.start,
+        )
 
 
 @functools.cache

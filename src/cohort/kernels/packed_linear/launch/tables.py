@@ -272,13 +272,13 @@ class LaunchTables:
         nothing = (0, 0, 0, 0, 0, _ADD)
         tiles += [(start, stop, *nothing) for start, stop in _cut(filler, self.tile_rows)]
         chunks += [(start, stop, *nothing) for start, stop in _cut(filler, self.chunk_rows)]
-        # a chunk but for a slot's last has at least half of chunk_rows
-        most_tiles, most_chunks = (
-            self.num_rows // size + self.num_slots + 1 for size in (self.tile_rows, self.chunk_rows // 2)
-        )
+        # a chunk but for the last of a slot, or of a sample, has at least half of chunk_rows
+        owners = self._most_samples if self.exact else self.num_slots
+        most_tiles = self.num_rows // self.tile_rows + self.num_slots + 1
+        most_chunks = self.num_rows // (self.chunk_rows // 2) + owners + 1
         return _Blocks(
             tiles=_table(tiles, capacity=most_tiles),
-            chunks=_table(chunks, capacity=most_chunks + self._most_samples),
+            chunks=_table(chunks, capacity=most_chunks),
             sums=_table(sums, capacity=self.num_slots),
             slots=_table(owning, capacity=max(self.num_slots, 1)),
             owners=_owners(owning, num_rows=self.num_rows),

@@ -1,0 +1,62 @@
+"""Where the BLAS gives the very bits of the exact product, it may compute it: asked of each shape, once in a process.
+
+Which kernel a BLAS takes follows from the shape of a product and from how its operands lie, not from their numbers. So
+one product of random numbers tells whether it sums over K in the same order: a sum that is cut elsewhere changes about
+one entry in a thousand, and all entries are compared. It is asked where our own tiles leave much of their last wave
+empty, for numbers of rows that come again: those of recorded passes.
+
+Shapes:  M rows · N, K output and input width of the weight
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, wasted_share
+from cohort.kernels.packed_linear.launch.support import num_multiprocessors
+
+__all__ = ["blas_agrees", "blas_product"]
+
+# recorded passes have a multiple of this many rows
+ROW_MULTIPLE = 128
+# a share of waves below which our tiles are as fast
+LEAST_WASTE = 0.05
+# a BLAS cuts sums over K for few rows, and many rows fill their waves
+MOST_ROWS = 4096
+_AGREED: dict[tuple[object, ...], bool] = {}
+
+
+def blas_product(x_MI: Tensor, weight_NK: Tensor, out_MO: Tensor, *, forward: bool) -> None:
+    torch.mm(x_MI, weight_NK.t() if forward else weight_NK, out=out_MO)
+
+
+def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool) -> bool:
+    """Return whether the BLAS is known to give the exact product's bits for operands like these; ask it if need be."""
+    num_rows, width = x_MI.shape[0], weight_NK.shape[0 if forward else 1]
+    if num_rows % ROW_MULTIPLE or num_rows > MOST_ROWS or not x_MI.is_contiguous() or not weight_NK.is_contiguous():
+        return False
+    if wasted_share(num_rows, width, programs=num_multiprocessors(x_MI.device)) < LEAST_WASTE:
+        return False
+    aligned = x_MI.data_ptr() % 16 == 0 and weight_NK.data_ptr() % 16 == 0
+    key = (num_rows, *weight_NK.shape, forward, aligned, x_MI.dtype, x_MI.device)
+    if key not in _AGREED:
+        # nothing can be asked while a graph is recorded; the pass before it has asked
+        found = None if torch.cuda.is_current_stream_capturing() else _ask(x_MI, weight_NK, forward=forward)
+        if found is None:
+            return False
+        _AGREED[key] = found
+    return _AGREED[key]
+
+
+def _ask(x_MI: Tensor, weight_NK: Tensor, *, forward: bool) -> bool | None:
+    """Return whether all bits of both products agree; None where kernels are collected and not launched."""
+    generator = torch.Generator(x_MI.device).manual_seed(0)
+    drawn = torch.randn(x_MI.shape, generator=generator, device=x_MI.device, dtype=torch.float32).to(x_MI.dtype)
+    shape = (x_MI.shape[0], weight_NK.shape[0 if forward else 1])
+    ours, theirs = x_MI.new_full(shape, float("nan")), x_MI.new_empty(shape)
+    exact_hopper_product(drawn, weight_NK, ours, forward=forward)
+    if bool(ours.isnan().any()):
+        return None
+    blas_product(drawn, weight_NK, theirs, forward=forward)
+    return torch.equal(ours.view(torch.int16), theirs.view(torch.int16))
