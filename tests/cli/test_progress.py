@@ -11,7 +11,7 @@ from rich.live import Live
 
 from cohort.cli.progress import RUN_VIEW, LiveWatcher, PlainWatcher, progress_line, watching
 from cohort.core.clock import ManualClock
-from cohort.engine.train.progress import RunProgress, SilentWatcher, TrialProgress
+from cohort.engine.train.progress import RankProgress, RunProgress, SilentWatcher, TrialProgress
 from cohort.runs.records import TrialStatus
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
@@ -50,6 +50,16 @@ def test_a_line_says_everything() -> None:
         "[1m 05s] training | 1 running, 1 waiting, 3 stopped (2 diverging, 1 underperforming) | "
         "best validation loss 1.25 (trial 3) | 12.3k tokens/s | about 2m 05s left"
     )
+
+
+def test_several_gpus_say_how_much_they_work_and_with_how_many_trials() -> None:
+    ranks = (RankProgress(rank=0, num_trials=3, busy_share=0.97), RankProgress(rank=1, num_trials=2, busy_share=0.5))
+    assert "| GPUs busy 97, 50 % (3 + 2 trials) |" in progress_line(replace(PROGRESS, ranks=ranks))
+    # ranks that hold every trial together, and the moment before anything was measured
+    together = tuple(replace(rank, num_trials=None) for rank in ranks)
+    assert "| GPUs busy 97, 50 % |" in progress_line(replace(PROGRESS, ranks=together))
+    unmeasured = tuple(replace(rank, busy_share=None) for rank in ranks)
+    assert "GPUs" not in progress_line(replace(PROGRESS, ranks=unmeasured))
 
 
 def test_the_best_is_the_first_in_the_study_s_order() -> None:

@@ -16,6 +16,10 @@ from cohort.core.events import StepDone
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.parallel.rank_process import RankProcess
+from cohort.report import render_report
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.status import read_status
 from cohort.training.executor import Executor
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
@@ -63,6 +67,15 @@ def test_several_ranks_give_the_bits_of_one(
     tune(tiny_task(folder, **SECTIONS), tmp_path / "run", options=replace(OPTIONS, num_ranks=num_ranks))
     assert result_of(tmp_path / "run") == expected
     assert len(processes) == num_ranks - 1
+    # what each of them did is on record, for status and report
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        work, seconds = reader.log.rank_work(), reader.run_seconds()
+        assert {record.rank for record in work} == set(range(num_ranks))
+        assert all(0 <= record.start_seconds < record.end_seconds <= seconds + 1e-6 for record in work)
+        trained = sum(step.num_tokens for step in reader.log.steps())
+        assert sum(record.num_tokens for record in work) == trained
+        assert f"process {num_ranks - 1} worked" in render_report(reader)
+    assert [rank.rank for rank in read_status(RunDirectory(tmp_path / "run")).ranks] == list(range(num_ranks))
     assert all(process._process.poll() is not None for process in processes), "the other ranks end with the run"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.runs.facts import RunState, TaskFacts
+from cohort.core.rank_work import RankWork
+from cohort.runs.facts import MachineFacts, MemoryFacts, RunState, SizeFacts, TaskFacts
 from cohort.runs.records import TrialStatus
-from cohort.runs.status import read_status
+from cohort.runs.status import RankStatus, read_status
 from tests.runs.small_run import SmallRun
 
 
@@ -32,3 +33,27 @@ def test_status_says_who_runs_it_and_how_fast(run: SmallRun) -> None:
     store.set_facts(state=RunState.DONE)
     assert (read_status(directory).state, read_status(directory).seconds_left) == ("done", 0.0)
     assert clock.monotonic() == 10
+
+
+def test_status_says_what_each_of_several_gpus_did_in_the_last_minute(run: SmallRun) -> None:
+    directory, store, _ = run
+    assert read_status(directory).ranks == ()
+    store.set_facts(sizes=SizeFacts(num_slots=2, num_ranks=2), machine=MachineFacts(device="cuda (a GPU)"))
+    store.trial_entered(3, slot=2)
+    store.add_rank_work(
+        [
+            RankWork(rank=0, train_seconds=3.0, evaluate_seconds=1.0, num_tokens=200),
+            RankWork(rank=1, train_seconds=1.0),
+        ],
+        start_seconds=2.0,
+        end_seconds=10.0,
+    )
+    status = read_status(directory)
+    assert status.device == "GPU"
+    # the first slot of rank 1 follows the last of rank 0
+    assert status.ranks == (
+        RankStatus(rank=0, trials=(), busy_share=0.5, tokens_per_second=25.0),
+        RankStatus(rank=1, trials=(3,), busy_share=0.125, tokens_per_second=0.0),
+    )
+    store.set_facts(memory=MemoryFacts(rank_group="pipeline"))
+    assert [rank.trials for rank in read_status(directory).ranks] == [None, None]

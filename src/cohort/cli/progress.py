@@ -100,6 +100,15 @@ def watching(view: View[P], stream: TextIO | None = None) -> Iterator[PlainWatch
         yield LiveWatcher(view, live)
 
 
+def _ranks_text(progress: RunProgress) -> str:
+    """Return how much of the last seconds each of several GPUs worked; empty where there is one."""
+    shares = [f"{100 * rank.busy_share:.0f}" for rank in progress.ranks if rank.busy_share is not None]
+    trials = [str(rank.num_trials) for rank in progress.ranks if rank.num_trials is not None]
+    if not shares:
+        return ""
+    return f"GPUs busy {', '.join(shares)} %" + (f" ({' + '.join(trials)} trials)" if trials else "")
+
+
 def progress_line(progress: RunProgress) -> str:
     """Return a run at one moment in one line."""
     parts = [f"[{format_duration(progress.elapsed_seconds)}] {progress.phase}"]
@@ -120,6 +129,8 @@ def progress_line(progress: RunProgress) -> str:
         parts.append(f"best {progress.metric_label} {format_value(best.best_value)}{loss} (trial {best.trial_id})")
     if progress.tokens_per_second is not None:
         parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
+    if busy := _ranks_text(progress):
+        parts.append(busy)
     if progress.recomputed_passes:
         parts.append(f"{format_count(progress.recomputed_passes)} passes recomputed")
     if progress.seconds_left is not None:

@@ -99,6 +99,7 @@ class Reply:
         shortages: The rank's memory shortages since its last answer.
         token_budgets: Most tokens of a micro-batch of the rank now.
         num_recomputed: Its training passes that used gradient checkpointing, up to now.
+        seconds: What the command took.
     """
 
     value: Any = None
@@ -107,6 +108,7 @@ class Reply:
     shortages: tuple[MemoryShortage, ...] = ()
     token_budgets: Mapping[PassKind, int] = field(default_factory=dict)
     num_recomputed: int = 0
+    seconds: float = 0.0
 
 
 class ServedExecutor(Protocol):

@@ -23,6 +23,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import RankLostError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
+from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.commands import (
     Command,
@@ -47,6 +48,7 @@ from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.rank_group import RankGroupPlan, join_states
 from cohort.parallel.rank_process import GO_ON, RankProcess
 from cohort.parallel.step_window import StepWindow
+from cohort.parallel.work_meter import WorkMeter
 from cohort.scheduling.pipeline.simulation import PipelineTimes
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.evaluation_loss import EvaluationLoss
@@ -127,6 +129,7 @@ class GroupExecutor:
         }
         self._shortages: list[MemoryShortage] = []
         self._num_recomputed = 0
+        self._meter = WorkMeter(len(processes))
         self.reliefs: list[Callable[[], bool]] = []
         # of this process, which runs no pass
         self.memory = DeviceMemory("cpu")
@@ -142,6 +145,10 @@ class GroupExecutor:
     @property
     def bank_bytes(self) -> int:
         return 0
+
+    @property
+    def work(self) -> tuple[RankWork, ...]:
+        return self._meter.totals
 
     @property
     def num_recomputed(self) -> int:
@@ -318,9 +325,10 @@ class GroupExecutor:
                 self._end()
                 raise
         kind = PassKind.TRAIN if isinstance(command, Run | Step) else PassKind.EVALUATE
-        return self._answers(during=type(command).__name__.lower(), kind=kind)
+        passes = isinstance(command, Run | Step | Evaluate | EvaluateBase | Generate)
+        return self._answers(during=type(command).__name__.lower(), kind=kind, is_work=passes)
 
-    def _answers(self, *, during: str, kind: PassKind = PassKind.EVALUATE) -> list[Any]:
+    def _answers(self, *, during: str, kind: PassKind = PassKind.EVALUATE, is_work: bool = False) -> list[Any]:
         pending = {process.fileno(): process for process in self._processes}
         replies: dict[int, Reply] = {}
         deadline: float | None = None
@@ -347,6 +355,9 @@ class GroupExecutor:
             text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise RankLostError(f"rank {rank} failed alone in {during} ({text}); {GO_ON}") from error
         ordered = [replies[rank] for rank in sorted(replies)]
+        if is_work:
+            # what a rank waits for another within a command counts: it can do nothing else
+            self._meter.took(kind, {rank: reply.seconds for rank, reply in replies.items()}, {})
         self._num_recomputed = max((reply.num_recomputed for reply in ordered), default=0)
         if failed and (raised := ordered[-1].error) is not None:
             raise raised from ordered[-1].cause

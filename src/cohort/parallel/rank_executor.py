@@ -8,6 +8,7 @@ from typing import Any
 
 from cohort.adapters.bank import AdapterBank
 from cohort.core.memory_records import PassKind
+from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.answers import AnswerGenerator
 from cohort.parallel.peer_source import PeerSource
@@ -32,6 +33,7 @@ class RankExecutor(Executor):
     """Trains residents and lets them answer prompts; the only rank, or one of several."""
 
     num_ranks = 1
+    work: tuple[RankWork, ...] = ()
 
     def __init__(self, *args: Any, repeats_smaller: bool = True, **kwargs: Any) -> None:
         """Allocate the bank; the arguments are those of :class:`Executor`."""

@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
@@ -87,7 +88,7 @@ def serve_setup(channel: Channel, setup: RankSetup) -> None:
 
 
 def _reply(command: Command, rank: Rank) -> Reply:
-    value, error = None, None
+    value, error, began = None, None, time.monotonic()
     try:
         value = command.run(rank)
     except Exception as raised:
@@ -102,6 +103,7 @@ def _reply(command: Command, rank: Rank) -> Reply:
         shortages=executor.take_shortages(),
         token_budgets=executor.token_budgets,
         num_recomputed=executor.num_recomputed,
+        seconds=time.monotonic() - began,
     )
 
 

@@ -6,6 +6,7 @@ all step at the same time. No number is exchanged within a pass, so a trial has 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from cohort.adapters.bank import BankFullError
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
+from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.commands import (
     Command,
@@ -40,6 +42,7 @@ from cohort.parallel.peer_source import has_parts
 from cohort.parallel.rank_executor import Prompt, RankExecutor
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.step_window import StepWindow, joined
+from cohort.parallel.work_meter import WorkMeter
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
@@ -76,6 +79,7 @@ class ReplicaExecutor:
         self._rows: dict[int, TokenisedRows] = {0: local.train_rows}
         self._known: dict[int, dict[PassKind, int]] = {}
         self._num_recomputed: dict[int, int] = {}
+        self._meter = WorkMeter(1 + len(others))
         self._shortages: list[MemoryShortage] = []
         # steps that were done while another failed; reported when they are asked for again
         self._unreported: dict[int, StepDone] = {}
@@ -93,6 +97,10 @@ class ReplicaExecutor:
     @property
     def num_ranks(self) -> int:
         return 1 + len(self._others)
+
+    @property
+    def work(self) -> tuple[RankWork, ...]:
+        return self._meter.totals
 
     @property
     def reliefs(self) -> list[Callable[[], bool]]:
@@ -220,6 +228,7 @@ class ReplicaExecutor:
         events = {key: self._unreported.pop(key) for key in wanted & self._unreported.keys()}
         shares = self._shares(wanted - events.keys())
         found, error = self._all(
+            PassKind.TRAIN,
             {rank: Step(trial_ids=keys) for rank, keys in shares.items() if rank},
             local=(lambda: self._local.step(shares[0])) if 0 in shares else None,
         )
@@ -241,6 +250,7 @@ class ReplicaExecutor:
             return StepWindow(rounds=(self.step(list(quotas)),))
         shares = self._shares(quotas.keys())
         found, error = self._all(
+            PassKind.TRAIN,
             {rank: Run(quotas={key: quotas[key] for key in keys}) for rank, keys in shares.items() if rank},
             local=(lambda: self._local.run({key: quotas[key] for key in shares[0]})) if 0 in shares else None,
         )
@@ -263,6 +273,7 @@ class ReplicaExecutor:
             return self._local.evaluate(shares[0], rows=rows, row_ids=row_ids, objective=objective)
 
         found, error = self._all(
+            PassKind.EVALUATE,
             {
                 rank: Evaluate(trial_ids=keys, rows=self._send_rows(rows), row_ids=tuple(row_ids), objective=objective)
                 for rank, keys in shares.items()
@@ -290,6 +301,7 @@ class ReplicaExecutor:
             return self._local.generate(own[0], max_new_tokens=max_new_tokens, stop_ids=stop_ids)
 
         found, error = self._all(
+            PassKind.EVALUATE,
             {
                 rank: Generate(prompts=asked, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
                 for rank, asked in own.items()
@@ -339,7 +351,7 @@ class ReplicaExecutor:
         return number
 
     def _all(
-        self, commands: Mapping[int, Command], *, local: Callable[[], Any] | None
+        self, kind: PassKind, commands: Mapping[int, Command], *, local: Callable[[], Any] | None
     ) -> tuple[dict[int, Any], Exception | None]:
         """Carry out commands on several ranks at the same time; return what they returned, and the first error.
 
@@ -349,22 +361,27 @@ class ReplicaExecutor:
         for rank, command in commands.items():
             self._others[rank].ask(command)
         found: dict[int, Any] = {}
+        seconds: dict[int, float] = {}
         first: Exception | None = None
         if local is not None:
+            began = time.monotonic()
             try:
                 found[0] = local()
             except Exception as error:
                 first = error
+            seconds[0] = time.monotonic() - began
         # every answer is awaited, or the next command would get this one's
         for rank in commands:
             reply = self._others[rank].answer()
             while reply.error is not None and _is_short(reply.error) and self._local.make_room():
                 self._take(rank, reply)
                 reply = self._others[rank].do(commands[rank])
+            seconds[rank] = reply.seconds
             try:
                 found[rank] = self._value(rank, reply)
             except Exception as error:
                 first = first or error
+        self._meter.took(kind, seconds, found)
         return found, first
 
     def _ask(self, rank: int, command: Command) -> Any:

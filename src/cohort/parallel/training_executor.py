@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
+from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.step_window import StepWindow
@@ -30,6 +31,7 @@ class TrainingExecutor(Protocol):
 
     Attributes:
         bank_bytes, memory, gradient_checkpointing: Those of the caller's process; all ranks have the same sizes.
+        work: What each rank has done so far; empty where there is one.
         reliefs: Called one after another when a rank is out of memory and has nothing of its own left to free.
     """
 
@@ -41,6 +43,8 @@ class TrainingExecutor(Protocol):
     def memory(self) -> DeviceMemory: ...
     @property
     def gradient_checkpointing(self) -> GradientCheckpointingPolicy: ...
+    @property
+    def work(self) -> tuple[RankWork, ...]: ...
     @property
     def reliefs(self) -> list[Callable[[], bool]]: ...
     @property

@@ -19,6 +19,7 @@ from cohort.report.loss_curves import loss_curves
 from cohort.report.outcomes import outcome_key, outcome_styles
 from cohort.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.report.parallel_coordinates import parallel_coordinates
+from cohort.report.rank_work import rank_work_drawing, rank_work_note
 from cohort.report.slot_timeline import slot_timeline
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
@@ -46,6 +47,11 @@ def _subtitle(results: RunResults) -> str:
     return ", ".join(parts)
 
 
+def _device(results: RunResults) -> str:
+    """Return what one of several ranks is."""
+    return "GPU" if (results.facts.machine.device or "").startswith("cuda") else "process"
+
+
 def _ema_weight(results: RunResults) -> float:
     early_exit = (results.facts.task.document or {}).get("early_exit")
     weight = early_exit.get("ema_weight") if isinstance(early_exit, dict) else None
@@ -68,6 +74,7 @@ def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
         "slots": slot_timeline(
             reader.log.residencies(), trials=trials, run_seconds=results.run_seconds, best_id=best_id
         ),
+        "rank_work": rank_work_drawing(reader.log.rank_work(), device=_device(results)),
         "parallel": parallel_coordinates(
             trials,
             best_id=best_id,
@@ -137,6 +144,8 @@ def _render(reader: RunReader) -> str:
         importance=importance_bars(results),
         drawings=_drawings(reader, results),
         slots_note=_slots_note(reader),
+        device=_device(results),
+        rank_work_note=rank_work_note(reader.log.rank_work(), device=_device(results)),
         trial_table=trial_table(results),
         decisions=decisions,
         decisions_note=decisions_note,

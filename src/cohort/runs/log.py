@@ -14,7 +14,14 @@ from typing import Any, TypeVar, cast
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.runs.database import Database
-from cohort.runs.records import EvaluationRecord, LoggedDecision, LoggedEvent, ResidencyRecord, StepRecord
+from cohort.runs.records import (
+    EvaluationRecord,
+    LoggedDecision,
+    LoggedEvent,
+    RankWorkRecord,
+    ResidencyRecord,
+    StepRecord,
+)
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 
 __all__ = ["LOG_TABLES", "RunLog", "number"]
@@ -154,6 +161,13 @@ class RunLog:
     def residencies(self) -> list[ResidencyRecord]:
         """Return every stay of a trial in a slot, in the order they began."""
         return list(self._select(ResidencyRecord, "residencies", "ORDER BY residency_id"))
+
+    def rank_work(self) -> list[RankWorkRecord]:
+        """Return what each of several GPUs did, by time and GPU; empty where there was one."""
+        # a run on one GPU has no such table
+        if not self._database.one("SELECT count(*) FROM sqlite_master WHERE name = 'rank_work'"):
+            return []
+        return list(self._select(RankWorkRecord, "rank_work", "ORDER BY start_seconds, rank"))
 
     def tokens_since(self, seconds: float) -> int:
         """Return the tokens trained and evaluated after ``seconds`` of run time."""

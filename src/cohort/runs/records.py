@@ -17,6 +17,7 @@ __all__ = [
     "LoggedDecision",
     "LoggedEvent",
     "NewTrial",
+    "RankWorkRecord",
     "ResidencyRecord",
     "StepRecord",
     "TrialRecord",
@@ -141,6 +142,22 @@ class ResidencyRecord:
     start_seconds: float
     stop_position: int | None
     stop_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankWorkRecord:
+    """What one of several GPUs did in a stretch of the run's time; the rest of the stretch it waited."""
+
+    rank: int
+    start_seconds: float
+    end_seconds: float
+    train_seconds: float
+    evaluate_seconds: float
+    num_tokens: int
+
+    @property
+    def busy_seconds(self) -> float:
+        return self.train_seconds + self.evaluate_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,15 @@ from pathlib import Path
 from cohort.core.durable_files import atomic_file, storage_full_named
 from cohort.core.errors import RunStateError
 
-__all__ = ["APPLICATION_ID", "READABLE_VERSIONS", "RELATIONS", "SCHEMA_VERSION", "UPGRADE_DECISIONS", "create_tables"]
+__all__ = [
+    "APPLICATION_ID",
+    "RANK_WORK",
+    "READABLE_VERSIONS",
+    "RELATIONS",
+    "SCHEMA_VERSION",
+    "UPGRADE_DECISIONS",
+    "create_tables",
+]
 
 # 2: data problems have a `hint` where version 1 wrote `mend`
 # 3: a trial may have several decisions of one kind after one step, since people may stop and resume it; the kinds
@@ -116,6 +124,18 @@ CREATE TABLE checkpoints (
 );
 
 {_LOG}
+"""
+
+# of runs on several GPUs; earlier versions did not have it, and do not miss it
+RANK_WORK = """
+CREATE TABLE IF NOT EXISTS rank_work (
+    rank INTEGER NOT NULL,
+    start_seconds REAL NOT NULL,
+    end_seconds REAL NOT NULL,
+    train_seconds REAL NOT NULL,
+    evaluate_seconds REAL NOT NULL,
+    num_tokens INTEGER NOT NULL
+);
 """
 
 RELATIONS = frozenset(

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import RunState
+from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialStatus
+from cohort.runs.records import RankWorkRecord, TrialStatus
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.time_left import TokenRate, TrialAhead, seconds_left
 from cohort.tuning.evaluation_times import warmup_steps
 
-__all__ = ["RunStatus", "read_status"]
+__all__ = ["RankStatus", "RunStatus", "read_status"]
 
 # long enough to hold several evaluations of an ordinary run, short enough to follow a change of pack
 _RATE_WINDOW_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStatus:
+    """One of several GPUs, or processes of a CPU, over the last minute of run time.
+
+    Attributes:
+        trials: Those it trains, by number; None where all GPUs hold every trial together.
+        busy_share: Share of the time in which it trained or evaluated.
+        tokens_per_second: Trained.
+    """
+
+    rank: int
+    trials: tuple[int, ...] | None
+    busy_share: float
+    tokens_per_second: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +47,8 @@ class RunStatus:
         stopped_reasons: Stopped trials by reason.
         resident: (slot, trial id) of the trials being trained, by slot.
         tokens_per_second: Trained and evaluated, over the last minute of run time; None before the first token.
+        device: What ``ranks`` are: ``GPU`` or ``process``.
+        ranks: Each GPU, where there are several.
         missing: Results of a finished run that are gone.
         seconds_left: An estimate that expects no early exit but the selection; None before there is a rate, 0 when
             done.
@@ -44,12 +62,36 @@ class RunStatus:
     resident: tuple[tuple[int, int], ...]
     tokens_per_second: float | None
     seconds_left: float | None
+    device: str = "GPU"
+    ranks: tuple[RankStatus, ...] = ()
     missing: tuple[str, ...] = ()
 
     @property
     def trials(self) -> tuple[RankedTrial, ...]:
         """The rows of the table, best first."""
         return self.results.ranked
+
+
+def _ranks(
+    work: Sequence[RankWorkRecord], resident: Sequence[tuple[int, int]], *, facts: RunFacts, since: float
+) -> tuple[RankStatus, ...]:
+    lately = [record for record in work if record.end_seconds > since] or list(work[-1:])
+    found = []
+    for rank in sorted({record.rank for record in lately}):
+        own = [record for record in lately if record.rank == rank]
+        seconds = sum(record.end_seconds - record.start_seconds for record in own)
+        # slots are numbered through: those of rank 1 follow those of rank 0
+        num_slots = facts.sizes.num_slots or 1
+        trials = tuple(trial_id for slot, trial_id in resident if slot // num_slots == rank)
+        found.append(
+            RankStatus(
+                rank=rank,
+                trials=None if facts.memory.rank_group else trials,
+                busy_share=min(1.0, sum(record.busy_seconds for record in own) / seconds),
+                tokens_per_second=sum(record.num_tokens for record in own) / seconds,
+            )
+        )
+    return tuple(found)
 
 
 def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> float | None:
@@ -91,6 +133,8 @@ def read_status(directory: RunDirectory) -> RunStatus:
         resident = tuple(
             sorted((stay.slot, stay.trial_id) for stay in reader.log.residencies() if stay.stop_position is None)
         )
+        since = results.run_seconds - window
+        ranks = _ranks(reader.log.rank_work(), resident, facts=results.facts, since=since)
     # a process that writes them again is not to be blamed for what it has not written yet
     is_done_now = results.facts.state is RunState.DONE and results.facts.are_results_written is True and not holder
     rate = tokens / window if window > 0 and tokens else None
@@ -107,6 +151,8 @@ def read_status(directory: RunDirectory) -> RunStatus:
         ),
         resident=resident,
         tokens_per_second=rate,
+        device="GPU" if (results.facts.machine.device or "").startswith("cuda") else "process",
+        ranks=ranks,
         missing=directory.missing_results(has_best=results.facts.best_trial_id is not None) if is_done_now else (),
         seconds_left=0.0 if done else _seconds_left(results, tokens_per_second=rate),
     )

@@ -13,13 +13,14 @@ from typing import Unpack
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.events import TrialEvent
+from cohort.core.rank_work import RankWork
 from cohort.runs.database import Database, database_errors_named, open_database
 from cohort.runs.fact_updates import FactUpdates
 from cohort.runs.facts import Activity, stored_facts
 from cohort.runs.log import LOG_TABLES
 from cohort.runs.reader import RunReader
 from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, NewTrial
-from cohort.runs.schema import SCHEMA_VERSION, UPGRADE_DECISIONS, create_tables
+from cohort.runs.schema import RANK_WORK, SCHEMA_VERSION, UPGRADE_DECISIONS, create_tables
 from cohort.tuning.decisions import Decision
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
@@ -155,6 +156,16 @@ class RunStore:
                 "WHERE trial_id = ? AND stop_position IS NULL",
                 (self._position, self.seconds, trial_id),
             )
+
+    def add_rank_work(self, work: Iterable[RankWork], *, start_seconds: float, end_seconds: float) -> None:
+        """Record what each rank did in a stretch of run time."""
+        rows = [
+            (each.rank, start_seconds, end_seconds, each.train_seconds, each.evaluate_seconds, each.num_tokens)
+            for each in work
+        ]
+        with self._database.transaction():
+            self._execute(RANK_WORK)
+            self._database.connection.executemany("INSERT INTO rank_work VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def set_facts(self, **facts: Unpack[FactUpdates]) -> None:
         """Record facts about the run in place of those that are there, e.g. ``set_facts(state=RunState.DONE)``."""

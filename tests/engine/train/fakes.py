@@ -15,6 +15,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.core.rank_work import RankWork
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
@@ -59,6 +60,9 @@ def spec_of(trial_id: int, *, num_steps: int = 4, batch_size: int = 1, r: int = 
 
 class FakeExecutor:
     """Trains by adding one to each weight of a resident trial; a step takes a second and ten tokens a sample."""
+
+    # one rank
+    work: tuple[RankWork, ...] = ()
 
     def __init__(self, clock: ManualClock, *, num_slots: int = 8) -> None:
         self._clock, self._num_slots = clock, num_slots

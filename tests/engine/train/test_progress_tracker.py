@@ -8,7 +8,9 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.core.rank_work import RankWork
 from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.progress import RankProgress
 from cohort.engine.train.progress_tracker import ProgressTracker
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
@@ -126,3 +128,24 @@ def test_trials_that_wait_for_room_step_later(watched: Watched) -> None:
     # 10 steps of a third trial, of which two at a time fit: as many tokens a step as before
     assert before == pytest.approx(5.0)
     assert after.seconds_left_at_worst == pytest.approx(10.0)
+
+
+def test_each_of_several_gpus_is_shown_with_its_trials_and_how_much_it_works(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    work = [RankWork(rank=0), RankWork(rank=1)]
+    tracker = watched.tracker = ProgressTracker(
+        watched.run,
+        study=watched.study,
+        trials=[planned(0), planned(1)],
+        kept_share=0.5,
+        work=lambda: list(work),
+        trials_by_rank=lambda: {0: 2},
+    )
+    watched.step(1)
+    work[:] = [RankWork(rank=0, train_seconds=0.5), RankWork(rank=1, evaluate_seconds=1.0)]
+    watched.step(2)
+    assert tracker.snapshot("training").ranks == (
+        RankProgress(rank=0, num_trials=2, busy_share=0.5),
+        RankProgress(rank=1, num_trials=0, busy_share=1.0),
+    )
+    assert ProgressTracker(watched.run, study=watched.study, trials=[], kept_share=0.5).snapshot("training").ranks == ()

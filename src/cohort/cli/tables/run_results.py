@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +25,7 @@ from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.results.results_table import results_json
 from cohort.runs.results.verdicts import chance_text, comparison_lines, training_value_text, verdicts
 from cohort.runs.searched_parameters import searched_names
-from cohort.runs.status import RunStatus
+from cohort.runs.status import RankStatus, RunStatus
 
 __all__ = ["print_results", "print_status", "print_trials"]
 
@@ -94,7 +95,8 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
 def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> None:
     """Print the state of a run and its trials."""
     if as_json:
-        body = {name: value for name, value in vars(status).items() if name != "results"}
+        body = {name: value for name, value in vars(status).items() if name not in ("results", "device", "ranks")}
+        body["ranks"] = [{"device": f"{status.device} {rank.rank}", **asdict(rank)} for rank in status.ranks]
         print(json.dumps(body | results_json(status.results), indent=2))
         return
     console = wide_console(160)
@@ -105,6 +107,9 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         facts["stopped"] = ", ".join(f"{count} {reason}" for reason, count in status.stopped_reasons.items())
     if status.tokens_per_second is not None:
         facts["speed"] = f"{format_count(status.tokens_per_second)} tokens/s"
+    facts |= {
+        f"{status.device} {rank.rank}": _rank_text(rank, is_running=status.state == "running") for rank in status.ranks
+    }
     if status.state == "running" and status.seconds_left is not None:
         facts["left"] = f"about {format_duration(status.seconds_left)}"
     print_facts(console, left_out | facts | _outcome(status.results))
@@ -115,6 +120,13 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         # steps after the last checkpoint are trained again, so the message names the checkpoint
         line = f"\nto continue from the last checkpoint: cohort resume {run_directory}"
         console.print(line, soft_wrap=True, markup=False)
+
+
+def _rank_text(rank: RankStatus, *, is_running: bool) -> str:
+    """Return what one of several GPUs did lately."""
+    speed = f", {format_count(rank.tokens_per_second)} tokens/s" if rank.tokens_per_second else ""
+    trials = "" if rank.trials is None or not is_running else f"; trials {', '.join(map(str, rank.trials)) or 'none'}"
+    return f"{100 * rank.busy_share:.0f} % busy{speed}{trials}"
 
 
 def print_trials(status: RunStatus, *, as_json: bool) -> None:

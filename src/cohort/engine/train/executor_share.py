@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
+from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.training_executor import TrainingExecutor
@@ -34,6 +36,15 @@ class ExecutorShare:
     def recomputed_passes(self) -> int:
         """Return how many training passes used gradient checkpointing, of all tasks."""
         return self._executor.num_recomputed
+
+    @property
+    def work(self) -> tuple[RankWork, ...]:
+        """What each rank has done so far, for all tasks; empty where there is one."""
+        return self._executor.work
+
+    def trials_by_rank(self) -> Counter[int]:
+        """Return how many of the task's trials are on each rank; on the first one where ranks hold trials together."""
+        return Counter(self._executor.rank_of(self.key(trial_id)) for trial_id in self.resident)
 
     def key(self, trial_id: int) -> int:
         """Return the number that a trial has in the executor."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cohort.runs.records import JsonValue, TrialStatus
 
-__all__ = ["ProgressWatcher", "RunProgress", "SilentWatcher", "TrialProgress"]
+__all__ = ["ProgressWatcher", "RankProgress", "RunProgress", "SilentWatcher", "TrialProgress"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,20 @@ class TrialProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankProgress:
+    """One of several GPUs, or processes of a CPU, at one moment.
+
+    Attributes:
+        num_trials: Trials that are on it; None where all ranks hold every trial together.
+        busy_share: Share of the last seconds in which it trained or evaluated; None before the first.
+    """
+
+    rank: int
+    num_trials: int | None
+    busy_share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunProgress:
     """A run at one moment.
 
@@ -61,6 +75,7 @@ class RunProgress:
         seconds_left: Prediction that expects the selections to come; None while there is none.
         seconds_left_at_worst: The same if no further trial exits early; None before there is a pace.
         tokens_done: Trained so far.
+        ranks: Each GPU where there are several; empty where there is one.
         recomputed_passes: Training passes of this process that used gradient checkpointing (about 50 % slower).
     """
 
@@ -73,6 +88,7 @@ class RunProgress:
     seconds_left_at_worst: float | None = None
     tokens_done: int = 0
     recomputed_passes: int = 0
+    ranks: tuple[RankProgress, ...] = ()
     _counts: Counter[TrialStatus] = field(init=False, repr=False, compare=False, default_factory=Counter)
 
     def __post_init__(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.core.rank_work import RankWork
 from cohort.core.units import counted
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.progress import RunProgress, TrialProgress
+from cohort.engine.train.progress import RankProgress, RunProgress, TrialProgress
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus
@@ -49,6 +50,8 @@ class ProgressTracker:
         flat_tokens: float = 0.0,
         recomputed_passes: Callable[[], int] = lambda: 0,
         steps_in_windows: bool = False,
+        work: Callable[[], Sequence[RankWork]] = tuple,
+        trials_by_rank: Callable[[], Mapping[int, int] | None] = lambda: None,
     ) -> None:
         """Watch ``study``.
 
@@ -58,9 +61,13 @@ class ProgressTracker:
             flat_tokens: Steps of fewer tokens take as long as one of this many; 0 on a CPU.
             recomputed_passes: Returns how many passes used gradient checkpointing.
             steps_in_windows: Whether the events of several steps arrive at once.
+            work: Returns what each of several ranks has done so far.
+            trials_by_rank: Returns the trials of each rank; None where all ranks hold every trial together.
         """
         self._run, self._study, self._clock, self._watcher = run, study, run.clock, run.watcher
         self._recomputed_passes = recomputed_passes
+        self._work, self._trials_by_rank = work, trials_by_rank
+        self._worked: deque[tuple[float, Sequence[RankWork]]] = deque()
         self._trials = {trial.spec.trial_id: trial for trial in trials}
         self._kept_share = kept_share
         # run time goes on where earlier processes left it
@@ -87,6 +94,9 @@ class ProgressTracker:
         self._tokens_evaluated += tokens - trained
         self._window.append((now, tokens))
         self._measure(events, now)
+        self._worked.append((now, self._work()))
+        while len(self._worked) > 2 and now - self._worked[0][0] > _WINDOW_SECONDS:
+            self._worked.popleft()
         while len(self._window) > 2 and now - self._window[0][0] > _WINDOW_SECONDS:
             self._window.popleft()
         for decision in decisions:
@@ -128,10 +138,24 @@ class ProgressTracker:
             metric_label=metric.label,
             elapsed_seconds=self._clock.monotonic() - self._started,
             recomputed_passes=self._recomputed_passes(),
+            ranks=self._ranks(),
             tokens_per_second=rate,
             seconds_left=expected,
             seconds_left_at_worst=at_worst,
             tokens_done=self._tokens_done,
+        )
+
+    def _ranks(self) -> tuple[RankProgress, ...]:
+        work, counts = self._work(), self._trials_by_rank()
+        since, before = self._worked[0] if self._worked else (self._clock.monotonic(), work)
+        seconds = self._clock.monotonic() - since
+        return tuple(
+            RankProgress(
+                rank=now.rank,
+                num_trials=None if counts is None else counts.get(now.rank, 0),
+                busy_share=min(1.0, now.since(earlier).busy_seconds / seconds) if seconds > 0 else None,
+            )
+            for now, earlier in zip(work, before, strict=True)
         )
 
     def _trial(self, trial_id: int) -> TrialProgress:

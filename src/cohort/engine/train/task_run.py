@@ -19,6 +19,7 @@ from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.engine.train.tracker_reporting import TrackerReporter
 from cohort.engine.train.trial_control import TrialControl
+from cohort.engine.train.work_recorder import WorkRecorder
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import FLAT_TOKENS
 from cohort.models.finite_weights import non_finite_weights
@@ -83,7 +84,10 @@ class TaskRun:
             flat_tokens=FLAT_TOKENS if preparation.machine.device.type == "cuda" else 0,
             steps_in_windows=preparation.window_steps > 1,
             recomputed_passes=share.recomputed_passes,
+            work=lambda: share.work,
+            trials_by_rank=share.trials_by_rank if preparation.group is None else lambda: None,
         )
+        self._work = WorkRecorder(run.store, lambda: share.work)
         self._gpu_seconds_before = sum(facts.seconds.get(activity, 0.0) for activity in _ON_GPU)
         assert facts.task_name is not None, "a run that began has a name"
         assert facts.run_id is not None, "a run that began has an id"
@@ -166,6 +170,7 @@ class TaskRun:
         Raises:
             CallbackError: one of the functions failed; what was asked before is carried out.
         """
+        self._work.took()
         while True:
             try:
                 self._call_back()
@@ -262,6 +267,7 @@ class TaskRun:
 
     def was_interrupted(self) -> None:
         """Record that the run was stopped with everything saved."""
+        self._work.flush()
         self.run.store.set_facts(state=RunState.INTERRUPTED)
         self._tables.update(now=True)
 
@@ -293,6 +299,7 @@ class TaskRun:
             self._reporter.compared([facts.finals, facts.test], steps_of=steps_of)
         finally:
             self.close_trackers()
+        self._work.flush()
         self.run.watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(self._preparation, self.run, specs=self._specs, study=self._study)
         # steps of several tasks or GPUs, and those with gradient checkpointing, are not what a plan expects of the pack
