@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from cohort.cluster.local import LocalPool, gpu_slots
+from cohort.cluster.worker_pool import WorkerDied, WorkerMessage
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.engine.train.progress import RunProgress, TrialProgress
 from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialStatus
 from cohort.task_queue import worker
 from cohort.task_queue.messages import (
@@ -27,6 +32,10 @@ from cohort.task_queue.messages import (
     as_message,
     read_message,
 )
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+# the constant of cohort.task_queue.pool, which needs the planner
+TARGET = "cohort.task_queue.worker:serve"
 
 
 class Channel:
@@ -249,3 +258,44 @@ def test_a_worker_is_ready_once_it_is_warm_and_reports_each_task(
     assert channel.sent[1:] == [TaskDone(task="a"), TaskDone(task="b")]
     # between tasks it says that it has none
     assert work._heartbeats._latest == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_worker_of_a_gang_trains_on_all_its_gpus_and_then_on_its_own(tmp_path: Path) -> None:
+    folder = write_inputs(tmp_path / "in")
+    task = tiny_task(folder, num_gpus="auto").model_dump(mode="json")
+    pool = LocalPool(gpu_slots(["0", "1"], num_threads=1), target=TARGET, log_directory=tmp_path / "logs")
+
+    def reports_until(kind: Any) -> list[Any]:
+        found: list[Any] = []
+        deadline = time.monotonic() + 240
+        while not any(isinstance(report, kind) for report in found):
+            assert time.monotonic() < deadline, found
+            for event in pool.wait(0.5):
+                assert isinstance(event, WorkerMessage), event
+                found.append(read_message(event.message))
+        return found
+
+    def carry_out(name: str, *, num_ranks: int | None) -> str:
+        run = tmp_path / name
+        options = {"num_ranks": num_ranks}
+        pool.send(0, as_message(RunTask(
+            task=name, source=name, resolved=task, run_directory=str(run), options=options)))  # fmt: skip
+        (end,) = (report for report in reports_until((TaskDone, TaskError)) if isinstance(report, TaskDone | TaskError))
+        assert isinstance(end, TaskDone), end
+        with RunReader.open(run / "run.db") as reader:
+            return str({record.rank for record in reader.log.rank_work()})
+
+    try:
+        pool.start(0, also=(1,))
+        reports_until(Ready)
+        assert carry_out("wide", num_ranks=2) == "{0, 1}"
+        pool.kill(0)
+        while not any(isinstance(event, WorkerDied) for event in pool.wait(0.5)):
+            pass
+        pool.start(0)
+        reports_until(Ready)
+        assert carry_out("narrow", num_ranks=None) == "set()"
+    finally:
+        pool.close()
