@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.rank_work import RankWork
-from cohort.runs.facts import MachineFacts, MemoryFacts, RunState, SizeFacts, TaskFacts
+from cohort.runs.facts import MachineFacts, RunState, SizeFacts, TaskFacts
 from cohort.runs.records import TrialStatus
 from cohort.runs.status import RankStatus, read_status
 from tests.runs.small_run import SmallRun
@@ -55,5 +55,5 @@ def test_status_says_what_each_of_several_gpus_did_in_the_last_minute(run: Small
         RankStatus(rank=0, trials=(), busy_share=0.5, tokens_per_second=25.0),
         RankStatus(rank=1, trials=(3,), busy_share=0.125, tokens_per_second=0.0),
     )
-    store.set_facts(memory=MemoryFacts(rank_group="pipeline"))
+    store.set_facts(sizes=SizeFacts(num_slots=2, num_ranks=2, rank_group="pipeline"))
     assert [rank.trials for rank in read_status(directory).ranks] == [None, None]

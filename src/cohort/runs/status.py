@@ -86,7 +86,7 @@ def _ranks(
         found.append(
             RankStatus(
                 rank=rank,
-                trials=None if facts.memory.rank_group else trials,
+                trials=None if facts.sizes.rank_group else trials,
                 busy_share=min(1.0, sum(record.busy_seconds for record in own) / seconds),
                 tokens_per_second=sum(record.num_tokens for record in own) / seconds,
             )
