@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from cohort.prepare.vector_checks import has_vectors, vector_problems
+from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.prepare.vector_checks import has_vectors, vector_notes, vector_problems
 from cohort.tasks.loading import task_from_mapping
 
 LINEARS = {"model.layers.0.self_attn.q_proj": (32, 16), "model.layers.0.mlp.down_proj": (48, 32)}
@@ -21,6 +23,13 @@ def found(tmp_path: Path, *, lora: dict[str, Any], space: dict[str, Any]) -> lis
     task = task_from_mapping(data, base_directory=tmp_path)
     assert has_vectors(task) is (lora.get("use_vera", False) or "use_vera" in space)
     return [f"{problem.where.key}: {problem.found}" for problem in vector_problems(task, linears=LINEARS)]
+
+
+def test_each_size_is_noted_once_next_to_plain_lora() -> None:
+    plain, vera = AdapterSpec(r=8, lora_alpha=8.0), AdapterSpec(r=12, lora_alpha=8.0, use_vera=VectorAdapter())
+    (note,) = vector_notes([plain, vera, vera], linears=LINEARS)
+    # two linears of 12 and their outputs, 16 and 32; a rank row has 128 entries
+    assert note == "VeRA, r 12: 72 trainable parameters, as LoRA of rank 0.562"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals, num_first_trials
 from cohort.prepare.trials import evaluation_note, plan_evaluation
+from cohort.prepare.vector_checks import vector_notes
 from cohort.prepare.warnings import task_warnings
 from cohort.scheduling.cost.model import CostSource
 from cohort.tasks.loading import TaskFile
@@ -142,6 +143,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         *_condition_notes(task),
         *_budget_notes(task),
         *block_notes(trials.first, linears=inputs.layout.linears),
+        *vector_notes([trial.spec.adapter for trial in trials.first], linears=inputs.layout.linears),
         *split_notes(inputs.data.report, max_length=task.dataset.max_length),
     )
     return CheckReport(

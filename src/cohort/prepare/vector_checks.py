@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import Problem
+from cohort.core.units import format_count
 from cohort.tasks.hyperparameters import LORA_ALPHA, LoraKeys, key_of
 from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.parameters import Conditional
 
-__all__ = ["has_vectors", "vector_problems"]
+__all__ = ["has_vectors", "vector_notes", "vector_problems"]
 
 # what LoRA alone reads, and what VeRA alone reads
 _OF_LORA = {"lora_alpha": LORA_ALPHA.default, "use_rslora": False}
@@ -40,6 +42,16 @@ def vector_problems(task: TaskFile, *, linears: Mapping[str, tuple[int, int]]) -
                 yield _unread(task, name, name, is_read_if=is_read_if, is_searched=False)
     if True not in kinds and not task.lora.save_projection:
         yield _unread(task, "save_projection", "save_projection: false", is_read_if=True, is_searched=False)
+
+
+def vector_notes(adapters: Iterable[AdapterSpec], *, linears: Mapping[str, tuple[int, int]]) -> Iterator[str]:
+    """Yield, for each rank of VeRA adapters, how large they are next to plain LoRA."""
+    per_rank = sum(ins + outs for ins, outs in linears.values())
+    for r in sorted({adapter.r for adapter in adapters if adapter.use_vera is not None}):
+        parameters = sum(r + outs for _, outs in linears.values())
+        yield (
+            f"VeRA, r {r}: {format_count(parameters)} trainable parameters, as LoRA of rank {parameters / per_rank:.3g}"
+        )
 
 
 def _is_conditional(task: TaskFile, name: str, *, is_read_if: bool) -> bool:
