@@ -1,0 +1,180 @@
+"""One layer of the decoder: attention and the feed-forward block, each behind its norm.
+
+Shapes:  T rows of the stream · D hidden width · H query heads · G key-value heads · E head width · F MLP width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
+from cohort.adapters.mlp import PackedMlp
+from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.packed_linear import FrozenProduct
+from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
+from cohort.kernels.rope import apply_rope, split_and_rotate
+from cohort.models.attention import AttentionContext, PackedAttention
+from cohort.models.config import DecoderConfig
+
+__all__ = ["DecoderLayer", "SharedByLayers", "TensorRegion", "add_and_norm", "norm_weight"]
+
+
+class TensorRegion(Protocol):
+    """Where the linears of a rank's shard begin and end: between them each rank computes its own part."""
+
+    def enter(self, x_TD: Tensor) -> Tensor:
+        """Return x, which all ranks have; its gradient is the sum of theirs."""
+        ...
+
+    def leave(self, y_TD: Tensor) -> Tensor:
+        """Return the sum of what the ranks computed; its gradient is that of each."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedByLayers:
+    """What every layer of one pass reads besides the stream: rotary angles [T, E], how rows attend, the adapters."""
+
+    cos_TE: Tensor
+    sin_TE: Tensor
+    attention: AttentionContext
+    lora: LoraContext | None
+
+
+class DecoderLayer:
+    """Attention and MLP, each behind its norm; the additions to the residual stream are fused into the norms.
+
+    Attributes:
+        linears: The packed linears, in order of use.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        index: int,
+        *,
+        tensors: Mapping[str, Tensor],
+        products: Mapping[str, FrozenProduct],
+        region: TensorRegion | None = None,
+    ) -> None:
+        self._config, self._region = config, region
+        self._index = index
+        self._rule = config.attention_rule(index)
+        ours, theirs = f"layers.{index}.", f"model.layers.{index}."
+
+        def linear(name: str, **parts: int) -> PackedLinear:
+            block = theirs + ("mlp." if name in ("gate_up", "down") else "self_attn.")
+            named = tuple(LinearPart(name=block + key, out_features=n) for key, n in parts.items())
+            return PackedLinear(products[ours + name], parts=named)
+
+        def norm(name: str) -> Tensor | None:
+            weight = tensors.get(ours + name)
+            return None if weight is None else norm_weight(weight, config)
+
+        self._input_norm_D = norm_weight(tensors[ours + "input_norm"], config)
+        self._qkv = linear("qkv", q_proj=config.query_width, k_proj=config.kv_width, v_proj=config.kv_width)
+        self._q_norm_E = norm("q_norm")
+        self._k_norm_E = norm("k_norm")
+        self._output = linear("output", o_proj=config.hidden_size)
+        self._attention_post_norm_D = norm("attention_post_norm")
+        self._mlp_norm_D = norm_weight(tensors[ours + "mlp_norm"], config)
+        self.mlp = PackedMlp(
+            linear("gate_up", gate_proj=config.intermediate_size, up_proj=config.intermediate_size),
+            linear("down", down_proj=config.hidden_size),
+            activation=config.activation,
+        )
+        self._mlp_post_norm_D = norm("mlp_post_norm")
+        self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
+
+    def replace_linears(self, by: Callable[[PackedLinear], PackedLinear]) -> None:
+        """Put other linears in place of the layer's; each gets the one it replaces."""
+        self._qkv, self._output = by(self._qkv), by(self._output)
+        self.mlp.gate_up, self.mlp.down = by(self.mlp.gate_up), by(self.mlp.down)
+        self.mlp.is_composed = True
+        self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
+
+    def __call__(self, residual_TD: Tensor, delta_TD: Tensor | None, shared: SharedByLayers) -> tuple[Tensor, Tensor]:
+        """Return the residual stream and the MLP's output, which the next norm adds to it."""
+        eps, codes = self._config.rms_norm_eps, self._qkv.code_room(residual_TD)
+        x_TD, residual_TD = add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps, codes=codes)
+        return self._blocks(x_TD, residual_TD, shared, codes)
+
+    def recomputed(self, residual_TD: Tensor, delta_TD: Tensor | None, shared: SharedByLayers) -> tuple[Tensor, Tensor]:
+        """Return the same bits as a call, keeping only the sum of both inputs until the backward pass.
+
+        Nothing in a layer draws from a generator with a state (dropout is keyed by row), so a second forward pass is
+        the first; gradients of the adapters are written by the backward pass alone, which runs once.
+        """
+        # the sum is a tensor of its own: kept are D values a row and layer, where both summands would be 2 D
+        stream_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
+
+        def layer(stream_TD: Tensor) -> tuple[Tensor, Tensor]:
+            eps, codes = self._config.rms_norm_eps, self._qkv.code_room(stream_TD)
+            x_TD, same_TD = fork_rms_norm(stream_TD, weight_D=self._input_norm_D, eps=eps, codes=codes)
+            return self._blocks(x_TD, same_TD, shared, codes)
+
+        # a GPU's backward pass runs in a thread of its own, which does not see who forced a backend around the call
+        context = copy_context()
+        outputs: tuple[Tensor, Tensor] = checkpoint(
+            lambda stream_TD: context.run(layer, stream_TD), stream_TD, use_reentrant=False, preserve_rng_state=False
+        )
+        return outputs
+
+    def _blocks(
+        self, x_TD: Tensor, residual_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None
+    ) -> tuple[Tensor, Tensor]:
+        eps = self._config.rms_norm_eps
+        region = self._region
+        mixed_TD = self._attend(x_TD if region is None else region.enter(x_TD), shared, codes)
+        mixed_TD = mixed_TD if region is None else region.leave(mixed_TD)
+        if self._attention_post_norm_D is not None:
+            mixed_TD = rms_norm(mixed_TD, weight_D=self._attention_post_norm_D, eps=eps)
+        codes, norm_D = self.mlp.gate_up.code_room(mixed_TD), self._mlp_norm_D
+        x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=norm_D, eps=eps, codes=codes)
+        delta_TD = self.mlp(x_TD if region is None else region.enter(x_TD), shared.lora, codes=codes)
+        delta_TD = delta_TD if region is None else region.leave(delta_TD)
+        if self._mlp_post_norm_D is not None:
+            delta_TD = rms_norm(delta_TD, weight_D=self._mlp_post_norm_D, eps=eps)
+        return residual_TD, delta_TD
+
+    def _attend(self, x_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None) -> Tensor:
+        attention, lora = shared.attention, shared.lora
+        q_THE, k_TGE, v_TGE = self._queries_keys_values(self._qkv(x_TD, lora, codes=codes), shared)
+        # only the ragged kernels write their output next to the columns that an augmented product appends
+        if not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
+            o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
+            return self._output(o_THE.flatten(1), lora)
+        room = self._output.input_room(q_THE, lora)
+        o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule, room=room)
+        return self._output(o_THE.flatten(1), lora, room=room)
+
+    def _queries_keys_values(self, qkv_TX: Tensor, shared: SharedByLayers) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q [T, H, E] and k [T, G, E], normed where the family does and rotated, and v [T, G, E]."""
+        config, cos_TE, sin_TE = self._config, shared.cos_TE, shared.sin_TE
+        heads = (config.num_heads, config.num_kv_heads)
+        if self._q_norm_E is None or self._k_norm_E is None:
+            return split_and_rotate(qkv_TX, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE)
+        q_THE, k_TGE, v_TGE = qkv_TX.unflatten(1, (-1, config.head_dim)).split((*heads, heads[1]), dim=1)
+        q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
+        k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
+        return *apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
+
+
+def norm_weight(weight_D: Tensor, config: DecoderConfig) -> Tensor:
+    """Return what a norm multiplies by; an offset is added in float32, since 16 bits would lose most of the weight."""
+    return weight_D if config.norm_offset == 0.0 else weight_D.float() + config.norm_offset
+
+
+def add_and_norm(
+    residual_TD: Tensor, delta_TD: Tensor | None, *, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of the stream with ``delta`` added, and that stream; write the norm's codes where asked."""
+    if delta_TD is None:
+        return rms_norm(residual_TD, weight_D=weight_D, eps=eps, codes=codes), residual_TD
+    return add_rms_norm(delta_TD, residual_TD=residual_TD, weight_D=weight_D, eps=eps, codes=codes)
