@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
@@ -195,3 +196,17 @@ def test_a_vera_adapter_is_served_as_the_lora_that_it_computes(
     trained = AdapterBank(layout, num_slots=1, num_rank_rows=32)
     trained.insert(spec, AdapterState(weights=vectors_1D))
     assert torch.equal(rank_rows_from_peft(layout, read_adapter(tmp_path)), trained.compute_RD[:6])
+
+
+def test_a_tensor_that_is_not_understood_is_named_and_nothing_is_loaded(
+    pool: AdapterPool, llama: Served, tmp_path: Path
+) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(llama.adapters[0], folder)
+    tensors = load_file(folder / WEIGHTS_FILE)
+    tensors["base_model.model.model.embed_tokens.lora_embedding_A"] = torch.zeros(4, 96)
+    save_file(tensors, folder / WEIGHTS_FILE)
+    with pytest.raises(InputError, match=r"lora_embedding_A: found a tensor .* that is no LoRA factor"):
+        pool.load("strange", folder)
+    with pytest.raises(UnknownAdapterError):
+        pool.handle("strange")

@@ -7,7 +7,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cohort.adapters.block_diagonal import BlockFactor
@@ -20,6 +20,7 @@ from cohort.core.errors import InputError, Problem
 __all__ = ["load_shard", "tensor_problems"]
 
 _PREFIX = "base_model.model."
+_MAGNITUDE = ".lora_magnitude_vector"
 _ENDS = {".lora_A.weight": "A", ".lora_B.weight": "B"}
 
 
@@ -63,6 +64,9 @@ def tensor_problems(adapter: PeftAdapter, *, linears: Mapping[str, tuple[int, in
     for name, tensor in adapter.tensors.items():
         end = next((end for end in _ENDS if name.endswith(end)), "")
         module = name.removeprefix(_PREFIX).removesuffix(end)
+        if adapter.spec.use_dora and name.endswith(_MAGNITUDE):
+            yield from _magnitude_problems(name, tensor.shape, linears=linears)
+            continue
         if not end or not name.startswith(_PREFIX) or module not in linears:
             yield Problem(
                 where=f"{WEIGHTS_FILE}: {name}",
@@ -85,6 +89,20 @@ def tensor_problems(adapter: PeftAdapter, *, linears: Mapping[str, tuple[int, in
                 hint="Load the adapter on the base model that it was trained on, with its own adapter_config.json.",
             )
     yield from _pair_problems(adapter, modules, linears=linears)
+
+
+def _magnitude_problems(
+    name: str, shape: Sequence[int], *, linears: Mapping[str, tuple[int, int]]
+) -> Iterator[Problem]:
+    module = name.removeprefix(_PREFIX).removesuffix(_MAGNITUDE)
+    out_features = linears[module][1] if module in linears else None
+    if tuple(shape) != (out_features,):
+        yield Problem(
+            where=f"{WEIGHTS_FILE}: {name}",
+            found=f"shape {tuple(shape)}",
+            allowed="magnitudes of a linear of this model" if out_features is None else f"shape {(out_features,)}",
+            hint="Load the adapter on the base model that it was trained on.",
+        )
 
 
 def _pair_problems(

@@ -9,10 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from cohort.core.errors import SegmentError
 
 __all__ = ["SampleSpan", "SegmentTable"]
+
+_WINDOW_MULTIPLE = 16
+_LEAST_WINDOW = 32
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,25 @@ class SegmentTable:
 
     def rows(self, slot: int) -> slice:
         return slice(self.offsets[slot], self.offsets[slot + 1])
+
+    @cached_property
+    def slot_windows(self) -> tuple[tuple[int, slice, slice, slice], ...]:
+        """Each slot with rows, those rows, a window of rows that holds them, and their place in it.
+
+        A window has a multiple of 16 rows, at least 32: in such a product a row's bits are its own on a CPU. Every
+        linear of a pass asks for them.
+        """
+        windows = []
+        for slot in range(self.num_slots):
+            rows = self.rows(slot)
+            if (count := rows.stop - rows.start) == 0:
+                continue
+            size = max(-(-count // _WINDOW_MULTIPLE) * _WINDOW_MULTIPLE, _LEAST_WINDOW)
+            # at the stream's end the window begins earlier; a stream shorter than a window is taken whole
+            start = max(0, min(rows.start, self.num_rows - size))
+            own = slice(rows.start - start, rows.stop - start)
+            windows.append((slot, rows, slice(start, start + size), own))
+        return tuple(windows)
 
     def by_slot(self) -> SegmentTable:
         """Return the same segments with all rows of a slot as one span, for paths that work slot by slot."""

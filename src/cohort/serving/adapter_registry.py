@@ -18,6 +18,7 @@ from torch import Tensor
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.strict_loading import tensor_problems
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.serving.ranks import KeptAdapter
 
@@ -82,7 +83,9 @@ def load_version(path: Path, *, layout: AdapterLayout, most_rank: int) -> tuple[
     digest = _digest(path)
     try:
         adapter = read_adapter(path)
-        rows_rD = rank_rows_from_peft(layout, adapter) if adapter.spec.num_factor_rows <= most_rank else None
+        problems = [] if adapter.projections is not None else list(tensor_problems(adapter, linears=layout.linears))
+        fits = not problems and adapter.spec.num_factor_rows <= most_rank
+        rows_rD = rank_rows_from_peft(layout, adapter) if fits else None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # JSON and tensors that are whole but not an adapter's
         raise InputError(
@@ -93,6 +96,8 @@ def load_version(path: Path, *, layout: AdapterLayout, most_rank: int) -> tuple[
                 hint="Export the adapter again.",
             )
         ) from error
+    if problems:
+        raise InputError(problems)
     if rows_rD is None:
         raise InputError(
             Problem(

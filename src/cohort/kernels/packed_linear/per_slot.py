@@ -19,9 +19,6 @@ from cohort.kernels.segments import SegmentTable
 
 __all__ = ["per_slot_forward"]
 
-ROW_MULTIPLE = 16
-LEAST_ROWS = 32
-
 
 def per_slot_forward(
     x_TK: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], slots: SlotTable, segments: SegmentTable
@@ -41,20 +38,10 @@ def per_slot_forward(
 
 def _windows(x_TK: Tensor, *, slots: SlotTable, segments: SegmentTable) -> list[tuple[int, slice, Tensor, slice]]:
     """Return each slot with rows, those rows, a window [W, K] that holds them, and their place in it."""
-    num_rows = len(x_TK)
     x_TK = _aligned(x_TK)
-    windows = []
-    for slot in range(segments.num_slots):
-        rows = segments.rows(slot)
-        count = rows.stop - rows.start
-        if count == 0 or slots.ranks[slot] == 0:
-            continue
-        size = max(-(-count // ROW_MULTIPLE) * ROW_MULTIPLE, LEAST_ROWS)
-        # at the stream's end the window begins earlier; a stream shorter than a window is taken whole
-        start = max(0, min(rows.start, num_rows - size))
-        own = slice(rows.start - start, rows.stop - start)
-        windows.append((slot, rows, x_TK[start : start + size], own))
-    return windows
+    return [
+        (slot, rows, x_TK[window], own) for slot, rows, window, own in segments.slot_windows if slots.ranks[slot] != 0
+    ]
 
 
 def _aligned(x_TK: Tensor) -> Tensor:

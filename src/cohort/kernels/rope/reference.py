@@ -25,8 +25,12 @@ def fused_backward(dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Te
 
 def _rotate(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
     x, cos_T1E, sin_T1E = _in_working_dtype(x_THE, cos_TE, sin_TE)
-    first, second = x.chunk(2, dim=-1)
-    return (x * cos_T1E + torch.cat((-second, first), dim=-1) * sin_T1E).to(x_THE.dtype)
+    half = x.shape[-1] // 2
+    rotated = x * cos_T1E
+    # adding a negative product is subtracting the product, to the bit
+    rotated[..., :half] -= x[..., half:] * sin_T1E[..., :half]
+    rotated[..., half:] += x[..., :half] * sin_T1E[..., half:]
+    return rotated.to(x_THE.dtype)
 
 
 def _rotate_back(dy_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:

@@ -15,7 +15,10 @@ __all__ = ["swiglu_backward", "swiglu_forward"]
 def swiglu_forward(gate_up_TF: Tensor) -> Tensor:
     """Return ``silu(gate) * up`` [T, F/2] of ``gate_up = [gate, up]``."""
     gate, up = gate_up_TF.to(torch.promote_types(gate_up_TF.dtype, torch.float32)).chunk(2, dim=-1)
-    return (gate / (1 + torch.exp(-gate)) * up).to(gate_up_TF.dtype)
+    # gate / (1 + exp(-gate)) * up in one buffer
+    y = torch.neg(gate).exp_().add_(1)
+    torch.div(gate, y, out=y)
+    return y.mul_(up).to(gate_up_TF.dtype)
 
 
 def swiglu_backward(dy_TF: Tensor, *, gate_up_TF: Tensor) -> Tensor:
