@@ -9,6 +9,7 @@ that its linears allow, up to 256. With ``--jobs`` structures run in processes o
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import multiprocessing
 import statistics
@@ -106,6 +107,8 @@ def run_structure(task: dict[str, Any], structure: str, options: argparse.Namesp
         "search": {"space": {"learning_rate": options.learning_rates, "seed": list(range(options.seeds))}},
         "early_exit": "none",
         "num_gpus": 1 if options.gpu else 0,
+        # several processes share the device
+        "memory": {"limit": "8GiB"} if options.gpu else {},
     }
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -153,13 +156,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pairs = [
         (name, task, structure) for name, task in tasks(options.shared).items() for structure in options.structures
     ]
-    if options.jobs > 1:
-        # spawned: a forked process cannot use the GPU of its parent
-        with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            found = list(pool.map(run_structure, *zip(*((task, own, options) for _, task, own in pairs), strict=True)))
-    else:
-        found = [run_structure(task, structure, options) for _, task, structure in pairs]
-    rows = [{"task": name, **own} for (name, _, _), own in zip(pairs, found, strict=True)]
+    rows = []
+    # spawned: a forked process cannot use the GPU of its parent
+    with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        columns = zip(*((task, structure, options) for _, task, structure in pairs), strict=True)
+        for (name, _, _), found in zip(pairs, pool.map(run_structure, *columns), strict=True):
+            rows.append({"task": name, **found})
+            shown = {key: rows[-1][key] for key in ("task", "structure", "r", "parameters", "loss_mean", "loss_spread")}
+            print(json.dumps(shown), flush=True)
     shown = ("task", "structure", "r", "parameters", "loss_mean", "loss_spread")
     print_table(rows, columns=shown)
     plain = {row["task"]: row["loss_mean"] for row in rows if row["structure"] == "lora"}
