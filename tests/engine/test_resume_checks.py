@@ -90,3 +90,16 @@ def test_the_file_of_a_metric_may_move_and_its_code_may_not_change_unnoticed(pre
     warning = changed_functions_warning(then, replace(then, metric_functions={"score": "c", "other": "b"}))
     assert warning is not None
     assert "the metric function score changed" in warning
+
+
+def test_a_resumed_run_keeps_its_numerics(preparation: Preparation, tmp_path: Path) -> None:
+    task, path = preparation.task, tmp_path / "task.yaml"
+    before = task.model_dump(mode="json")
+    exact = task.model_copy(update={"numerics": "exact"})
+    with pytest.raises(InputError, match="numerics: found exact; allowed: fast, as when the run began"):
+        require_same_task(before, exact, path=path)
+    # a version that did not have the key was fast
+    del before["numerics"]
+    require_same_task(before, task, path=path)
+    with pytest.raises(InputError, match="numerics: found exact"):
+        require_same_task(before, exact, path=path)
