@@ -160,3 +160,27 @@ def test_recorded_passes_have_the_same_bits(tmp_path: Path) -> None:
     recorded = train(decoder, specs, draw=draw, parks=False, graph_tokens=8192)
     assert recorded[0] == eager[0]
     assert torch.equal(recorded[1], eager[1])
+
+
+@pytest.mark.gpu
+def test_a_trial_goes_on_elsewhere_with_the_same_bits(tmp_path: Path) -> None:
+    """As after a kill: from a state on the host, in a model that is loaded again, beside others."""
+    save_llama(tmp_path, num_layers=2)
+    specs = [trial(index, r=8 + 12 * index, batch_size=1 + index, dropout=0.1 * (index % 2)) for index in range(4)]
+    whole = executor_of(compiled(load_decoder(tmp_path, dtype="bfloat16", device="cuda")), specs)
+    for spec in specs:
+        whole.load(spec)
+    losses = [{done.trial_id: done.loss for done in whole.step()} for _ in range(20)]
+    first = executor_of(load_decoder(tmp_path, dtype="bfloat16", device="cuda"), specs[:3], graph_tokens=8192)
+    for spec in specs[:3]:
+        first.load(spec)
+    found = [{done.trial_id: done.loss for done in first.step()} for _ in range(9)]
+    states = {spec.trial_id: first.unload(spec.trial_id) for spec in specs[:3]}
+    del first
+    second = executor_of(load_decoder(tmp_path, dtype="bfloat16", device="cuda"), specs, token_budget=100)
+    for spec in (specs[2], specs[0]):
+        second.load(spec, states[spec.trial_id])
+    found += [{done.trial_id: done.loss for done in second.step()} for _ in range(11)]
+    for trial_id in (0, 2):
+        assert [step[trial_id] for step in found] == [step[trial_id] for step in losses]
+        assert torch.equal(second.weights(trial_id), whole.weights(trial_id))
