@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cohort.kernels.compile_ahead import _NamedGpu, cache_marker
+from cohort.kernels import compile_ahead
+from cohort.kernels.compile_ahead import Compiled, KernelCompiler, _NamedGpu, cache_marker
 
 pytest.importorskip("triton")
 
@@ -43,3 +45,31 @@ def test_workers_do_not_run_a_script_without_a_guard_again(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["the script runs", "a worker answers None", str(script)]
+
+
+def dies_once(job: bytes, _: tuple[int, int]) -> None:
+    """Stand in for a compiler that ends its process at the first attempt."""
+    first = Path(job.decode())
+    if not first.exists():
+        first.touch()
+        os._exit(1)
+
+
+def fails(job: bytes, _: tuple[int, int]) -> None:
+    """Stand in for a compiler that refuses a kernel."""
+    raise ValueError(f"no room for\n{job.decode()}")
+
+
+def test_what_a_dead_worker_took_with_it_is_compiled_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_ahead, "_compile", dies_once)
+    with KernelCompiler(num_workers=1) as compiler:
+        job = str(tmp_path / "first").encode()
+        compiler._compiling[job] = compiler._submit(dies_once, job, (9, 0))
+        assert compiler.wait() == Compiled(num_kernels=1, num_failed=0)
+
+
+def test_a_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_ahead, "_compile", fails)
+    with KernelCompiler(num_workers=1) as compiler:
+        compiler._compiling[b"kernel"] = compiler._submit(fails, b"kernel", (9, 0))
+        assert compiler.wait() == Compiled(num_kernels=0, num_failed=1, first_error="ValueError: no room for kernel")

@@ -11,12 +11,15 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
 from cohort.prepare import kernels
 from cohort.prepare.kernels import KernelWarmUp
 
 
 def warm_up(device: str) -> KernelWarmUp:
-    machine: Any = SimpleNamespace(device=torch.device(device), dtype="bfloat16", quantization="none")
+    machine: Any = SimpleNamespace(
+        device=torch.device(device), dtype="bfloat16", precision="bfloat16", numerics=Numerics.FAST
+    )
     spec: Any = SimpleNamespace(adapter=AdapterSpec(r=8, lora_alpha=8.0))
     rows: Any = SimpleNamespace(lengths=np.array([3, 5]))
     config: Any = "sizes of a model"

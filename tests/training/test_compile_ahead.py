@@ -50,7 +50,7 @@ def test_kernels_are_compiled_by_workers_and_nothing_is_launched(tmp_path: Path)
     name = next(iter(decoder.linears))
     before = decoder.weight_of(name).clone()
     with KernelCompiler(num_workers=4) as compiler:
-        count = compile_ahead(
+        compiled = compile_ahead(
             decoder,
             compiler=compiler,
             target_linears=decoder.linears,
@@ -58,5 +58,6 @@ def test_kernels_are_compiled_by_workers_and_nothing_is_launched(tmp_path: Path)
             usual=20,
             pass_tokens=(200,),
         )
-    assert count > 0
+    assert compiled.num_kernels > 0
+    assert (compiled.num_failed, compiled.first_error) == (0, "")
     assert torch.equal(decoder.weight_of(name), before)

@@ -17,12 +17,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["KernelCompiler", "cache_marker"]
+__all__ = ["Compiled", "KernelCompiler", "cache_marker"]
 
 MOST_WORKERS = 16
 
@@ -46,19 +48,32 @@ def cache_marker(*facts: object) -> Path | None:
     return Path(folder) / f"cohort-{digest.hexdigest()[:32]}.compiled"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """What workers compiled.
+
+    Attributes:
+        first_error: Why a kernel was not compiled; empty where all were.
+    """
+
+    num_kernels: int
+    num_failed: int
+    first_error: str = ""
+
+
 class KernelCompiler:
     """Workers that compile, and the launches collected for them."""
 
     def __init__(self, *, num_workers: int | None = None) -> None:
         """Start the workers; they import Triton while the caller goes on."""
-        count = num_workers or min(MOST_WORKERS, max(1, (os.cpu_count() or 1) - 2))
-        # spawned: a process that uses a GPU cannot be forked
-        self._workers = ProcessPoolExecutor(max_workers=count, mp_context=multiprocessing.get_context("spawn"))
+        self._count = num_workers or min(MOST_WORKERS, max(1, (os.cpu_count() or 1) - 2))
+        self._workers = self._new_workers()
+        self._capability = (0, 0)
         self._compiling: dict[bytes, Future[None]] = {}
         # a backward pass collects in a thread of its own
         self._starting = threading.Lock()
         self._submit(_build_driver)
-        for _ in range(count - 1):
+        for _ in range(self._count - 1):
             self._submit(_import_triton)
 
     def __enter__(self) -> KernelCompiler:
@@ -81,13 +96,26 @@ class KernelCompiler:
         finally:
             jit._do_compile = own
 
-    def wait(self) -> int:
+    def wait(self) -> Compiled:
         """Wait for all that was collected; return how many kernels were compiled.
 
         A kernel that a worker cannot compile is compiled by the pass that needs it, with its error if it has one.
+        A worker that dies takes with it what the others had not begun: that is compiled by new workers, once.
         """
         wait(self._compiling.values())
-        return sum(future.exception() is None for future in self._compiling.values())
+        lost = [job for job, future in self._compiling.items() if isinstance(future.exception(), BrokenProcessPool)]
+        if lost:
+            self._workers.shutdown(wait=False, cancel_futures=True)
+            self._workers = self._new_workers()
+            self._compiling |= {job: self._submit(_compile, job, self._capability) for job in lost}
+            wait(self._compiling.values())
+        errors = [error for future in self._compiling.values() if (error := future.exception()) is not None]
+        first = "" if not errors else " ".join(f"{type(errors[0]).__name__}: {errors[0]}".split())
+        return Compiled(num_kernels=len(self._compiling) - len(errors), num_failed=len(errors), first_error=first)
+
+    def _new_workers(self) -> ProcessPoolExecutor:
+        # spawned: a process that uses a GPU cannot be forked
+        return ProcessPoolExecutor(max_workers=self._count, mp_context=multiprocessing.get_context("spawn"))
 
     def _submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
         """Hand a job to a worker; one that is started for it does not run the caller's script again."""
@@ -96,7 +124,7 @@ class KernelCompiler:
 
     def _taking(self) -> Callable[..., None]:
         """Return what stands in for Triton's own compilation: None in place of a kernel means that none is launched."""
-        capability = torch.cuda.get_device_capability()
+        self._capability = torch.cuda.get_device_capability()
 
         def take(
             fn: Any,
@@ -113,7 +141,7 @@ class KernelCompiler:
             with contextlib.suppress(Exception):
                 job = pickle.dumps((fn.fn.__module__, fn.fn.__qualname__, signature, constants, vars(options), attrs))
                 if job not in self._compiling:
-                    self._compiling[job] = self._submit(_compile, job, capability)
+                    self._compiling[job] = self._submit(_compile, job, self._capability)
 
         return take
 

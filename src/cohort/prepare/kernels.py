@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.durable_files import write_text
+from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.compile_ahead import KernelCompiler, cache_marker
@@ -54,7 +55,7 @@ class KernelWarmUp:
                 return
             say("compiling kernels, once for this model, these ranks and this GPU")
             try:
-                count = compile_ahead(
+                compiled = compile_ahead(
                     decoder,
                     compiler=compiler,
                     target_linears=self._layout.linears,
@@ -66,9 +67,14 @@ class KernelWarmUp:
             except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself
                 say(f"kernels will be compiled as they are needed ({type(error).__name__}: {error})")
                 return
+        if compiled.num_failed:
+            say(
+                f"{counted(compiled.num_failed, 'kernel')} will be compiled by the first pass that needs it: "
+                f"{compiled.first_error}"
+            )
         # none where the workers could not compile: the next start tries again
-        if count:
-            _mark(self._marker, count)
+        if compiled.num_kernels:
+            _mark(self._marker, compiled.num_kernels)
 
 
 def _mark(marker: Path, count: int) -> None:

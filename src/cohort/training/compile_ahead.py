@@ -10,7 +10,7 @@ import torch
 from cohort.adapters.bank import AdapterState, aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.kernels.compile_ahead import Compiled, KernelCompiler
 from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.captured_pass import CapturedPasses
@@ -43,7 +43,7 @@ def compile_ahead(
     usual: int,
     pass_tokens: Sequence[int],
     numerics: Numerics = Numerics.FAST,
-) -> int:
+) -> Compiled:
     """Compile the kernels of training, evaluation and recorded passes; return how many were compiled.
 
     Args:
