@@ -1,8 +1,8 @@
 """How long do the stages of a pipeline idle when they run, and does the simulator say so beforehand?
 
 The adapters of the simulated case train on one base model in as many stages as there are GPUs, or processes on a CPU.
-Each stage times its passes; the simulator gets these seconds and runs the same order, so what differs is transfers and
-the host. The bubble ratio is the share of the stages' time in which they run no pass.
+Each stage times its passes; the simulator gets these seconds and runs the same order, so what differs are transfers,
+optimizer steps and the host. The bubble ratio is the share of the stages' time in which they run no pass.
 """
 
 from __future__ import annotations

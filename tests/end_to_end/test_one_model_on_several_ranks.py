@@ -15,11 +15,14 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError, RankLostError
+from cohort.core.memory_records import PassKind
 from cohort.engine.check import check_task
 from cohort.engine.recovery import train_despite_losses
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.parallel.commands import Reply
 from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.step_window import StepWindow
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
@@ -115,6 +118,32 @@ def test_a_run_of_shards_goes_on_in_one_process(folder: Path, tmp_path: Path, ex
     with pytest.raises(KeyboardInterrupt):
         tune(tiny_task(folder, strategy="tensor"), run, options=TWO, watcher=Interrupting(12))
     resume(run, options=OPTIONS)
+    require_near(run, expected)
+
+
+@pytest.mark.slow
+def test_a_killed_shard_ends_the_run_and_half_of_the_budget_is_kept_after_a_shortage(
+    folder: Path, tmp_path: Path, expected: Outcome, started: list[RankProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, task = tmp_path / "run", tiny_task(folder, strategy="tensor")
+    with pytest.raises(RankLostError, match=r"rank \d"):
+        tune(task, run, options=TWO, watcher=Killing(started, at=9))
+    # as if one rank had answered its next windows with a shortage of memory
+    answers = RankProcess.answer
+
+    def short(self: RankProcess) -> Reply:
+        reply = answers(self)
+        is_window = isinstance(reply.value, StepWindow)
+        if is_window and self.rank == 1 and len(started) == 4:
+            return Reply(error=torch.OutOfMemoryError("CUDA out of memory"))
+        return reply
+
+    monkeypatch.setattr(RankProcess, "answer", short)
+    with pytest.raises(RankLostError, match=r"rank 1 failed alone in run \(OutOfMemoryError"):
+        resume(run, options=TWO)
+    with RunReader.open(run / "run.db") as reader:
+        assert reader.facts().passes.token_budgets == {PassKind.TRAIN: 20, PassKind.EVALUATE: 80}
+    resume(run, options=TWO)
     require_near(run, expected)
 
 

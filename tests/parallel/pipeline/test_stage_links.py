@@ -33,6 +33,17 @@ def _stage(rank: int, folder: str) -> None:
     found = [links.receive(torch.empty(4, 5), sender=1 - rank, number=number, direction=other) for number in (2, 0, 1)]
     assert [float(each[0, 0]) for each in found] == [10 * (1 - rank) + number for number in (2, 0, 1)]
     links.flush()
+    # more than may be under way: a send waits until the first ones have been received
+    if rank == 0:
+        for number in range(40):
+            links.send(torch.full((2,), float(number)), to=1, number=number, direction=Direction.FORWARD)
+        links.flush()
+    else:
+        arrived = [
+            float(links.receive(torch.empty(2), sender=0, number=number, direction=Direction.FORWARD)[0])
+            for number in range(40)
+        ]
+        assert arrived == list(range(40))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -21,6 +21,8 @@ class DistributedLinks:
     def __init__(self, *, stage: int, num_stages: int, device: torch.device) -> None:
         """Connect this stage with its neighbours; all stages do so together."""
         self._stage, self._device = stage, device
+        # training has fewer under way: a stage is at most so many micro-batches ahead; an evaluation has no such end
+        self._most_sent = 4 * num_stages + 8
         # a send reads its tensor until it has left
         self._sent: list[tuple[dist.Work, Tensor]] = []
         self._groups: dict[tuple[int, int], dist.ProcessGroup] = {}
@@ -42,6 +44,9 @@ class DistributedLinks:
 
     def send(self, message: Tensor, *, to: int, number: int, direction: Direction) -> None:
         self._sent = [(work, kept) for work, kept in self._sent if not work.is_completed()]
+        if len(self._sent) >= self._most_sent:
+            # what waits to be received takes memory
+            self._sent.pop(0)[0].wait()
         kept = message.contiguous()
         work = dist.isend(kept, dst=to, tag=self._tag(number, direction), group=self._groups.get((self._stage, to)))
         assert work is not None, "both stages are in the group"

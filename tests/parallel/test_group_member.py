@@ -1,0 +1,56 @@
+"""A rank of a group as it is built in its process; with one rank, no other is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from cohort.models.weights import load_decoder
+from cohort.parallel.commands import RankSetup
+from cohort.parallel.group_member import build_member
+from cohort.parallel.pipeline.stage_executor import StageExecutor
+from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
+from cohort.parallel.rank_server import build_rank
+from cohort.parallel.tensor.tensor_executor import TensorExecutor
+from cohort.training.executor import ExecutorSettings
+from tests.training.small_models import random_rows, save_llama
+
+SIZES = ExecutorSettings(num_slots=1, num_rank_rows=16, token_budget=64, evaluation_token_budget=64)
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("plan", "kind"), [(TensorGroup(size=1), TensorExecutor), (PipelineGroup(cuts=(0, 2)), StageExecutor)]
+)
+def test_a_member_is_its_part_of_the_model(tmp_path: Path, plan: RankGroupPlan, kind: type) -> None:
+    save_llama(tmp_path)
+    setup = RankSetup(
+        rank=0,
+        model_directory=str(tmp_path),
+        device="cpu",
+        dtype="float32",
+        target_linears=load_decoder(tmp_path).linears,
+        settings=SIZES,
+        memory_limit_bytes=None,
+        train_rows=random_rows(2),
+        threads=torch.get_num_threads(),
+        group=plan,
+        rendezvous=str(tmp_path / "group"),
+    )
+    rank = build_rank(setup)
+    assert isinstance(rank.executor, kind)
+    assert rank.rows[0] is setup.train_rows
+    with pytest.raises(AssertionError, match="a member has a group"):
+        build_member(
+            RankSetup(**{**vars(setup), "group": None}),
+            device=torch.device("cpu"),
+        )
