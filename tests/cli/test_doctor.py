@@ -34,3 +34,10 @@ def test_doctor_tells_of_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[st
     assert "Nothing was measured on 'H200' (measured: NVIDIA H200)" in capsys.readouterr().out
     assert run("doctor", "--gpu", "NVIDIA H200", "--json") == 0
     assert list(json.loads(capsys.readouterr().out)) == ["2048", "8192"]
+
+
+def test_doctor_warms_for_this_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--warm", "no/such/model", "--gpu", "NVIDIA H200") == 2
+    assert "Leave --gpu out" in capsys.readouterr().err
+    assert run("doctor", "--warm", "no/such/model") == 2
+    assert "no/such/model" in capsys.readouterr().err

@@ -290,3 +290,20 @@ def test_what_the_running_executor_has_no_room_for_is_refused(folder: Path, tmp_
     assert [result.name for result in session.run()] == ["patient"]
     assert "rank rows of the running session" in str(found[0])
     assert "variant of LoRA" in str(found[1])
+
+
+def test_a_run_that_was_handed_in_and_never_joined_is_given_back(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tune(
+            other_task(folder),
+            tmp_path / "other",
+            watcher=Acting(2, lambda: signal.raise_signal(signal.SIGINT)),
+            clock=TickingClock(),
+        )
+    session = SharedSession(options=OPTIONS)
+    assert session.resume(tmp_path / "other")
+    lock = RunDirectory(tmp_path / "other").lock()
+    assert lock.holder() is not None
+    session.close()
+    assert lock.holder() is None
+    assert session.run() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,3 +34,17 @@ def test_nothing_happens_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "KernelCompiler", fails)
     decoder: Any = None
     warm_up("cpu").run(decoder, say=fails)
+
+
+def test_a_cache_that_lost_kernels_is_filled_again(tmp_path: Path) -> None:
+    marker = tmp_path / "cohort-0.compiled"
+    assert not kernels._is_whole(marker)
+    kernels._mark(marker, 2)
+    for name in ("one", "two"):
+        assert not kernels._is_whole(marker)
+        (tmp_path / name).mkdir()
+    assert kernels._is_whole(marker)
+    marker.write_text("not a number")
+    assert not kernels._is_whole(marker)
+    marker.write_text("")
+    assert not kernels._is_whole(marker)

@@ -57,6 +57,16 @@ def test_sharing_can_be_switched_off(tmp_path: Path) -> None:
     assert not found.has_decided("share", "")
 
 
+def test_room_that_no_task_takes_makes_no_plan(tmp_path: Path) -> None:
+    found = scene(tmp_path, a=30.0, b=30.0)
+    found.keys["b"] = "another base"
+    assert all_done(found.run(**QUICKLY))
+    plans = [decision for decision in found.store.decisions() if decision.kind == "plan"]
+    # for the two arrivals, and the end of the first
+    assert len(plans) <= 3
+    assert last_end(found) > 60
+
+
 def test_one_that_is_removed_leaves_and_the_other_trains_on(tmp_path: Path) -> None:
     found = scene(tmp_path, a=30.0, b=30.0)
     found.at(15, lambda: found.withdraw("a"))

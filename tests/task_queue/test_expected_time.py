@@ -13,10 +13,12 @@ from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.engine.tune import tune
 from cohort.machine.local_slots import hardware_of_slots
+from cohort.scheduling.cost.hardware import known_gpu
+from cohort.scheduling.cost.shared_time import shared_time
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.records import QueuedTask
 from cohort.task_queue.submission import read_submissions
-from tests.end_to_end.tiny_tasks import tiny_data, tiny_task, write_inputs
+from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, tiny_data, tiny_task, write_inputs
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +77,31 @@ def test_a_task_that_fits_no_slot_is_refused(folder: Path, tmp_path: Path) -> No
         ExpectedTime(tmp_path, small)(queued(folder, tmp_path))
     with pytest.raises(InputError, match="but the workers are on the CPU"):
         ExpectedTime(tmp_path, hardware)(queued(folder, tmp_path, num_gpus=1))
+
+
+def test_what_is_left_of_a_task_that_could_share_a_gpu(folder: Path, tmp_path: Path) -> None:
+    gpu = known_gpu("NVIDIA H100 80GB HBM3")
+    assert gpu is not None
+    task = queued(folder, tmp_path, num_gpus="auto")
+    work = ExpectedTime(tmp_path, gpu).work(task)
+    assert work is not None
+    assert [trial.work.num_steps for trial in work.trials] == [8] * 6
+    assert work.start_seconds > 0
+    alone = shared_time([work]).seconds
+    # a task of other ranks and rows can share, one with another memory section cannot
+    other = ExpectedTime(tmp_path, gpu).work(queued(folder, tmp_path, num_gpus="auto", search={"space": {"r": [8]}}))
+    assert other is not None
+    assert other.key == work.key
+    limited = queued(folder, tmp_path, num_gpus="auto", memory={"margin": 0.2})
+    found = ExpectedTime(tmp_path, gpu).work(limited)
+    assert found is not None
+    assert found.key != work.key
+    # a run tells which trials have ended, and how far the others are
+    with pytest.raises(KeyboardInterrupt):
+        tune(tiny_task(folder), tmp_path / task.name, watcher=Interrupting(20), clock=TickingClock())
+    left = ExpectedTime(tmp_path, gpu).work(task)
+    assert left is not None
+    assert 0 < sum(trial.work.num_steps for trial in left.trials) <= 28
+    assert shared_time([left]).seconds < alone
+    # a CPU has no passes that are too small, and answers of a reference model are computed before training
+    assert ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(1, num_threads=1))).work(task) is None

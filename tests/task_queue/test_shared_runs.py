@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_inputs(tmp_path_factory.mktemp("shared"))
+    folder = write_inputs(tmp_path_factory.mktemp("shared"))
+    (folder / "empty.jsonl").touch()
+    return folder
 
 
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -27,6 +30,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "first": {"training": {"max_steps": 40}},
     "second": {"training": {"max_steps": 5, "seed": 3}, "search": {"space": {"learning_rate": [1e-2], "r": [3, 8]}}},
     "foreign": {"lora": {"target_modules": ["q_proj"]}},
+    # alone it would be refused as well
+    "broken": {"dataset": {"train": "empty.jsonl"}},
 }
 
 
@@ -81,6 +86,7 @@ def test_tasks_join_leave_and_end_by_themselves(folder: Path, tmp_path: Path) ->
     def hand_in() -> None:
         assert runs.join(order(folder, tmp_path, "second"))
         assert runs.join(order(folder, tmp_path, "foreign"))
+        assert runs.join(order(folder, tmp_path, "broken"))
 
     watching.acts = {"first": (1, hand_in), "second": (1, lambda: runs.stop("second"))}
     runs.run()
@@ -88,9 +94,12 @@ def test_tasks_join_leave_and_end_by_themselves(folder: Path, tmp_path: Path) ->
     assert not runs.join(order(folder, tmp_path, "foreign"))
     assert not runs.stop("first")
     kinds = {(task, type(report)) for task, report in told}
-    assert kinds == {("first", TaskDone), ("second", TaskStopped), ("second", TaskDone), ("foreign", CannotShare)}
-    (refused,) = [report for _, report in told if isinstance(report, CannotShare)]
-    assert "target_modules" in refused.reason
+    assert kinds == {("first", TaskDone), ("second", TaskStopped), ("second", TaskDone), ("foreign", CannotShare)} | {
+        ("broken", CannotShare)
+    }
+    refused = {report.task: report.reason for _, report in told if isinstance(report, CannotShare)}
+    assert "target_modules" in refused["foreign"]
+    assert "empty.jsonl" in refused["broken"]
     # nothing of a task that could not share was written
     assert not (tmp_path / "foreign").exists()
     for name in ("first", "second"):
@@ -110,6 +119,31 @@ def test_a_stop_of_all_saves_all(folder: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(runs._session, "run", interrupted)
     runs.run()
     assert told == [TaskStopped(task="first")]
+
+
+def test_a_task_that_is_stopped_while_it_is_read_leaves_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, WorkerReport] = {}
+    watching = Watching()
+    runs = SharedRuns(order(folder, tmp_path, "first"), tell=told.__setitem__, watcher_of=watching.of)
+    # before the session trains a signal stops the first task
+    assert not runs.stop("first")
+    submit = runs._session.submit
+
+    def submit_late(*given: Any, **keywords: Any) -> None:
+        if keywords["name"] == "second":
+            # the first one has ended by then
+            while "first" not in told:
+                time.sleep(0.01)
+            assert runs.stop("second")
+        submit(*given, **keywords)
+
+    monkeypatch.setattr(runs._session, "submit", submit_late)
+    watching.acts = {"first": (1, lambda: runs.join(order(folder, tmp_path, "second")))}
+    runs.run()
+    assert told == {"first": TaskDone(task="first"), "second": TaskStopped(task="second")}
+    assert not (tmp_path / "second").exists()
 
 
 def test_a_done_run_is_reported_at_once(folder: Path, tmp_path: Path) -> None:

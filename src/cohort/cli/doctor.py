@@ -29,14 +29,35 @@ _GpuOption = Annotated[
 ]
 
 
-def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
+_WarmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--warm",
+        metavar="MODEL|TASK.yaml",
+        help="Compile the kernels for a base model now, so that no run waits for them. For a task file, also measure "
+        "what its passes take.",
+    ),
+]
+
+
+def doctor(
+    gpu: _GpuOption = None, warm: _WarmOption = None, as_json: JsonOption = False, debug: DebugOption = False
+) -> None:
     """Show this machine, and what Cohort will use of it.
 
     The lines from "backend" on name the kernels: Triton on a GPU, torch elsewhere, and where tile sizes come from.
     """
     with exits(as_json=as_json, debug=debug):
+        if gpu is not None and warm is not None:
+            from cohort.core.errors import InputError, Problem
+
+            hint = "Leave --gpu out: kernels are compiled for the GPU of this machine."
+            raise InputError(Problem(where="--warm", found="--gpu as well", allowed="one of them", hint=hint))
         if gpu is not None:
             _show_choices(gpu, as_json=as_json)
+            return
+        if warm is not None:
+            _warm(warm, as_json=as_json)
             return
         from cohort.machine.doctor import examine_machine
 
@@ -52,6 +73,24 @@ def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOpti
         print_facts(console, _facts(report))
         for warning in report.warnings:
             console.print(f"warning: {warning}", markup=False)
+
+
+def _warm(model_or_task: str, *, as_json: bool) -> None:
+    from cohort.cli.progress import RUN_VIEW, watching
+    from cohort.core.units import format_duration
+    from cohort.engine.warm_caches import warm_caches
+
+    with watching(RUN_VIEW) as watcher:
+        report = warm_caches(model_or_task, watcher=watcher)
+    if as_json:
+        print(json.dumps(asdict(report), indent=2))
+        return
+    print(f"ready on {report.device}: {report.model}")
+    for phase, seconds in report.phases:
+        print(f"  {phase}: {format_duration(seconds)}")
+    if not report.is_task:
+        print("What passes take depends on the rows too; `cohort doctor --warm TASK.yaml` measures them.")
+    print(f"kept in {', '.join(report.caches)}")
 
 
 def _show_choices(gpu: str, *, as_json: bool) -> None:

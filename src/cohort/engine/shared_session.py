@@ -195,6 +195,11 @@ class SharedSession:
         """
         self._leaving.add(name)
 
+    def close(self) -> None:
+        """Give back the run directories of tasks that were handed in and have not joined; they can be resumed."""
+        for submitted in self._take_submitted():
+            _give_back(submitted)
+
     def _hand_in(self, submitted: _Submitted) -> None:
         ready, sizes = submitted.ready, None if self._session is None else self._session.sizes
         threads = None if ready is None or ready.facts is None else ready.facts.machine.threads
@@ -273,9 +278,7 @@ class SharedSession:
     def _join(self, submitted: _Submitted, session: TaskSession) -> None:
         """Open the run of a task and let it join; an error is the task's alone."""
         if submitted.name in self._leaving:
-            if submitted.ready is not None:
-                with submitted.ready:
-                    pass
+            _give_back(submitted)
             self._report(TaskEnd(name=submitted.name, has_left=True))
             return
         try:
@@ -357,6 +360,13 @@ class SharedSession:
             while True:
                 taken.append(self._submitted.get_nowait())
         return taken
+
+
+def _give_back(submitted: _Submitted) -> None:
+    """Unlock the run directory of a task that does not join."""
+    if submitted.ready is not None:
+        with submitted.ready:
+            pass
 
 
 def _task_error(directory: Path, error: Exception, what: str) -> CohortError:

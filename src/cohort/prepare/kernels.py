@@ -43,7 +43,7 @@ class KernelWarmUp:
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
             facts = (config, machine.dtype, machine.precision, tuple(sorted(layout.linears)), self._adapters)
             self._marker = cache_marker(*facts, PASS_TOKENS)
-        self._compiler = None if self._marker is None or self._marker.exists() else KernelCompiler()
+        self._compiler = None if self._marker is None or _is_whole(self._marker) else KernelCompiler()
 
     def run(self, decoder: Decoder, *, say: Callable[[str], None]) -> None:
         """Compile what is missing; nothing happens where there is nothing."""
@@ -75,6 +75,16 @@ class KernelWarmUp:
         # none where the workers could not compile: the next start tries again
         if compiled.num_kernels:
             _mark(self._marker, compiled.num_kernels)
+
+
+def _is_whole(marker: Path) -> bool:
+    """Return whether Triton's cache can still hold the kernels that ``marker`` counts."""
+    try:
+        count = int(marker.read_text(encoding="utf-8").split()[0])
+    except (OSError, ValueError, IndexError):
+        return False
+    # one folder each; where somebody removed some, the workers find which are missing
+    return sum(entry.is_dir() for entry in marker.parent.iterdir()) >= count
 
 
 def _mark(marker: Path, count: int) -> None:

@@ -26,7 +26,7 @@ from cohort.core.errors import RunStateError
 from cohort.core.units import counted
 from cohort.runs.directory import RunDirectory
 from cohort.scheduling.cost.shared_time import LEAST_ROOM, SharedWork
-from cohort.scheduling.placement.cluster_events import GpusGained, TaskReestimated
+from cohort.scheduling.placement.cluster_events import GpusGained, RoomFound, TaskReestimated
 from cohort.scheduling.placement.records import Cluster
 from cohort.task_queue.gangs import Gangs
 from cohort.task_queue.log import QueueLog
@@ -296,8 +296,9 @@ class Dispatcher:
             return
         changes = self._replanner.take(events, saved_shares=self._task_states.done_shares())
         # ends move by seconds all the time: a plan that only follows them is recorded but not shown
-        only_times = all(isinstance(event, TaskReestimated) for event in events)
-        self._log.planned(changes, is_shown=not only_times or bool(changes.started or changes.evicted))
+        only_times = all(isinstance(event, TaskReestimated | RoomFound) for event in events)
+        has_news = bool(changes.started or changes.evicted or changes.joined)
+        self._log.planned(changes, is_shown=not only_times or has_news)
         self._task_states.give_up_stranded()
         for task in changes.evicted:
             slots = [slot.slot.slot_id for slot in self._slots.values() if task in slot.tasks]

@@ -59,7 +59,8 @@ class Replanner:
         self.state = replace(self.state, active=tuple(active))
         rooms = [event for event in events if isinstance(event, RoomFound)]
         others = [event for event in events if not isinstance(event, RoomFound)]
-        found = Changes(plan=self.plan, reason="", evicted=(), started=())
+        # room that no task takes is no reason for another plan
+        found = Changes(plan=None, reason="no task joins", evicted=(), started=())
         if others:
             found = self._take(others)
         for room in rooms:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cohort.core.errors import CohortError, InputError
-from cohort.engine.shared_session import CannotShareError, SharedSession, TaskEnd
+from cohort.engine.shared_session import SharedSession, TaskEnd
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory
@@ -100,9 +100,13 @@ class SharedRuns:
         return True
 
     def stop(self, task: str) -> bool:
-        """Have a task save its state and leave at the next step boundary; return False if none is training."""
+        """Have a task save its state and leave at the next step boundary, if it is in training by then.
+
+        Returns:
+            False: it is not here, or it is the first one and nothing is saved yet; a signal stops that.
+        """
         with self._lock:
-            if not self._is_training or task not in self._held:
+            if task not in self._held or (task == self._first.task and not self._is_training):
                 return False
             self._leaving.add(task)
             self._session.leave(task)
@@ -126,10 +130,8 @@ class SharedRuns:
                 if order.task in self._leaving:
                     self._session.leave(order.task)
         except Exception as error:
-            if isinstance(error, CannotShareError):
-                self._report(order.task, CannotShare(task=order.task, reason=str(error.problems[0])))
-            else:
-                self._report(order.task, error_report(order.task, error))
+            # what is wrong with the task itself shows when it runs alone; nothing of it was written here
+            self._report(order.task, CannotShare(task=order.task, reason=str(error).splitlines()[0]))
 
     def _begin(self, order: RunTask) -> None:
         """Hand a task in, as a new one or from where its run directory stands."""
@@ -156,6 +158,7 @@ class SharedRuns:
         # they hold locks of run directories, which the dispatcher may give to another worker at once
         for thread in joining:
             thread.join()
+        self._session.close()
         for task in sorted(self._held):
             self._report(task, report(task))
 

@@ -117,6 +117,7 @@ def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path |
             f"{format_duration(report.makespan_seconds)}, trials train {100 * simulation.mean_share:.0f} % of their "
             f"steps on average; devices busy {100 * report.utilisation:.0f} % of the time, "
             f"{counted(report.num_replans, 'plan')}"
+            + (f"; {counted(report.num_joined, 'task')} joined another one on its GPU" if report.num_joined else "")
         )
         facts["first come"] = f"{format_duration(first.makespan_seconds)} simulated in the same way"
     if page is not None:

@@ -332,6 +332,7 @@ class TaskCosts:
             "linears": self.inputs.target_modules,
             "memory": task.memory.model_dump(mode="json"),
             "quantization": task.quantization,
+            "numerics": task.numerics,
             "optimizers": possible_optimizers(task),
             "row_bytes": rank_row_bytes(self.layout, has_compute_copy=True, optimizer=task_optimizer(task)),
         }

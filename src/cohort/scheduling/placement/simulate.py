@@ -329,7 +329,7 @@ class _Simulation:
         name, work = task.request.task_id, task.request.work
         assert work is not None, "only a task that can share joins others"
         own = work.shortened(self.shares[name])
-        ends = self.executors.join(name, own, gpu_ids=task.gpu_ids, now=now)
+        ends = self.executors.join(name, own, hosts=joined.hosts, gpu_ids=task.gpu_ids, now=now)
         started = {entry.request.task_id: entry.started_seconds for entry in self.state.active}
         self.attempts[name] += 1
         self.deaths[name] = now + self._draw_death(task, self.attempts[name])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cohort.scheduling.cost.shared_time import SharedWork, shared_time, works_after
@@ -57,10 +57,14 @@ class SimulatedExecutors:
         scale = seconds / predicted if predicted else 1.0
         self._by_gpus[gpu_ids] = SimulatedExecutor.of((task,), (work,), since=now, scale=scale)
 
-    def join(self, task: str, work: SharedWork, *, gpu_ids: tuple[int, ...], now: float) -> Mapping[str, float]:
-        """Let a task join those on ``gpu_ids``; return when each of them, and it, ends."""
+    def join(
+        self, task: str, work: SharedWork, *, hosts: Collection[str], gpu_ids: tuple[int, ...], now: float
+    ) -> Mapping[str, float]:
+        """Let a task join ``hosts`` on ``gpu_ids``; return when each of them, and it, ends."""
         there = self._by_gpus[gpu_ids]
-        left = {**there.left(now), task: work}
+        # by rounded steps a task that has ended may have one left
+        left = {name: own for name, own in there.left(now).items() if name in hosts}
+        left[task] = work
         found = SimulatedExecutor.of(tuple(left), tuple(left.values()), since=now, scale=there.scale)
         self._by_gpus[gpu_ids] = found
         return dict(zip(found.tasks, found.ends, strict=True))

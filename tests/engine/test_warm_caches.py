@@ -1,0 +1,63 @@
+"""What is done before a first run, and what is refused before a model is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cohort.core.errors import InputError
+from cohort.engine import warm_caches as module
+from cohort.engine.train.progress import SilentWatcher
+from cohort.engine.warm_caches import warm_caches
+from cohort.kernels.backend import Backend
+from tests.end_to_end.tiny_tasks import tiny_data, write_inputs
+
+
+@pytest.fixture
+def with_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Pretend that kernels are compiled here; a CPU has none, so that nothing is."""
+    pretended = SimpleNamespace(backend=Backend.TRITON, reason="pretended")
+    monkeypatch.setattr(module, "describe_backend", lambda _: pretended)
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_a_model_and_a_task_go_through_what_a_run_does_before_its_first_step(tmp_path: Path) -> None:
+    folder = write_inputs(tmp_path / "in")
+    (folder / "task.yaml").write_text(json.dumps(tiny_data()))
+    for given, is_task in ((str(folder / "model"), False), (str(folder / "task.yaml"), True)):
+        report = warm_caches(given, watcher=SilentWatcher())
+        assert report.is_task is is_task
+        assert report.caches == (str(tmp_path / "cache"), str(tmp_path / "triton"))
+        phases = [phase for phase, _ in report.phases]
+        assert phases[0] == "reading and tokenising the data"
+        assert phases[1].startswith("loading ")
+        assert all(seconds >= 0 for _, seconds in report.phases)
+    # nothing is left of it but caches
+    assert sorted(path.name for path in folder.iterdir()) == ["model", "task.yaml", "train.jsonl"]
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_a_cache_that_cannot_be_written_is_said_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_inputs(tmp_path / "in")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="Set COHORT_CACHE_DIR and TRITON_CACHE_DIR"):
+        warm_caches(str(folder / "model"), watcher=SilentWatcher())
+
+
+def test_wrong_models_and_machines_are_refused(tmp_path: Path) -> None:
+    folder = write_inputs(tmp_path / "in")
+    with pytest.raises(InputError, match="nowhere"):
+        warm_caches(str(tmp_path / "nowhere"), watcher=SilentWatcher())
+    with pytest.raises(InputError, match=r"nowhere.yaml"):
+        warm_caches(str(tmp_path / "nowhere.yaml"), watcher=SilentWatcher())
+    (folder / "task.yaml").write_text(json.dumps(tiny_data()))
+    with pytest.raises(InputError, match="on which no kernel is compiled"):
+        warm_caches(str(folder / "task.yaml"), watcher=SilentWatcher())
