@@ -32,6 +32,16 @@ def test_what_is_on_the_host_stays_as_it_is() -> None:
     assert memory.num_bytes(HOST) == 0
 
 
+def test_a_budget_moves_until_a_device_was_out_of_memory() -> None:
+    memory = StateMemory(device_budget_bytes=100)
+    for budget in (50, 100):
+        memory.limit_devices(budget)
+        assert memory.keeps_on_device
+    memory.leave_devices()
+    memory.limit_devices(100)
+    assert not memory.keeps_on_device
+
+
 @pytest.mark.gpu
 def test_the_oldest_leave_a_gpu_and_spare_states_before_them() -> None:
     memory = StateMemory(device_budget_bytes=int(3.5 * NUM_BYTES))

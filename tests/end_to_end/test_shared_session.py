@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, StorageFullError
 from cohort.engine.shared_session import CannotShareError, SharedSession, TaskEnd
@@ -224,9 +225,11 @@ def test_what_cannot_share_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_task_leaves_and_comes_back_while_another_trains(
-    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]
+    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends: list[TaskEnd] = []
+    ends, divided = list[TaskEnd](), list[Path]()
+    # a CPU keeps no states on a device, so the parts are of nothing
+    monkeypatch.setattr(TrialStateStore, "limit_device", lambda self, _: divided.append(self._directory.root))
 
     def on_end(end: TaskEnd) -> None:
         ends.append(end)
@@ -242,6 +245,9 @@ def test_a_task_leaves_and_comes_back_while_another_trains(
     assert [result.name for result in session.run()] == ["patient", "other"]
     assert [(end.name, end.has_left) for end in ends if end.has_left] == [("other", True)]
     assert {end.name for end in ends if not end.has_left} == {"patient", "other"}
+    # when both are there, again when one of them is back, and at the end of one
+    assert {path.name for path in divided} == {"patient", "other"}
+    assert len(divided) >= 4
     assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "other")) == alone
 
 

@@ -110,6 +110,13 @@ class StateMemory:
                 leaving = next(name for name, kept in self._kept.items() if _is_leaving(kept, gpu))
                 self.get(leaving)
 
+    def limit_devices(self, num_bytes: int) -> None:
+        """Let states take ``num_bytes`` of each GPU from now on; none after a device ran out of memory."""
+        if self._device_budget_bytes in (0, num_bytes):
+            return
+        self._device_budget_bytes = num_bytes
+        self.make_room_on_devices()
+
     def leave_devices(self) -> bool:
         """Move everything to the host, now and in future; return whether there was anything to move."""
         # states to come go to the host as well: the device has run out of memory once

@@ -69,6 +69,11 @@ class TrialStateStore:
         """Move everything to the host, now and in future; return whether there was anything."""
         return self._in_memory.leave_devices()
 
+    def limit_device(self, num_bytes: int) -> None:
+        """Let states take ``num_bytes`` of each GPU from now on, where they may take any."""
+        self._in_memory.limit_devices(num_bytes)
+        self._make_room()
+
     @property
     def has_room_for_spares(self) -> bool:
         """Whether the state of a resident trial that is not needed any more may be kept where it is copied cheaply."""

@@ -40,6 +40,7 @@ class TaskSession:
         self._members: dict[Supervisor, TaskRun] = {}
         self._joining: list[Supervisor] = []
         self._loop: Session | None = None
+        self._sharing: tuple[Supervisor, ...] = ()
 
     @property
     def free_share(self) -> float:
@@ -135,6 +136,7 @@ class TaskSession:
                     if fail is None or is_executor_wide(error):
                         raise
                     loop.fail(supervisor, error)
+            self._divide_device_memory()
             memory.took()
 
         def failed_alone(supervisor: Supervisor, error: Exception) -> None:
@@ -198,6 +200,14 @@ class TaskSession:
     def _vacate(self, supervisor: Supervisor) -> None:
         for trial_id in supervisor.share.resident:
             supervisor.share.drop(trial_id)
+
+    def _divide_device_memory(self) -> None:
+        """Give each task an equal part of the device's memory for parked states, when tasks have come or gone."""
+        if tuple(self._members) == self._sharing:
+            return
+        self._sharing = tuple(self._members)
+        for member in self._members.values():
+            member.run.state_store.limit_device(self.sizes.device_state_bytes // len(self._members))
 
     def _give_way(self) -> bool:
         """Park a trial of the bank, of the task that joined last; return False if there is none."""
