@@ -39,12 +39,16 @@ def test_nothing_happens_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_that_lost_kernels_is_filled_again(tmp_path: Path) -> None:
     marker = tmp_path / "cohort-0.compiled"
     assert not kernels._is_whole(marker)
-    kernels._mark(marker, 2)
     for name in ("one", "two"):
-        assert not kernels._is_whole(marker)
         (tmp_path / name).mkdir()
+    kernels._mark(marker)
     assert kernels._is_whole(marker)
-    marker.write_text("not a number")
+    # kernels of another model only add to it
+    (tmp_path / "three").mkdir()
+    assert kernels._is_whole(marker)
+    for name in ("one", "two"):
+        (tmp_path / name).rmdir()
     assert not kernels._is_whole(marker)
-    marker.write_text("")
-    assert not kernels._is_whole(marker)
+    for damaged in ("not a number", ""):
+        marker.write_text(damaged)
+        assert not kernels._is_whole(marker)

@@ -74,19 +74,24 @@ class KernelWarmUp:
             )
         # none where the workers could not compile: the next start tries again
         if compiled.num_kernels:
-            _mark(self._marker, compiled.num_kernels)
+            _mark(self._marker)
 
 
 def _is_whole(marker: Path) -> bool:
-    """Return whether Triton's cache can still hold the kernels that ``marker`` counts."""
+    """Return whether Triton's cache can still hold all that it held when ``marker`` was written."""
     try:
-        count = int(marker.read_text(encoding="utf-8").split()[0])
+        before = int(marker.read_text(encoding="utf-8").split()[0])
     except (OSError, ValueError, IndexError):
         return False
-    # one folder each; where somebody removed some, the workers find which are missing
-    return sum(entry.is_dir() for entry in marker.parent.iterdir()) >= count
+    # where somebody removed some, the workers find which are missing
+    return _num_folders(marker.parent) >= before
 
 
-def _mark(marker: Path, count: int) -> None:
+def _mark(marker: Path) -> None:
     marker.parent.mkdir(parents=True, exist_ok=True)
-    write_text(marker, f"{count} kernels\n")
+    write_text(marker, f"{_num_folders(marker.parent)} kernels in the cache\n")
+
+
+def _num_folders(cache: Path) -> int:
+    # Triton keeps each kernel in a folder of its own
+    return sum(entry.is_dir() for entry in cache.iterdir())
