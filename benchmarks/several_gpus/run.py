@@ -8,6 +8,7 @@
     python -m benchmarks.several_gpus.run --part windows           # two GPUs or more
     python -m benchmarks.several_gpus.run --part figure13          # two GPUs or more: all strategies
     python -m benchmarks.several_gpus.run --part pipeline          # two GPUs or more; without: by the simulator
+    python -m benchmarks.several_gpus.run --part queue             # any machine: tasks in simulated time
 
 `--tiny` tries a part out on any machine, with processes on the CPU in place of GPUs. Each part takes less than four
 minutes and writes one JSON file with a headline.
@@ -26,7 +27,7 @@ from benchmarks.several_gpus.part import Part
 __all__ = ["PARTS", "main"]
 
 # each is a module here, imported when it is asked for: the planner of pipelines needs a library that others do not
-PARTS = ("figure13", "host_streamed", "links", "memory", "pipeline", "scaling", "serving", "windows")
+PARTS = ("figure13", "host_streamed", "links", "memory", "pipeline", "queue", "scaling", "serving", "windows")
 
 
 def main() -> None:
@@ -42,8 +43,8 @@ def main() -> None:
     parser.add_argument("--no-resident", action="store_true", help="time only the streamed stack: all fits in no GPU")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
-    # the pipeline is simulated: any machine does
-    need_gpu(shape="tiny" if options.tiny or options.part == "pipeline" else "8b")
+    # these are simulated: any machine does
+    need_gpu(shape="tiny" if options.tiny or options.part in ("pipeline", "queue") else "8b")
     module = importlib.import_module(f"benchmarks.several_gpus.{options.part}")
     part: Part = module.measure(options)
     print_table(part.rows, columns=part.columns)

@@ -10,6 +10,7 @@ from benchmarks.several_gpus.figure13 import measure as measure_figure13
 from benchmarks.several_gpus.host_streamed import measure as measure_host_streamed
 from benchmarks.several_gpus.links import measure as measure_links
 from benchmarks.several_gpus.pipeline import measure as measure_pipeline
+from benchmarks.several_gpus.queue import measure as measure_queue
 
 
 def options(**given: object) -> argparse.Namespace:
@@ -58,3 +59,15 @@ def test_links() -> None:
     part = measure_links(options())
     assert part.headline["right_bytes"] == 1.0
     assert part.headline["layer_pull_ms"] > 0
+
+
+def test_queue() -> None:
+    part = measure_queue(options())
+    rows = {(row["tasks"], row["order"]): row for row in part.rows}
+    assert len(rows) == len(part.rows) == 2 * 8
+    # of three tasks one is longer than the others together: a plan without gangs leaves a GPU idle
+    assert part.headline["queue_three_one_gpu_each_over_planned"] > 1.1
+    for tasks in ("twelve", "three"):
+        planned = rows[tasks, "planned"]["planned_hours"]
+        assert all(row["planned_hours"] >= planned * 0.99 for (name, _), row in rows.items() if name == tasks)
+        assert rows[tasks, "planned"]["simulated_busy_share"] > 0.5

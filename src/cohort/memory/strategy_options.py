@@ -24,7 +24,7 @@ from cohort.scheduling.strategy_choice import StrategyOption, StrategyWork, choo
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
-__all__ = ["SettledStrategy", "settle_strategy"]
+__all__ = ["SettledStrategy", "settle_strategy", "strategy_work"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,25 @@ def settle_strategy(
     return SettledStrategy(name=name, note=f"strategy: auto is {choice.strategy}; {choice.why}")
 
 
+def strategy_work(
+    machine: Machine, *, config: DecoderConfig, specs: Sequence[TrialSpec], rows: TokenisedRows
+) -> StrategyWork:
+    """Return one step of all of ``specs``, as strategies are compared by it."""
+    counts, dtype = count_model(config), getattr(torch, machine.dtype)
+    weights = weight_bytes(config, dtype=dtype, weight_format=machine.quantization)
+    return StrategyWork(
+        tokens=sum(spec.batch_size for spec in specs) * float(rows.lengths.mean()),
+        num_trials=len(specs),
+        longest_row=int(rows.lengths.max()),
+        num_layers=config.num_layers,
+        # forward, and the gradient of the stream
+        flops_per_token=2.0 * counts.linear_flops_per_token + counts.head_flops_per_token,
+        weight_bytes=float(weights),
+        layer_bytes=counts.linear_parameters / counts.parameters * weights / config.num_layers,
+        stream_bytes=float(config.hidden_size * dtype.itemsize),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
     """A task and the GPUs it asks for."""
@@ -105,19 +124,7 @@ class _Asked:
 
     @property
     def work(self) -> StrategyWork:
-        counts, dtype = count_model(self.config), getattr(torch, self.machine.dtype)
-        weights = weight_bytes(self.config, dtype=dtype, weight_format=self.machine.quantization)
-        return StrategyWork(
-            tokens=sum(spec.batch_size for spec in self.specs) * float(self.rows.lengths.mean()),
-            num_trials=len(self.specs),
-            longest_row=int(self.rows.lengths.max()),
-            num_layers=self.config.num_layers,
-            # forward, and the gradient of the stream
-            flops_per_token=2.0 * counts.linear_flops_per_token + counts.head_flops_per_token,
-            weight_bytes=float(weights),
-            layer_bytes=counts.linear_parameters / counts.parameters * weights / self.config.num_layers,
-            stream_bytes=float(self.config.hidden_size * dtype.itemsize),
-        )
+        return strategy_work(self.machine, config=self.config, specs=self.specs, rows=self.rows)
 
     def seconds(self, strategy: str, *, divided_layers: int = 0) -> float:
         hardware = hardware_of(self.machine)

@@ -42,7 +42,7 @@ class DeviceWeights:
         """Return the bytes of the model on each device, buffers included."""
         if self.strategy(num_gpus) == "replicas":
             return self.streamed.device_bytes if self.streamed.count else math.ceil(self.weight_bytes)
-        freed = self._divided_layers(num_gpus) * self.streamed.layer_bytes * (1 - 1 / num_gpus)
+        freed = self.divided_layers(num_gpus) * self.streamed.layer_bytes * (1 - 1 / num_gpus)
         return math.ceil(self.weight_bytes - freed) + NUM_BUFFERS * self.streamed.layer_bytes
 
     def copy_seconds(self, num_gpus: int) -> float:
@@ -50,11 +50,11 @@ class DeviceWeights:
         if self.strategy(num_gpus) == "replicas":
             return self.streamed.seconds_per_pass
         # forward and backward; the layers that lie in the buffers at the turn are fetched once
-        fetches = 2 * (self._divided_layers(num_gpus) - NUM_BUFFERS)
+        fetches = 2 * (self.divided_layers(num_gpus) - NUM_BUFFERS)
         part = self.streamed.layer_bytes * (num_gpus - 1) / num_gpus
         return fetches * part / max(self.hardware.link_bytes_per_second * LINK_SHARE, 1e9)
 
-    def _divided_layers(self, num_gpus: int) -> int:
+    def divided_layers(self, num_gpus: int) -> int:
         """Return how many layers are divided: all where the task asks for it, else the fewest that free enough."""
         streamed = self.streamed
         if self.wanted == "adapter_parallel":

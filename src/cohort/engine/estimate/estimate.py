@@ -29,8 +29,8 @@ class OptionEstimate:
     """One way to run a task.
 
     Attributes:
-        num_gpus: Devices it holds (a CPU worker counts as one); they divide its trials.
-        strategy: ``replicas``, each with the whole base model, or ``adapter_parallel``, each with a part of it.
+        num_gpus: Devices it holds (a CPU worker counts as one).
+        strategy: How they share it, as a run would: ``replicas``, ``adapter_parallel``, ``tensor`` or ``pipeline``.
         time: Seconds from its start to its end in the worst case, by what they are spent on.
         memory_bytes: On each device at most: base model's share, adapters' states, one pass.
         is_tight: Whether that is above the task's limit, by an estimate from above: the run will measure.
@@ -145,7 +145,7 @@ def _option(sketch: TaskCosts, num_gpus: int, sizes: Sizes) -> OptionEstimate:
         time=sketch.time(num_gpus, sizes),
         memory_bytes=min(needed, sketch.device_bytes),
         is_tight=num_gpus in sketch.tight_on,
-        strategy=sketch.weights.strategy(num_gpus),
+        strategy=sketch.strategy.name(num_gpus),
     )
 
 

@@ -18,6 +18,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.engine.estimate.device_weights import DeviceWeights
+from cohort.engine.estimate.likely_strategy import LikelyStrategy
 from cohort.engine.estimate.measuring_time import MeasuringTime
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
@@ -190,10 +191,14 @@ class TaskCosts:
         Raises:
             InputError: it does not fit, or not with the largest rank.
         """
-        weights = self.weights.device_bytes(num_gpus)
+        weights = self.strategy.device_bytes(num_gpus)
         free = self.device_bytes - weights
         limit = self.task.memory.limit
-        machine = _machine_on(self.task, self.hardware, memory_bytes=int(free), num_gpus=num_gpus)
+        if problems := self.strategy.problems(num_gpus):
+            raise InputError(problems)
+        # ranks that hold one model together have one bank for admission
+        num_ranks = 1 if self.strategy.holds_together(num_gpus) else num_gpus
+        machine = _machine_on(self.task, self.hardware, memory_bytes=int(free), num_gpus=num_ranks)
         inputs = estimated_inputs(
             self.task,
             machine,
@@ -225,6 +230,12 @@ class TaskCosts:
                     return choose_sizes(inputs, free_bytes=enough.num_bytes - weights)
             next_to = f", next to the base model on {self.hardware.name}"
             raise InputError([replace(p, allowed=p.allowed + next_to) for p in error.problems]) from None
+
+    @functools.cached_property
+    def strategy(self) -> LikelyStrategy:
+        """How several devices would share the task."""
+        machine = _machine_on(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
+        return LikelyStrategy(self.task, machine, self.inputs, self.proposals, self.weights)
 
     @functools.cached_property
     def weights(self) -> DeviceWeights:
@@ -269,7 +280,7 @@ class TaskCosts:
         row_bytes = rank_row_bytes(
             self.layout, has_compute_copy=self.hardware.is_gpu, optimizer=task_optimizer(self.task)
         )
-        memory = self.weights.device_bytes(num_gpus) + sizes.executor.num_rank_rows * row_bytes
+        memory = self.strategy.device_bytes(num_gpus) + sizes.executor.num_rank_rows * row_bytes
         tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens
         memory += self.activation_bytes * tokens if kept is None else max(
             self.activation_bytes * min(kept, tokens), self.recomputed_bytes * tokens
@@ -352,6 +363,9 @@ class TaskCosts:
         # a step of one executor costs the same whatever the others do: no number passes between them in a step
         cost, source = self.step_cost(1, tokens_per_pass=sizes.executor.token_budget)
         training = training_time(self.waiting(), capacity=sizes.capacity, cost=cost)
+        # of one device's seconds, where several work on each step together
+        together = self.strategy.holds_together(num_gpus)
+        share = 1 / self.strategy.speed_up(num_gpus) if together else 1.0
         runs = self.measured.runs
         # medians everywhere: the first run on a machine compiles kernels; of two runs, the lower
         others = [run.other_seconds / run.steps for run in runs if run.steps]
@@ -374,12 +388,13 @@ class TaskCosts:
         )
         tokens = sum(work.num_tokens * work.num_steps for work in self.works.values())
         passes = max(training.num_steps, tokens / (num_gpus * sizes.executor.token_budget))
-        copies = passes * self.weights.copy_seconds(num_gpus)
+        copies = 0.0 if together else passes * self.weights.copy_seconds(num_gpus)
         return TimeParts(
             # copies of layers run while others compute
-            training=max(training.seconds, copies),
+            training=max(share * training.seconds, copies),
             # each executor evaluates its own trials
-            evaluation=measuring.evaluations(data, plan, counts=counts) / min(num_gpus, len(self.trials)),
+            evaluation=measuring.evaluations(data, plan, counts=counts)
+            * (share if together else 1 / min(num_gpus, len(self.trials))),
             comparison=measuring.comparison(data, plan, searched_tokens=searched),
             start=self._start_seconds(),
             rest=other + finish,
