@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.llama_shapes import decoder_config
 from cohort.adapters.spec import AdapterSpec
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, is_separated
-from cohort.parallel.pipeline.window_plan import plan_window
+from cohort.parallel.pipeline.window_plan import flat_tokens, plan_window
 from cohort.training.step_samples import Resident, samples_of
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows
@@ -69,6 +70,13 @@ def test_nothing_is_planned_for_no_steps_and_long_rows_stand_alone() -> None:
     (own, *_) = residents()
     one = plan_window([replace(own)], {4: 1}, token_budget=1, num_stages=2, device_type="cpu")
     assert [len(each.entries) for each in one if each.entries] == [1]
+
+
+def test_launches_hide_behind_the_products_of_more_tokens_where_layers_are_small() -> None:
+    large, small = (flat_tokens(decoder_config(shape), device_type="cuda") for shape in ("70b", "1b"))
+    assert 500 < large < 1500
+    assert small > 4 * large
+    assert flat_tokens(decoder_config("1b"), device_type="cpu") == 32
 
 
 def test_a_stage_plans_without_a_solver() -> None:

@@ -17,7 +17,7 @@ from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage, StageLinks
-from cohort.parallel.pipeline.window_plan import plan_window
+from cohort.parallel.pipeline.window_plan import flat_tokens, plan_window
 from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.step_window import StepWindow
@@ -83,6 +83,7 @@ class StageExecutor:
             settings.gradient_checkpointing, keep_tokens=settings.keep_tokens, device=decoder.device
         )
         self._token_budget = settings.token_budget
+        self._flat_tokens = flat_tokens(decoder.config, device_type=decoder.device.type)
         self._evaluation = MicroBatches(
             PassKind.EVALUATE,
             token_budget=settings.evaluation_token_budget,
@@ -191,6 +192,7 @@ class StageExecutor:
             token_budget=self._token_budget,
             num_stages=self._plan.size,
             device_type=self._memory.device.type,
+            flat_tokens=self._flat_tokens,
         )
         before = {resident.slot: resident.step for resident in own}
         with self._memory.observe(PassKind.TRAIN, None):

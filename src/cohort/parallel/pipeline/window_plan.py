@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cohort.models.config import DecoderConfig
+from cohort.models.counts import count_model
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
 from cohort.parallel.pipeline.pipeline_window import batches_of, pipeline_window
+from cohort.parallel.step_window import FLOPS_PER_SECOND
+from cohort.scheduling.cost.analytic import HOST_LAYER_SECONDS
 from cohort.scheduling.microbatch.schedule import MicroBatchSettings, choose_schedule
 from cohort.training.step_samples import Resident
 
-__all__ = ["plan_window"]
+__all__ = ["flat_tokens", "plan_window"]
 
-# a pass of fewer tokens takes as long as one of so many: launches on a GPU, the sides of products on a CPU
-FLAT_TOKENS = {"cuda": 1024, "cpu": 32}
+# a pass of a CPU with fewer tokens takes as long as one of so many
+CPU_FLAT_TOKENS = 32
 
 
 def plan_window(
@@ -22,6 +26,7 @@ def plan_window(
     token_budget: int,
     num_stages: int,
     device_type: str,
+    flat_tokens: int = CPU_FLAT_TOKENS,
 ) -> tuple[PipelineMicroBatch, ...]:
     """Return the micro-batches of the next ``quotas`` steps of each resident, by trial id.
 
@@ -31,6 +36,7 @@ def plan_window(
 
     Args:
         token_budget: Most tokens of a micro-batch; a longer sample stands alone.
+        flat_tokens: A pass of fewer tokens takes as long as one of so many.
 
     Raises:
         ValueError: as of :func:`~cohort.parallel.pipeline.pipeline_window.batches_of`.
@@ -38,8 +44,8 @@ def plan_window(
     own = [resident for resident in residents if quotas.get(resident.spec.trial_id, 0) > 0]
     adapters = [batches_of(resident, num_steps=quotas[resident.spec.trial_id]) for resident in own]
     longest = max((length for adapter in adapters for batch in adapter.lengths for length in batch), default=1)
-    flat, most = FLAT_TOKENS[device_type], max(token_budget, longest)
-    capacities, size = {most}, max(flat, longest)
+    most = max(token_budget, longest)
+    capacities, size = {most}, max(flat_tokens, longest)
     while size < most:
         capacities.add(size)
         size *= 2
@@ -47,6 +53,18 @@ def plan_window(
     settings = MicroBatchSettings(capacity=most, stages=num_stages, is_level=not on_cpu, keeps_order=on_cpu)
     # no-ops cost nothing but the wait that the simulator shows: here they count as the shortest pass
     _, schedule = choose_schedule(
-        adapters, capacities=sorted(capacities), settings=settings, seconds_of=lambda tokens: float(max(tokens, flat))
+        adapters,
+        capacities=sorted(capacities),
+        settings=settings,
+        seconds_of=lambda tokens: float(max(tokens, flat_tokens)),
     )
     return pipeline_window(schedule, {resident.slot: resident for resident in own})
+
+
+def flat_tokens(config: DecoderConfig, *, device_type: str) -> int:
+    """Return up to how many tokens a pass takes as long as a smaller one: on a GPU, until products hide the launches."""
+    if device_type == "cpu":
+        return CPU_FLAT_TOKENS
+    # forward, and the gradient of the stream
+    flops_of_a_layer = 2 * count_model(config).linear_flops_per_token / config.num_layers
+    return max(1, round(HOST_LAYER_SECONDS * FLOPS_PER_SECOND[device_type] / flops_of_a_layer))
