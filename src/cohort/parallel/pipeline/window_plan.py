@@ -62,7 +62,7 @@ def plan_window(
 
 
 def flat_tokens(config: DecoderConfig, *, device_type: str) -> int:
-    """Return up to how many tokens a pass takes as long as a smaller one: on a GPU, until products hide the launches."""
+    """Return up to how many tokens a pass takes as long as with fewer: on a GPU, until products hide the launches."""
     if device_type == "cpu":
         return CPU_FLAT_TOKENS
     # forward, and the gradient of the stream
