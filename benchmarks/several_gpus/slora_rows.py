@@ -1,6 +1,6 @@
 """S-LoRA's division of plain LoRA for decoding, in the engine's own kernels: the baseline of divided serving.
 
-Between the two kernels of a linear's LoRA terms, ranks exchange: all-gather where the base divides outputs, all-reduce
+Between the two kernels of a linear's LoRA terms, ranks exchange: they gather where the base divides outputs, and sum
 where it divides inputs. Prompts are computed without adapters: what is timed is decoding.
 """
 
@@ -74,9 +74,13 @@ class _SloraRows(PackedLinear):
         return y_TN
 
     def _exchanged(self, z_TPR: Tensor, lora: LoraContext) -> Tensor:
-        if self._kind is Parallelism.ROW:
-            return self._group.all_reduce(z_TPR)
-        # all adapters of the benchmark have one rank
-        share = max(lora.slots.ranks) // self._group.size
-        whole = torch.cat(self._group.all_gather(z_TPR[:, :, :share].contiguous()), dim=2)
-        return torch.nn.functional.pad(whole, (0, z_TPR.shape[2] - whole.shape[2]))
+        # in the model's dtype, as its own sums are, so that small ones take the kernel that those take
+        own_TPR = z_TPR.to(self.frozen.dtype)
+        if self._kind is Parallelism.COLUMN:
+            # gathered as a sum in which each rank has its own place: the one-shot kernel knows sums alone, and is
+            # faster than a gather by NCCL; all adapters of the benchmark have one rank
+            share = max(lora.slots.ranks) // self._group.size
+            before = self._group.rank * share
+            after = z_TPR.shape[2] - before - share
+            own_TPR = torch.nn.functional.pad(own_TPR[:, :, :share], (before, after))
+        return self._group.all_reduce(own_TPR).to(z_TPR.dtype)
