@@ -154,6 +154,13 @@ def test_stages_give_the_bits_of_one_process(folder: Path, tmp_path: Path, expec
     assert result_of(tmp_path / "run") == expected
 
 
+@pytest.mark.slow
+def test_stages_of_a_quantised_model_give_the_bits_of_one_process(folder: Path, tmp_path: Path) -> None:
+    tune(tiny_task(folder, quantization="nf4"), tmp_path / "one", options=OPTIONS)
+    tune(tiny_task(folder, quantization="nf4", strategy="pipeline"), tmp_path / "run", options=TWO)
+    assert result_of(tmp_path / "run") == result_of(tmp_path / "one")
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("strategy", ["adapter_parallel", "tensor", "pipeline"])
