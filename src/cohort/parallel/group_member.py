@@ -82,5 +82,5 @@ def _join(setup: RankSetup, *, device: torch.device) -> None:
         rank=setup.rank,
         world_size=setup.group.size,
         timeout=_PATIENCE,
-        device_id=torch.device("cuda", setup.rank) if on_gpu else None,
+        device_id=torch.device("cuda", torch.cuda.current_device()) if on_gpu else None,
     )

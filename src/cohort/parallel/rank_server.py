@@ -35,6 +35,9 @@ def build_rank(setup: RankSetup) -> Rank:
     """Load the frozen model and allocate the bank, exactly as rank 0 has them."""
     device = torch.device(setup.device)
     if device.type == "cuda":
+        if setup.group is not None:
+            # messages that wait for a neighbour must not stand in one hardware queue with those it waits for
+            os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         # every GPU stays visible, so that each process can open the memory of the others; this one is the default
         torch.cuda.set_device(setup.rank if setup.gpu is None else setup.gpu)
         if setup.memory_limit_bytes is not None:
