@@ -141,3 +141,19 @@ def test_a_run_that_lost_a_rank_goes_on_by_itself(
     assert result_of(run) == expected
     assert len(started) == 2
     assert any("going on with 2 ranks from the last checkpoint" in note for note in watcher.notes)
+
+
+def test_a_rank_that_cannot_read_its_peers_memory_trains_to_the_same_bits_and_says_so(
+    folder: Path, tmp_path: Path, expected: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handle: object) -> Any:
+        raise PermissionError("not permitted")
+
+    # in this process, which is rank 0; the other one reads its memory as always
+    monkeypatch.setattr("cohort.parallel.peer_source.open_bytes", refuse)
+    watcher = Interrupting()
+    tune(tiny_task(folder, **DIVIDED), tmp_path / "run", options=replace(OPTIONS, num_ranks=2), watcher=watcher)
+    assert result_of(tmp_path / "run") == expected
+    said = [note for note in watcher.notes if "cannot read the memory" in note]
+    assert len(said) == 1
+    assert said[0].startswith("warning: rank 0 cannot read the memory of rank 1 (not permitted), so rank 1 sends")

@@ -325,12 +325,12 @@ class ShareParts:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectParts:
-    """Open the parts of divided layers of all ranks."""
+    """Open the parts of divided layers of all ranks; return what had to be done instead, in words."""
 
     handles: Sequence[BytesHandle]
 
-    def run(self, rank: Rank) -> None:
-        _whole(rank).connect_parts(self.handles)
+    def run(self, rank: Rank) -> tuple[str, ...]:
+        return _whole(rank).connect_parts(self.handles)
 
 
 def _whole(rank: Rank) -> RankExecutor:

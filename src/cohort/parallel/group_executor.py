@@ -97,6 +97,7 @@ class GroupExecutor:
     """
 
     num_ranks = 1
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,

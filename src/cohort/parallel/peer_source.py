@@ -8,6 +8,7 @@ passes of any number and size, none waits for another, and a rank without trials
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.layer_streaming import ALIGNMENT, LayerStreaming
 from cohort.models.streaming.weight_ring import Complete, CopyDone, Ready
+from cohort.parallel.sent_parts import PartReceiver, PartSender
 from cohort.parallel.shared_bytes import BytesHandle, open_bytes, share_bytes
 
 __all__ = ["PeerSource", "has_parts", "peer_streaming", "shard_bytes"]
@@ -31,6 +33,9 @@ class PeerSource:
         self._handle: BytesHandle | None = None
         # by rank, [streamed layers, bytes of a part]
         self._parts_LB: dict[int, Tensor] = {}
+        # of peers whose memory cannot be opened
+        self._receivers: dict[int, PartReceiver] = {}
+        self._sender: PartSender | None = None
         self._streams = [torch.cuda.Stream(device) for _ in range(num_ranks)] if device.type == "cuda" else []
 
     def keep(self, place: int, content: Tensor) -> None:
@@ -46,20 +51,45 @@ class PeerSource:
     def handle(self) -> BytesHandle:
         """With it, peers open this rank's parts; all of them have been kept."""
         assert self._handle is not None, "the layers are kept before they are shared"
+        assert self._own_LB is not None, "the handle is one to the layers"
+        self._sender = self._sender or PartSender(self._own_LB)
         if self._device.type == "cuda":
             # peers read without asking: what they open must be complete
             torch.cuda.synchronize(self._device)
-        return self._handle
+        return replace(self._handle, sender=self._sender.address)
 
-    def connect(self, handles: Sequence[BytesHandle]) -> None:
-        """Open the parts of all ranks, in their order.
+    def connect(self, handles: Sequence[BytesHandle]) -> tuple[str, ...]:
+        """Open the parts of all ranks, in their order; a rank whose memory cannot be opened sends them.
+
+        Returns:
+            For the user, what could not be opened.
 
         Raises:
-            OSError, RuntimeError: the memory of a rank cannot be opened.
+            OSError, RuntimeError: the parts of a rank can be neither opened nor sent.
         """
+        notes = []
         for rank, handle in enumerate(handles):
-            if rank != self.rank:
+            if rank == self.rank:
+                continue
+            try:
                 self._parts_LB[rank] = open_bytes(handle).view(self._num_layers, -1)
+            except (OSError, RuntimeError) as error:
+                if handle.sender is None:
+                    raise
+                self._receivers[rank] = PartReceiver(handle.sender, rank=rank)
+                why = " ".join(str(error).split())[:200]
+                notes.append(
+                    f"warning: rank {self.rank} cannot read the memory of rank {rank} ({why}), so rank {rank} sends "
+                    "its parts of the base model, at a few GB/s; strategy: replicas streams layers from host memory"
+                )
+        return tuple(notes)
+
+    def close(self) -> None:
+        """Send no more parts, and ask for none."""
+        if self._sender is not None:
+            self._sender.close()
+        for receiver in self._receivers.values():
+            receiver.close()
 
     def fetch(self, place: int, into: Tensor) -> Ready:
         """Start to copy a layer together. Parts of peers that are not connected stay as they are in the buffer.
@@ -68,11 +98,13 @@ class PeerSource:
         """
         ranks = [(self.rank + ahead) % self.num_ranks for ahead in range(self.num_ranks)]
         parts = [(self._parts_LB[rank][place], rank) for rank in ranks if rank in self._parts_LB]
+        # asked for first: they are sent while the others are copied
+        sent = [receiver.fetch(place, _part_of(into, rank, self._own_LB)) for rank, receiver in self._receivers.items()]
         if not self._streams:
             for part_B, rank in parts:
                 _copy(part_B, rank, into)
-            return Complete()
-        copies = []
+            return _AllDone(sent) if sent else Complete()
+        copies: list[Ready] = [*sent]
         # each from its next peer first, so that no GPU is read by all at once; a stream for each link
         for (part_B, rank), stream in zip(parts, self._streams, strict=False):
             stream.wait_stream(torch.cuda.current_stream())
@@ -90,6 +122,13 @@ class _AllDone:
     def wait(self) -> None:
         for copy in self._copies:
             copy.wait()
+
+
+def _part_of(into: Tensor, rank: int, own_LB: Tensor | None) -> Tensor:
+    """Return the place of a rank's part in a layer's buffer."""
+    assert own_LB is not None, "parts are kept before they are fetched"
+    begin = min(rank * own_LB.shape[1], into.nbytes)
+    return into[begin : begin + own_LB.shape[1]]
 
 
 def _copy(part_B: Tensor, rank: int, into: Tensor) -> None:

@@ -11,7 +11,7 @@ from cohort.core.memory_records import PassKind
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.answers import AnswerGenerator
-from cohort.parallel.peer_source import PeerSource
+from cohort.parallel.peer_source import PeerSource, has_parts
 from cohort.parallel.shared_bytes import BytesHandle
 from cohort.parallel.step_window import StepWindow, run_window
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
@@ -34,6 +34,7 @@ class RankExecutor(Executor):
 
     num_ranks = 1
     work: tuple[RankWork, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, repeats_smaller: bool = True, **kwargs: Any) -> None:
         """Allocate the bank; the arguments are those of :class:`Executor`."""
@@ -114,16 +115,17 @@ class RankExecutor(Executor):
         """Return the handle to this rank's parts of divided layers."""
         return self._parts().handle
 
-    def connect_parts(self, handles: Sequence[BytesHandle]) -> None:
-        """Open the parts of divided layers of all ranks, in their order.
+    def connect_parts(self, handles: Sequence[BytesHandle]) -> tuple[str, ...]:
+        """Open the parts of divided layers of all ranks, in their order; return what had to be done instead, in words.
 
         Raises:
-            OSError, RuntimeError: the memory of a rank cannot be opened.
+            OSError, RuntimeError: the parts of a rank cannot be reached.
         """
-        self._parts().connect(handles)
+        notes = self._parts().connect(handles)
         assert self.decoder.ring is not None, "divided layers pass through a ring"
         # passes that measured memory before there were peers left incomplete layers
         self.decoder.ring.forget()
+        return notes
 
     def _parts(self) -> PeerSource:
         source = None if self.decoder.ring is None else self.decoder.ring.source
@@ -136,4 +138,6 @@ class RankExecutor(Executor):
         return 0
 
     def close(self) -> None:
-        """There is no other process to end."""
+        """Give peers no more parts of divided layers; there is no other process to end."""
+        if has_parts(self.decoder):
+            self._parts().close()

@@ -79,6 +79,7 @@ class ReplicaExecutor:
         self._rows: dict[int, TokenisedRows] = {0: local.train_rows}
         self._known: dict[int, dict[PassKind, int]] = {}
         self._num_recomputed: dict[int, int] = {}
+        self.notes: tuple[str, ...] = ()
         self._meter = WorkMeter(1 + len(others))
         self._shortages: list[MemoryShortage] = []
         # steps that were done while another failed; reported when they are asked for again
@@ -88,8 +89,9 @@ class ReplicaExecutor:
                 self._value(process.rank, process.answer())
             if has_parts(local.decoder):
                 handles = (local.share_parts(), *self._on_others(ShareParts()))
-                local.connect_parts(handles)
-                self._on_others(ConnectParts(handles=handles))
+                own = local.connect_parts(handles)
+                found = (own, *self._on_others(ConnectParts(handles=handles)))
+                self.notes = tuple(note for of_rank in found for note in of_rank)
         except BaseException:
             self.close()
             raise
@@ -319,6 +321,7 @@ class ReplicaExecutor:
 
     def close(self) -> None:
         """End the other ranks."""
+        self._local.close()
         for process in self._others.values():
             process.close()
 

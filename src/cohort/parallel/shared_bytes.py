@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
+from cohort.parallel.sent_parts import PartAddress
+
 __all__ = ["BytesHandle", "can_share", "open_bytes", "share_bytes"]
 
 
@@ -26,12 +28,14 @@ class BytesHandle:
     Attributes:
         num_bytes: How much it is.
         process_id, descriptor: Of the owner, for memory of the host.
+        sender: Where its rows can be asked for, where it cannot be opened.
         opened_by: torch's function that opens memory of a GPU, and its arguments; None for memory of the host.
     """
 
     num_bytes: int
     process_id: int = 0
     descriptor: int = -1
+    sender: PartAddress | None = None
     opened_by: tuple[Callable[..., Tensor], tuple[Any, ...]] | None = None
 
 

@@ -31,6 +31,7 @@ class TrainingExecutor(Protocol):
 
     Attributes:
         bank_bytes, memory, gradient_checkpointing: Those of the caller's process; all ranks have the same sizes.
+        notes: For the user: what ranks had to do otherwise than was meant.
         work: What each rank has done so far; empty where there is one.
         reliefs: Called one after another when a rank is out of memory and has nothing of its own left to free.
     """
@@ -43,6 +44,8 @@ class TrainingExecutor(Protocol):
     def memory(self) -> DeviceMemory: ...
     @property
     def gradient_checkpointing(self) -> GradientCheckpointingPolicy: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
     @property
     def work(self) -> tuple[RankWork, ...]: ...
     @property

@@ -69,6 +69,9 @@ class TaskSession:
             del self._members[member.supervisor]
             member.close_trackers()
             raise
+        if not self._num_joined:
+            for note in self._executor.notes:
+                run.watcher.note(note)
         self._num_joined += 1
         self._joining.append(member.supervisor)
         return member
