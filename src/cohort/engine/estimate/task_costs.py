@@ -16,6 +16,7 @@ import torch
 from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
+from cohort.core.numerics import Numerics
 from cohort.core.units import format_bytes
 from cohort.engine.estimate.device_weights import DeviceWeights
 from cohort.engine.estimate.likely_strategy import LikelyStrategy
@@ -106,6 +107,7 @@ def _machine_on(task: TaskFile, hardware: Hardware, *, memory_bytes: int, num_gp
         # as many processes, on a CPU as well
         num_gpus=num_gpus,
         quantization=task.quantization,
+        numerics=Numerics(task.numerics),
     )
 
 
