@@ -146,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="a minute at most, to try the script")
     parser.add_argument("--out", type=Path, default=RESULTS / "bd_quality.json")
     options = parser.parse_args(arguments)
+    options.shared = options.shared.resolve()
     if options.tiny:
         options.steps, options.seeds, options.learning_rates, options.structures = (
             2,

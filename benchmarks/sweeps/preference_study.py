@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="train on the GPU")
     parser.add_argument("--out", type=Path, default=RESULTS / "preference_study.json")
     options = parser.parse_args()
+    options.shared = options.shared.resolve()
     rows = []
     with tempfile.TemporaryDirectory(prefix="preference-study-") as made:
         os.environ["COHORT_CACHE_DIR"] = str(Path(made) / "cache")
