@@ -110,17 +110,3 @@ def test_a_budget_of_a_round_number_of_tokens_gets_few_rows_of_filler() -> None:
         need = PassShape(num_rows=tokens + 1, num_sequences=8, length=1024, num_trained=tokens - 8)
         assert rounded_up(need, padded=False).num_rows == tokens + SPARE_ROWS
         assert rounded_up(replace(need, num_rows=tokens - 70), padded=False).num_rows == tokens
-
-
-def test_passes_over_faster_products_are_recorded_up_to_more_rows() -> None:
-    """A 1B model hides the launches of 20,000 rows in bfloat16, but not in fp8, once they have come often enough."""
-    need = PassShape(num_rows=24_000, num_sequences=20, length=2048, num_trained=20_000)
-    found = {}
-    for product_seconds in (1.0, 0.5):
-        policy = RecordingPolicy(CONFIG, most_rows=25_000, product_seconds=product_seconds)
-        found[product_seconds] = [policy.choose(need, recorded=[], trains=True)[1] for _ in range(60)]
-    assert set(found[1.0]) == {None}
-    recorded = [shape for shape in found[0.5] if shape is not None]
-    assert found[0.5][0] is None
-    # a wider shape is above the largest graph
-    assert recorded[0] == rounded_up(need, padded=False)

@@ -32,7 +32,6 @@ from cohort.training.executor import ExecutorSettings
 from cohort.training.gradient_checkpointing import LEAST_SPLIT_TOKENS
 from cohort.training.optimizers import DEFAULT_OPTIMIZER, optimizer_for
 from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
-from cohort.training.recorded_shapes import SPARE_ROWS
 from cohort.training.trial import TrialSpec
 
 __all__ = [
@@ -55,7 +54,7 @@ GPU_TOKENS = (16384, 8192, 4096)
 # as on a GPU, where a limit is set: from what fills the core to what may cost a quarter of its speed
 CPU_SIZES = (2048, 1024, 512, 256)
 # passes of fewer tokens may be recorded as CUDA graphs: a slow host takes longer to launch them than a GPU to run them
-GRAPH_TOKENS = 8192 + SPARE_ROWS
+GRAPH_TOKENS = 8192
 # recorded passes of fewer tokens take almost as long as one of this many
 FLAT_TOKENS = 512
 # where trials have to wait for memory, recorded passes hold at most this share of it, or no pass is recorded

@@ -15,7 +15,7 @@ from cohort.adapters.linear import LoraContext
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
-from cohort.kernels.packed_linear.frozen_product import can_be_exact, product_seconds
+from cohort.kernels.packed_linear.frozen_product import can_be_exact
 from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder_layer import DecoderLayer, SharedByLayers, TensorRegion, add_and_norm, norm_weight
@@ -141,12 +141,6 @@ class Decoder:
         """Product to vocabulary logits; shares the token table's storage where the checkpoint ties them."""
         assert self._head is not None, "the last stage has the head"
         return self._head
-
-    @property
-    def product_seconds(self) -> float:
-        """Seconds that the layers' products take, over those of plain weights, about."""
-        found = [product_seconds(linear.frozen) for layer in self.layers for linear in layer.linears]
-        return sum(found) / len(found)
 
     def embed(self, tokens_T: Tensor) -> Tensor:
         assert self._table_VD is not None, "the first stage has the token table"

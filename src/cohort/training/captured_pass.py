@@ -152,12 +152,7 @@ class CapturedPasses:
             self._has_launched = trains
             return None
         if self._policy is None:
-            self._policy = RecordingPolicy(
-                self._decoder.config,
-                most_rows=self._most_rows,
-                product_seconds=self._decoder.product_seconds,
-                exact=self._bank.is_exact,
-            )
+            self._policy = RecordingPolicy(self._decoder.config, exact=self._bank.is_exact)
         recorded = {
             graph.shape: graph
             for (of_training, rank), graphs in sorted(self._graphs.items(), reverse=True)

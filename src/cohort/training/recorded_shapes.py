@@ -25,8 +25,6 @@ TRAINED_ROW_COST = 0.15
 # what the host takes to launch the kernels of a layer, forward and backward, and what the device takes for a weight
 # and a row: 8 ms, and four operations at 600 TFLOP/s (an H100 with a slow host; a fast one takes 4 ms)
 LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 8e-3, 4 / 600e12
-# what of a pass over plain weights the frozen products take: 10.3 of 14 ms a layer of an 8B model at 8,192 tokens
-PRODUCTS_SHARE = 0.74
 # a large pass of a round number of tokens, as a budget is, has one row more: it gets these, and not a whole step
 SPARE_ROWS = 64
 # passes of at most this share of the rows that hide their launches are recorded at first sight
@@ -105,27 +103,17 @@ def _up(number: int, step: int) -> int:
 class RecordingPolicy:
     """Chooses for each pass between a graph that holds it, a graph of its own, and launching its kernels."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        *,
-        most_rows: int | None = None,
-        product_seconds: float = 1.0,
-        exact: bool = False,
-    ) -> None:
+    def __init__(self, config: DecoderConfig, *, exact: bool = False) -> None:
         """Estimate the price of a recording from the sizes of the model.
 
         Args:
-            most_rows: Rows of the largest graph that may be recorded; None for any.
-            product_seconds: Of the frozen products, over those of plain weights: what computes faster waits sooner.
             exact: As for :func:`rounded_up`.
         """
-        self._padded, self._most_rows, self._exact = config.pads_attention, most_rows, exact
+        self._padded, self._exact = config.pads_attention, exact
         hidden = config.hidden_size
         layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
         # a pass of this many rows takes the device as long as the host takes to launch it; so does one recording
-        seconds_per_row = SECONDS_PER_WEIGHT * layer * (1 + PRODUCTS_SHARE * (product_seconds - 1))
-        self._recording_rows = LAUNCH_SECONDS / seconds_per_row
+        self._recording_rows = LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
         self._lost: dict[tuple[bool, PassShape], float] = defaultdict(float)
 
     def choose(
@@ -146,16 +134,11 @@ class RecordingPolicy:
             # what the device waits for launches; a pass of more rows hides them
             lost = max(0.0, self._recording_rows - need.num_rows)
             if trains and need.num_rows <= AT_ONCE * self._recording_rows:
-                return None, self._first(need)
+                return None, rounded_up(need, padded=self._padded, exact=self._exact, coarse=True)
         self._lost[trains, own] += lost
         if lost > 0 and self._lost[trains, own] >= self._recording_rows:
             del self._lost[trains, own]
-            return best, own if best is not None else self._first(need)
+            if best is None:
+                own = rounded_up(need, padded=self._padded, exact=self._exact, coarse=True)
+            return best, own
         return best, None
-
-    def _first(self, need: PassShape) -> PassShape:
-        """Return the shape of the first graph for passes such as this: a wide one, where that may be recorded."""
-        wide = rounded_up(need, padded=self._padded, exact=self._exact, coarse=True)
-        if self._most_rows is None or wide.num_rows <= self._most_rows:
-            return wide
-        return rounded_up(need, padded=self._padded, exact=self._exact)

@@ -28,7 +28,6 @@ __all__ = [
     "can_stream",
     "can_take_codes",
     "plain_weight",
-    "product_seconds",
 ]
 
 
@@ -169,8 +168,3 @@ class CodedProduct(FrozenProduct, Protocol):
 
 def can_take_codes(frozen: FrozenProduct) -> TypeGuard[CodedProduct]:
     return hasattr(frozen, "code_room")
-
-
-def product_seconds(frozen: FrozenProduct) -> float:
-    """Return the seconds of the products over those of a plain weight, about; 1 where the format says nothing."""
-    return float(getattr(frozen, "product_seconds", 1.0))

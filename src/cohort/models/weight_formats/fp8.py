@@ -42,9 +42,6 @@ class Fp8Linear:
     products, from x as it was: only the frozen product sees rounded rows.
     """
 
-    # on tensor cores: 4.9 ms a layer of an 8B model at 8,192 tokens, where bfloat16 takes 10.3
-    product_seconds = 0.5
-
     def __init__(self, codes_NK: Tensor, scales_N: Tensor, bias_N: Tensor | None = None, *, dtype: torch.dtype) -> None:
         """Wrap codes in e4m3 and their scales (float32); ``dtype`` is that of inputs and outputs."""
         self._codes_NK, self._scales_N, self._bias_N, self._dtype = codes_NK, scales_N, bias_N, dtype
