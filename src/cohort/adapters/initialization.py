@@ -20,7 +20,7 @@ from cohort.core.seeds import derive_seed
 
 __all__ = ["initial_weights"]
 
-# an adapter of so many numbers is drawn by several threads: one draws about twenty million in a second
+# an adapter of this many numbers is drawn by several threads: one draws about twenty million in a second
 LEAST_SHARED, DRAWERS = 1 << 22, 8
 
 

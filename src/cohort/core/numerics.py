@@ -1,4 +1,4 @@
-"""Whether a trial's bits may follow from what is trained beside it."""
+"""Whether a trial's bits may follow from what is trained with it."""
 
 from __future__ import annotations
 

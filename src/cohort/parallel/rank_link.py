@@ -1,4 +1,4 @@
-"""Another rank as rank 0 sees it, whoever started its process."""
+"""Another rank as rank 0 sees it, by whichever way its process was started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a model and its bank give a trial the same bits whatever is packed beside it; or be as fast as they can."""
+"""Makes a model and its bank give a trial the same bits whatever is packed with it; or be as fast as they can."""
 
 from __future__ import annotations
 

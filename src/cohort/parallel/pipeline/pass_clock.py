@@ -17,7 +17,7 @@ __all__ = ["PassClock", "joined_times"]
 class PassClock:
     """Times the passes of one stage in its last window.
 
-    Stages of one machine share the host's clock, so their times can be put beside each other.
+    Stages of one machine share the host's clock, so their times can be compared.
     """
 
     def __init__(self, device: torch.device, *, stage: int) -> None:

@@ -101,7 +101,7 @@ class PipelineStage:
         """Join a decoder of some layers with the bank of their linears; slots are numbered alike on all stages.
 
         Args:
-            is_recomputed: Whether a pass of so many tokens uses gradient checkpointing.
+            is_recomputed: Whether a pass of this many tokens uses gradient checkpointing.
         """
         self._decoder, self._bank, self._links, self._optimizer = decoder, bank, links, optimizer
         self._stage, self._num_stages = stage, num_stages

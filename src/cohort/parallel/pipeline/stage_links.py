@@ -21,7 +21,7 @@ class DistributedLinks:
     def __init__(self, *, stage: int, num_stages: int, device: torch.device) -> None:
         """Connect this stage with its neighbours; all stages do so together."""
         self._stage, self._device = stage, device
-        # training has fewer under way: a stage is at most so many micro-batches ahead; an evaluation has no such end
+        # training has fewer under way: a stage is at most this many micro-batches ahead; an evaluation has no such end
         self._most_sent = 4 * num_stages + 8
         # a send reads its tensor until it has left
         self._sent: list[tuple[dist.Work, Tensor]] = []

@@ -15,7 +15,7 @@ from cohort.training.step_samples import Resident
 
 __all__ = ["flat_tokens", "plan_window"]
 
-# a pass of a CPU with fewer tokens takes as long as one of so many
+# a pass of a CPU with fewer tokens takes as long as one of this many
 CPU_FLAT_TOKENS = 32
 
 
@@ -36,7 +36,7 @@ def plan_window(
 
     Args:
         token_budget: Most tokens of a micro-batch; a longer sample stands alone.
-        flat_tokens: A pass of fewer tokens takes as long as one of so many.
+        flat_tokens: A pass of fewer tokens takes as long as one of this many.
 
     Raises:
         ValueError: as of :func:`~cohort.parallel.pipeline.pipeline_window.batches_of`.

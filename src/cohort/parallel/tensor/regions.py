@@ -28,7 +28,7 @@ class Region:
         if self._group.size == 1:
             return y_TD
         if not torch.is_grad_enabled():
-            # nobody else reads it: the sum may take its place
+            # no one else reads it: the sum may take its place
             return self._group.all_reduce(y_TD)
         left: Tensor = _Leave.apply(y_TD, self._group)
         return left

@@ -25,7 +25,7 @@ class RowTables:
 
     Attributes:
         rank_class: Rank rows that a program holds: a power of two, at least 16 and at least every rank.
-        side: A stream for what may run beside frozen products while a graph is recorded; None for one after the other.
+        side: A stream for what may run next to frozen products while a graph is recorded; None for one after the other.
     """
 
     def __init__(

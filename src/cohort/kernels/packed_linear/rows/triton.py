@@ -128,7 +128,7 @@ def _expand_kernel(
 def start_row_terms(x_TK: Tensor, *, parts: Sequence[LoraPart], tables: RowTables, shares: int = 1) -> list[RowTerms]:
     """Launch the first of two kernels for each row's LoRA terms: up to three siblings each.
 
-    Where the tables have a stream for it, and a graph is recorded, it runs beside what is launched next.
+    Where the tables have a stream for it, and a graph is recorded, it runs at the same time as what is launched next.
 
     Args:
         shares: Of each adapter's rank rows, A's first 1 / shares alone are multiplied: other ranks have the rest.
