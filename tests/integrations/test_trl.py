@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from peft import LoraConfig
+from peft import LoraConfig, PeftConfig, VeraConfig
 from peft.tuners.lora.config import BdLoraConfig
 
 from cohort.core.errors import InputError
@@ -70,7 +70,7 @@ class SFTConfig(TrainingArguments):
 LORA = LoraConfig(r=8, target_modules=["v_proj", "q_proj"], task_type="CAUSAL_LM")
 
 
-def keys(*, lora: LoraConfig = LORA, columns: set[str] | None = None, **fields: Any) -> TrlKeys:
+def keys(*, lora: PeftConfig = LORA, columns: set[str] | None = None, **fields: Any) -> TrlKeys:
     return trl_keys(SFTConfig(**fields), lora, columns=frozenset(columns or {"prompt", "completion"}))
 
 
@@ -152,6 +152,21 @@ def test_variants_are_mapped() -> None:
     )
     expression = LoraConfig(r=8, target_modules=r".*\.q_proj")
     assert keys(lora=expression).sections["lora"]["target_modules"] == r".*\.q_proj"
+
+
+def test_vera_has_a_configuration_of_its_own() -> None:
+    vera = VeraConfig(r=32, target_modules="all-linear", vera_dropout=0.1, d_initial=0.5, projection_prng_key=3)
+    assert keys(lora=vera).sections["lora"] == {
+        "use_vera": True,
+        "r": 32,
+        "lora_dropout": 0.1,
+        "d_initial": 0.5,
+        "projection_prng_key": 3,
+        "save_projection": True,
+        "target_modules": "all-linear",
+    }
+    with pytest.raises(InputError, match="VeraConfig: bias"):
+        keys(lora=VeraConfig(target_modules=["q_proj"], bias="all"))
 
 
 @pytest.mark.parametrize("steps", [1, 3, 7, 33])
