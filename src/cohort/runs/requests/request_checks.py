@@ -11,6 +11,7 @@ from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
+from cohort.runs.requests.variant_checks import variant_refusals
 from cohort.scheduling.admission import Capacity, Request, find_inadmissible
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
@@ -69,6 +70,7 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
         *_more_than_rows(parameters, facts=facts),
         *_without_blocks(parameters, task=task, facts=facts),
         *_without_states(parameters, task=task),
+        *variant_refusals(parameters, task=task, facts=facts),
     ]
     if trial is not None and request.warm_start:
         problems += _cold(trial, parameters, shared=facts.task.training or {})

@@ -1,0 +1,56 @@
+"""Whether the hyperparameters of a trial that a person adds make an adapter: which variants exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cohort.adapters.spec import AdapterSpec, VariantError
+from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.core.errors import Problem
+from cohort.runs.facts import RunFacts
+from cohort.tasks.task_file import TaskFile
+from cohort.tasks.trial_values import default_values
+from cohort.tuning.parameters import Value
+
+__all__ = ["variant_refusals"]
+
+
+def variant_refusals(parameters: Mapping[str, Value], *, task: TaskFile, facts: RunFacts) -> Iterator[Problem]:
+    """Yield why no adapter can have these hyperparameters together."""
+    values = {**default_values(task), **parameters}
+    is_vera, r = bool(values["use_vera"]), int(values["r"])
+    try:
+        AdapterSpec(
+            r=r,
+            lora_alpha=1.0,
+            lora_dropout=float(values["lora_dropout"]),
+            init_lora_weights=str(values["init_lora_weights"]),
+            use_dora=bool(values["use_dora"]),
+            use_vera=VectorAdapter() if is_vera else None,
+            use_bdlora=task.block_diagonal(int(values["nblocks"])),
+            rank_pattern=tuple(task.lora.rank_pattern.items()),
+            alpha_pattern=tuple(task.lora.alpha_pattern.items()),
+        )
+    except VariantError as error:
+        yield _together(str(error))
+    except ValueError:
+        # a number of blocks that does not divide r has a message of its own
+        pass
+    if values["optim"] == "muon" and (is_vera or values["use_dora"]):
+        yield _together(f"muon, which steps matrices, with {'use_vera' if is_vera else 'use_dora'}")
+    if is_vera and float(values["loraplus_lr_ratio"]) != 1.0:
+        yield _together("loraplus_lr_ratio, a rate of B, with use_vera, which trains neither A nor B")
+    shapes = facts.inputs.adapted_shapes or {}
+    most = min((in_features for in_features, _, _ in shapes.values()), default=r)
+    if is_vera and r > most:
+        yield Problem(
+            where="--r",
+            found=f"{r} with use_vera",
+            allowed=f"at most {most}, the fewest inputs of an adapted linear",
+            hint=f"Write --r {most} or less.",
+        )
+
+
+def _together(found: str) -> Problem:
+    allowed = "hyperparameters of a trial that go together"
+    return Problem(where="cohort trials", found=found, allowed=allowed, hint="Change one of them.")

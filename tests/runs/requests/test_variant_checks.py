@@ -1,0 +1,38 @@
+"""What a person adds to a run must be an adapter: variants that exclude each other are refused at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.runs.facts import InputFacts, RunFacts
+from cohort.runs.requests.variant_checks import variant_refusals
+from cohort.tasks.loading import task_from_mapping
+
+FACTS = RunFacts(inputs=InputFacts(adapted_shapes={"q_proj": (32, 16, 2)}))
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"r": 4}, None),
+        ({"r": 32, "use_vera": True}, None),
+        ({"r": 33, "use_vera": True}, "33 with use_vera"),
+        ({"r": 4, "use_vera": True, "use_dora": True}, "use_vera with use_dora"),
+        ({"r": 4, "use_vera": True, "loraplus_lr_ratio": 4.0}, "trains neither A nor B"),
+        ({"r": 4, "use_dora": True, "optim": "muon"}, "muon, which steps matrices, with use_dora"),
+        ({"r": 4, "init_lora_weights": "pissa", "lora_dropout": 0.1}, "pissa with lora_dropout"),
+        # said by the check of blocks
+        ({"r": 5, "nblocks": 2}, None),
+    ],
+)
+def test_what_no_adapter_can_be_is_refused(tmp_path: Path, values: dict[str, Any], found: str | None) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    (tmp_path / "model").mkdir()
+    data = {"model_name_or_path": "model", "dataset": {"train": "rows.jsonl"}}
+    task = task_from_mapping(data, base_directory=tmp_path)
+    problems = [problem.found for problem in variant_refusals(values, task=task, facts=FACTS)]
+    assert len(problems) == (found is not None)
+    assert found is None or found in problems[0]
