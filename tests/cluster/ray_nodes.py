@@ -20,8 +20,8 @@ class RayNodes:
         self._cluster = cluster
         self._nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
 
-    def add(self) -> None:
-        self._cluster.add_node(num_cpus=1)
+    def add(self, *, num_cpus: int = 1) -> None:
+        self._cluster.add_node(num_cpus=num_cpus)
 
     def lose(self, index: int) -> None:
         self._cluster.remove_node(self._nodes[index])

@@ -79,6 +79,35 @@ def test_workers_of_a_cluster_come_go_and_speak(nodes: RayNodes, tmp_path: Path)
     pool.close()
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_worker_of_a_gang_holds_what_all_its_slots_have_and_gives_it_back(nodes: RayNodes, tmp_path: Path) -> None:
+    nodes.add(num_cpus=2)
+    connect("auto")
+    pool = RayPool(target=TARGET, log_directory=tmp_path, on_gpu=False)
+    by_node: dict[str, list[int]] = {}
+    for slot in pool.slots():
+        by_node.setdefault(slot.node, []).append(slot.slot_id)
+    ((first, second),) = (slots for slots in by_node.values() if len(slots) == 2)
+    for slot_id in (first, second):
+        pool.start(slot_id)
+    events_until(pool, lambda events: sum(isinstance(event, WorkerMessage) for event in events) == 2)
+    # as the dispatcher does: both workers end, then one starts with both slots
+    for slot_id in (first, second):
+        pool.kill(slot_id)
+    events_until(pool, lambda events: sum(isinstance(event, WorkerDied) for event in events) == 2)
+    pool.start(first, also=(second,))
+    (ready,) = [event for event in events_until(pool, has(WorkerMessage)) if isinstance(event, WorkerMessage)]
+    assert ready.slot_id == first
+    # the actor of a slot that is lent would find no CPU
+    pool.kill(first)
+    events_until(pool, has(WorkerDied))
+    for slot_id in (first, second):
+        pool.start(slot_id)
+    events_until(pool, lambda events: sum(isinstance(event, WorkerMessage) for event in events) == 2)
+    pool.close()
+
+
 def test_without_ray_or_a_cluster_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         # None in the list of modules is how Python marks one that cannot be imported

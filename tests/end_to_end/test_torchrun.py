@@ -139,7 +139,8 @@ def test_a_lost_host_ends_the_run_cleanly_and_a_resume_gives_the_same_bits(folde
     assert ended(*agents)[0] == 1
     said = (tmp_path / "host-0.log").read_text()
     assert re.search(r"error: rank [23] \(process \d+ on .*\) is gone; everything up to the last checkpoint", said)
-    assert "Traceback (most recent call last)" not in said.partition("ChildFailedError")[0]
+    # torchrun has a traceback of its own
+    assert "src/cohort/" not in said
     resume(run)
     tune(tiny_task(folder, **STEPS), tmp_path / "one")
     assert result_of(run) == result_of(tmp_path / "one")
