@@ -13,7 +13,9 @@ from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak
 from cohort.kernels.backend import Backend, use_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.training import passes
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.seeded import seeded
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 
@@ -109,14 +111,14 @@ def test_a_row_that_does_not_fit_is_recomputed(
     decoder = load_decoder(tmp_path, dtype="float32", device="cuda")
     expected = trained(executor_for(decoder, GradientCheckpointing.NEVER, token_budget=1))
     executor = executor_for(decoder, GradientCheckpointing.AUTO, token_budget=1, graph_tokens=graph_tokens)
-    backward, longest = Tensor.backward, 150
+    longest = 150
 
-    def refused(losses_T: Tensor, *arguments: Tensor) -> None:
+    def refused(losses_T: Tensor, weights_T: Tensor) -> Tensor:
         if losses_T.shape[0] > longest and executor.gradient_checkpointing.keep_tokens is None:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        backward(losses_T, *arguments)
+        return seeded(losses_T, weights_T)
 
-    monkeypatch.setattr(Tensor, "backward", refused)
+    monkeypatch.setattr(passes, "seeded", refused)
     found = trained(executor)
     assert [shortage.keep_tokens is not None for shortage in executor.take_shortages()] == [True]
     assert executor.gradient_checkpointing.num_passes > 0
