@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 import torch
 
 from cohort.adapters.bank import AdapterState
-from cohort.checkpoints.state_memory import HOST, StateMemory
+from cohort.checkpoints.state_memory import HOST, StateMemory, _Leaving
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.training.trial import TrialState
 
@@ -40,6 +42,14 @@ def test_a_budget_moves_until_a_device_was_out_of_memory() -> None:
     memory.leave_devices()
     memory.limit_devices(100)
     assert not memory.keeps_on_device
+
+
+def test_what_is_asked_for_on_its_way_stays_where_it_was() -> None:
+    memory = StateMemory(device_budget_bytes=0)
+    name, one = StoredState(0, StoredStateKind.STATE, 1), state(1.0, device="cpu")
+    memory._kept[name] = _Leaving(one, Future())
+    assert memory.get(name) is one
+    assert memory.pop(name) is one
 
 
 @pytest.mark.gpu

@@ -68,10 +68,10 @@ class StateMemory:
         self._kept[name] = value
 
     def get(self, name: StoredState) -> TrialState | Tensor | None:
-        """Return what is kept under ``name``, wherever it is."""
+        """Return what is kept under ``name``, wherever it is; what is still on its way stays on its GPU instead."""
         kept = self._kept.get(name)
         if isinstance(kept, _Leaving):
-            kept = self._kept[name] = kept.arrived()
+            kept = self._kept[name] = kept.arrived() if kept.copies.done() else kept.value
         return kept
 
     def pop(self, name: StoredState) -> TrialState | Tensor | None:
@@ -107,8 +107,7 @@ class StateMemory:
                 self._leave(_first_to_leave(staying))
             while self.num_bytes(gpu) > self._device_budget_bytes:
                 # in the order in which they left, so the first arrives first
-                leaving = next(name for name, kept in self._kept.items() if _is_leaving(kept, gpu))
-                self.get(leaving)
+                self._arrive(next(name for name, kept in self._kept.items() if _is_leaving(kept, gpu)))
 
     def limit_devices(self, num_bytes: int) -> None:
         """Let states take ``num_bytes`` of each GPU from now on; none after a device ran out of memory."""
@@ -126,7 +125,7 @@ class StateMemory:
             if not isinstance(self._kept[name], _Leaving):
                 self._leave(name)
         for name in there:
-            self.get(name)
+            self._arrive(name)
         return bool(there)
 
     def _leave(self, name: StoredState) -> None:
@@ -142,7 +141,13 @@ class StateMemory:
         """Let go of what is on the host by now: until then its memory on the GPU is not free."""
         for name, kept in list(self._kept.items()):
             if isinstance(kept, _Leaving) and kept.copies.done():
-                self.get(name)
+                self._arrive(name)
+
+    def _arrive(self, name: StoredState) -> None:
+        """Wait until a state that is on its way is on the host."""
+        kept = self._kept.get(name)
+        if isinstance(kept, _Leaving):
+            self._kept[name] = kept.arrived()
 
     def _staying_bytes(self, gpu: torch.device) -> int:
         kept = [
