@@ -165,7 +165,7 @@ class TaskFile(Section):
     strategy: Literal["auto", "replicas", "adapter_parallel", "tensor", "pipeline"] = setting(
         "auto",
         allowed="auto | replicas | adapter_parallel | tensor | pipeline",
-        description="on several GPUs: each holds the whole base model, or all hold parts of it; auto: what fits",
+        description="on several GPUs: each holds the whole base model, or all hold parts of it; auto chooses",
     )
     numerics: Literal["fast", "exact"] = setting(
         "fast",

@@ -18,7 +18,7 @@ from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
 __all__ = ["blas_agrees", "blas_product"]
 
-# recorded passes have a multiple of this many rows
+# recorded passes have a multiple of this many rows, but for those of more than 2,048 that end with a few spare ones
 ROW_MULTIPLE = 128
 # a share of waves below which our tiles are as fast
 LEAST_WASTE = 0.05
