@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.numerics.places import Place, Row, changed, seconds
 from cohort.kernels.exact_product.triton import ProductTile, portable_product
-from cohort.kernels.packed_linear.hopper import launch as hopper
+from cohort.kernels.packed_linear.hopper.launch import hopper_product, is_hopper
 
 __all__ = ["product_rows"]
 
@@ -64,19 +64,14 @@ def _products(place: Place, *, forward: bool) -> dict[str, Product]:
         }
     found: dict[str, Product] = {"blas": blas, "blas adding": blas_adding}
 
-    def own(columns: int, strip: int) -> Product:
+    def own(columns: int) -> Product:
         def product(x: Tensor, w: Tensor, y: Tensor) -> None:
-            before = hopper.COLUMNS, hopper.STRIP
-            hopper.COLUMNS, hopper.STRIP = columns, strip
-            try:
-                hopper.hopper_product(x, w, y, parts=(), s_PTC=None, rank_pass=None, forward=forward)
-            finally:
-                hopper.COLUMNS, hopper.STRIP = before
+            hopper_product(x, w, y, parts=(), s_PTC=None, rank_pass=None, forward=forward, columns=columns)
 
         return product
 
-    if hopper.is_hopper(torch.device(place.device)):
-        found |= {"hopper 256": own(256, 128), "hopper 128": own(128, 128), "hopper 64": own(64, 64)}
+    if is_hopper(torch.device(place.device)):
+        found |= {f"hopper {columns}": own(columns) for columns in (256, 128, 64)}
     tile = ProductTile(rows=128, columns=128, warps=8, stages=3)
     found |= {
         "triton 128x128": portable(tile),

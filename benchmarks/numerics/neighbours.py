@@ -65,9 +65,14 @@ def main() -> None:
 
 def _headline(rows: Sequence[Row], taken: dict[str, float]) -> dict[str, float]:
     shares = [row["changed"] for row in rows if "changed" in row]
-    return {"checks": len(shares), "checks_that_changed": sum(share > 0 for share in shares)} | {
-        f"seconds_{name}": value for name, value in taken.items()
-    }
+    exact = [row for row in rows if row["section"] == "step" and row.get("form") == "exact" and "changed" in row]
+    others = [row for row in exact if row["changed"] > 0 or row["first_other_loss"] is not None]
+    return {
+        "checks": len(shares),
+        "checks_that_changed": sum(share > 0 for share in shares),
+        "exact_steps_checked": len(exact),
+        "exact_steps_that_changed": len(others),
+    } | {f"seconds_{name}": value for name, value in taken.items()}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.numerics.lora_terms import Tenant, TermPack, tenant, term_pack
 from benchmarks.numerics.places import Place, Row, changed
 from cohort.kernels.packed_linear.choice.tiles import TileChoice
-from cohort.kernels.packed_linear.hopper import launch as hopper
+from cohort.kernels.packed_linear.hopper.launch import hopper_product, is_hopper
 from cohort.models.weight_formats.plain import FrozenLinear
 
 __all__ = ["inside_rows"]
@@ -19,7 +19,7 @@ __all__ = ["inside_rows"]
 
 def inside_rows(place: Place) -> Iterator[Row]:
     """The Hopper product with the term inside: alone, among others, and with other columns a tile."""
-    if not hopper.is_hopper(torch.device(place.device)):
+    if not is_hopper(torch.device(place.device)):
         return
     num_in, widths = 4096, (4096, 1024, 1024)
     frozen = FrozenLinear(place.draw(sum(widths), num_in, seed=5, std=num_in**-0.5))
@@ -62,12 +62,14 @@ def _inside(pack: TermPack, weight: Tensor, *, columns: int, forward: bool) -> T
         s = output_side_ds(pack.dy_TN, pack.parts, pack.tables.passes[0], tables=pack.tables, tiles=tiles)
     operand = pack.x_TK if forward else pack.dy_TN
     out = operand.new_empty(num_rows, weight.shape[0 if forward else 1])
-    before = hopper.COLUMNS
-    hopper.COLUMNS = columns
-    try:
-        hopper.hopper_product(
-            operand, weight, out, parts=pack.parts, s_PTC=s, rank_pass=pack.tables.passes[0], forward=forward
-        )
-    finally:
-        hopper.COLUMNS = before
+    hopper_product(
+        operand,
+        weight,
+        out,
+        parts=pack.parts,
+        s_PTC=s,
+        rank_pass=pack.tables.passes[0],
+        forward=forward,
+        columns=columns,
+    )
     return out[pack.of_trial].clone()
