@@ -48,12 +48,13 @@ def test_answers_are_asked_once_and_found_again(reference: Reference) -> None:
     assert np.array_equal(both[1].reference_logps, first.reference_logps)
 
 
-def test_other_weights_tokens_or_threads_are_asked_again(reference: Reference) -> None:
+def test_other_weights_formats_tokens_or_threads_are_asked_again(reference: Reference) -> None:
     reference.of_rows([ROWS])
     others = [
         replace(reference, model_hash="b"),
         replace(reference, machine=replace(reference.machine, threads=2)),
         replace(reference, machine=replace(reference.machine, dtype="bfloat16")),
+        replace(reference, machine=replace(reference.machine, quantization="nf4")),
     ]
     for other in others:
         assert "computed" in other.of_rows([ROWS])[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import adapter_config, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.core.numerics import Numerics
@@ -83,6 +86,22 @@ def test_an_executor_switches_the_products_of_its_decoder(tmp_path: Path) -> Non
         assert not executor_of(decoder, specs, numerics=Numerics.FAST).bank.is_exact
         assert not any(product.is_exact for product in products)
         assert not any(layer.mlp.is_composed for layer in decoder.layers)
+
+
+def test_a_reference_adapter_s_passes_have_the_numerics_of_the_trials(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    save_llama(tmp_path, num_layers=1)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    layout, spec = AdapterLayout(decoder.linears), AdapterSpec(r=2, lora_alpha=2.0)
+    config = adapter_config(spec, base_model="base", target_modules=["all-linear"])
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    weights = serialised_weights(layout, spec, torch.randn(2, layout.width))
+    (tmp_path / "adapter_model.safetensors").write_bytes(weights)
+    with use_backend(Backend.TRITON):
+        for numerics in Numerics:
+            executor = executor_of(decoder, [trial(0, r=4, batch_size=1)], numerics=numerics)
+            passes = executor._passes.of_adapter(str(tmp_path))
+            assert passes._bank.is_exact == (numerics is Numerics.EXACT)
 
 
 def train(decoder: Decoder, specs: Sequence[TrialSpec], *, draw: random.Random, parks: bool, **sizes: Any) -> Any:

@@ -10,8 +10,10 @@ from transformers import AutoModelForCausalLM
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.backend import Backend, use_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.reference_adapter import ReferenceAdapter
@@ -73,3 +75,12 @@ def test_an_adapter_is_the_model_with_its_product_added(folder: Path) -> None:
     # a moment of attention apart, the same sums in another order
     assert found == pytest.approx(log_probs(model, rows), rel=1e-9)
     assert found != pytest.approx(of(decoder, rows, budget=20), rel=1e-3)
+
+
+def test_exact_numerics_hold_for_the_reference_too(folder: Path) -> None:
+    pytest.importorskip("triton")
+    decoder = load_decoder(folder, dtype="float32", device="cpu")
+    exact = Numerics.EXACT
+    with use_backend(Backend.TRITON):
+        assert answer_log_probs(decoder, [], token_budget=8, too_large=too_large, numerics=exact) == []
+    assert all(getattr(product, "is_exact", False) for product in decoder.products)

@@ -175,7 +175,7 @@ class Reference:
             "code": _CODE_VERSION,
             "model": self.model_hash,
             "adapter": reference_adapter_hash(self.task),
-            "precision": self.machine.dtype,
+            "precision": self.machine.precision,
             "device": self.machine.device.type,
             "device_name": self.machine.device_name,
             "threads": self.machine.threads,
@@ -202,6 +202,7 @@ class Reference:
             too_large=too_large,
             adapter=None if adapter is None else read_reference_adapter(Path(adapter), self.decoder.config),
             memory_limit_bytes=self.memory_limit_bytes,
+            numerics=self.machine.numerics,
         )
         found = np.empty(len(samples), dtype=np.float64)
         found[ordered] = log_probs

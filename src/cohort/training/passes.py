@@ -116,6 +116,7 @@ class Passes:
                 compute_dtype=self._bank.compute_RD.dtype,
                 trains=False,
             )
+            bank.is_exact = self._bank.is_exact
             bank.insert(adapter.spec, AdapterState(weights=adapter.weights_rD))
             self._of_adapters[directory] = Passes(self._decoder, bank, memory=self._memory, captured=None)
         return self._of_adapters[directory]

@@ -12,11 +12,13 @@ import torch
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import PassKind
+from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT
+from cohort.training.exact_numerics import set_numerics
 from cohort.training.group_terms import answer_losses
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.passes import Passes
@@ -34,6 +36,7 @@ def answer_log_probs(
     too_large: Callable[[SlotSample, str], Exception],
     adapter: ReferenceAdapter | None = None,
     memory_limit_bytes: int | None = None,
+    numerics: Numerics = Numerics.FAST,
 ) -> list[float]:
     """Return ``log p`` of each sample's trained answer, in nats.
 
@@ -42,12 +45,14 @@ def answer_log_probs(
         too_large: Makes the error for a row that does not fit into memory alone.
         adapter: None for the frozen model alone.
         memory_limit_bytes: On a CPU, the most that model and passes may take together.
+        numerics: As of the trials that are compared; the decoder keeps it.
     """
     device, slot = decoder.device, BASE_SLOT
     # a pass lays out slots even where only the frozen model reads
     layout = AdapterLayout({}) if adapter is None else adapter.layout
     r = 1 if adapter is None else adapter.spec.num_rows
     bank = AdapterBank(layout, num_slots=1, num_rank_rows=r, device=device, compute_dtype=decoder.dtype)
+    set_numerics(numerics, decoder=decoder, bank=bank)
     if adapter is not None:
         slot = bank.insert(adapter.spec, AdapterState(weights=adapter.weights_rD))
     memory = DeviceMemory(device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + bank.num_bytes)
