@@ -169,6 +169,13 @@ def test_senseless_settings_are_refused() -> None:
         AdapterPoolSettings(max_loras=0)
 
 
+@pytest.mark.parametrize("rank", [1, 8, 16, 24])
+def test_one_adapter_with_magnitudes_always_fits(llama: Served, rank: int) -> None:
+    settings = AdapterPoolSettings(max_loras=1, max_lora_rank=rank, max_cpu_loras=1)
+    bank = AdapterBank(AdapterLayout(llama.decoder.linears), num_slots=1, num_rank_rows=settings.num_rank_rows)
+    assert bank.fits(AdapterSpec(r=rank, lora_alpha=1.0, use_dora=True))
+
+
 def test_the_hint_names_the_largest_rank_of_a_pattern(pool: AdapterPool, llama: Served, tmp_path: Path) -> None:
     spec = AdapterSpec(r=4, lora_alpha=4, rank_pattern=(("down_proj", 9),))
     layout = AdapterLayout(llama.decoder.linears)

@@ -62,8 +62,9 @@ class AdapterPoolSettings:
 
     @property
     def num_rank_rows(self) -> int:
-        """Rank rows of a bank with room for all; magnitudes take one row more, and one such adapter always fits."""
-        return max(self.max_loras * aligned_rank(self.max_lora_rank), aligned_rank(self.max_lora_rank + 1))
+        """Rank rows of a bank with room for all; magnitudes take a row of a tile more: one such adapter always fits."""
+        rank = aligned_rank(self.max_lora_rank)
+        return max(self.max_loras * rank, aligned_rank(rank + 1))
 
 
 @dataclass
