@@ -298,6 +298,21 @@ def test_what_the_running_executor_has_no_room_for_is_refused(folder: Path, tmp_
     assert "variant of LoRA" in str(found[1])
 
 
+def test_the_executor_has_room_for_a_task_that_comes_just_before_it_is_built(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = SharedSession(options=OPTIONS)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient")
+    plain_open = session._open_session
+
+    def hand_in_and_open(waiting: list[Any]) -> Any:
+        session.submit(tiny_task(folder, search={"space": {"r": [256]}}), tmp_path / "wide", name="wide")
+        return plain_open(waiting)
+
+    monkeypatch.setattr(session, "_open_session", hand_in_and_open)
+    assert [result.name for result in session.run()] == ["patient", "wide"]
+
+
 def test_a_run_that_was_handed_in_and_never_joined_is_given_back(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         tune(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,29 @@ def test_a_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPat
     with KernelCompiler(num_workers=1) as compiler:
         compiler._compiling[b"kernel"] = compiler._submit(fails, b"kernel", (9, 0))
         assert compiler.wait() == Compiled(num_kernels=0, num_failed=1, first_error="ValueError: no room for kernel")
+
+
+def test_jobs_that_come_after_the_death_of_a_worker_are_compiled_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_ahead, "_compile", dies_once)
+    with KernelCompiler(num_workers=1) as compiler:
+        first, later = (str(tmp_path / name).encode() for name in ("first", "later"))
+        (tmp_path / "later").touch()
+        compiler._compiling[first] = compiler._submit(dies_once, first, (9, 0))
+        assert isinstance(compiler._compiling[first].exception(), BrokenProcessPool)
+        compiler._compiling[later] = compiler._submit(dies_once, later, (9, 0))
+        assert compiler.wait() == Compiled(num_kernels=2, num_failed=0)
+
+
+def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal\n"
+        "from cohort.kernels.compile_ahead import KernelCompiler, _import_triton\n"
+        "KernelCompiler(num_workers=1)._submit(_import_triton).result()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # the output ends once no process has it open
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL

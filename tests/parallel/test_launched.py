@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -113,14 +114,15 @@ def test_rank_0_that_does_not_come_is_named() -> None:
         connect_to_first(place(2), versions=SAME, gpu="", store=Store(), wait_seconds=0.1)
 
 
-def test_a_stranger_without_the_key_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\n\r\n" * 20, struct.pack("!i", 4) + b"what"])
+def test_a_stranger_without_the_key_is_let_go(words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     store, refused = Store(), []
     plain_set = store.set
 
     def strangers_first(key: str, value: str) -> None:
         port = int(value.partition('"port": ')[2].partition(",")[0])
         with socket.create_connection(("127.0.0.1", port)) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
+            stranger.sendall(words)
         refused.append(port)
         plain_set(key, value)
 

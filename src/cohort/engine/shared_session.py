@@ -265,6 +265,8 @@ class SharedSession:
         """Return the session, as large as the task with the largest adapters asks for; the others wait their turn."""
         with self._submitting:
             if self._session is None:
+                # those that came meanwhile found no session whose sizes they would have to fit
+                waiting += self._take_submitted()
                 largest = max(waiting, key=lambda entry: entry.preparation.sizes.capacity.rank_rows).preparation
                 self._session = TaskSession(largest, clock=self._clock)
             return self._session

@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 
+from cohort.core.parent_death import die_with_parent
+
 __all__ = ["Compiled", "KernelCompiler", "cache_marker"]
 
 MOST_WORKERS = 16
@@ -114,13 +116,27 @@ class KernelCompiler:
         return Compiled(num_kernels=len(self._compiling) - len(errors), num_failed=len(errors), first_error=first)
 
     def _new_workers(self) -> ProcessPoolExecutor:
-        # spawned: a process that uses a GPU cannot be forked
-        return ProcessPoolExecutor(max_workers=self._count, mp_context=multiprocessing.get_context("spawn"))
+        return ProcessPoolExecutor(
+            max_workers=self._count,
+            # spawned: a process that uses a GPU cannot be forked
+            mp_context=multiprocessing.get_context("spawn"),
+            # a worker holds both ends of the pipe it waits at, so it would outlive a caller that is killed
+            initializer=die_with_parent,
+            initargs=(os.getpid(),),
+        )
 
     def _submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
-        """Hand a job to a worker; one that is started for it does not run the caller's script again."""
+        """Hand a job to a worker; one that is started for it does not run the caller's script again.
+
+        After the death of a worker the job fails as those that were handed in before it did.
+        """
         with self._starting, _no_main_module():
-            return self._workers.submit(function, *arguments)
+            try:
+                return self._workers.submit(function, *arguments)
+            except BrokenProcessPool as error:
+                lost: Future[None] = Future()
+                lost.set_exception(error)
+                return lost
 
     def _taking(self) -> Callable[..., None]:
         """Return what stands in for Triton's own compilation: None in place of a kernel means that none is launched."""

@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
@@ -36,6 +37,8 @@ _KEY = "cohort/rank 0 of start"
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPCNT": 3, "TCP_KEEPINTVL": 5, "TCP_USER_TIMEOUT": 30_000}
 # seconds and microseconds, as the system calls take them
 _SHORT, _FOR_EVER = struct.pack("ll", 10, 0), struct.pack("ll", 0, 0)
+# what an end of a connection raises where the other one is gone, or is not one of ours
+_NO_RANK = (EOFError, OSError, RuntimeError, AuthenticationError, AssertionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +205,7 @@ def gather_ranks(
                 deliver_challenge(connection, key)
                 answer_challenge(connection, key)
                 hello: Hello = Channel(connection).receive()
-            except (EOFError, OSError, RuntimeError):
+            except _NO_RANK:
                 # not one of ours, or one that died just now, which torchrun reports
                 connection.close()
                 continue
@@ -241,7 +244,7 @@ def connect_to_first(
         deliver_challenge(connection, key)
         channel = Channel(connection, opens_gpu_memory=place.node == place.node_of_first)
         channel.send(Hello.of(place, versions=versions, gpu=gpu))
-    except (OSError, EOFError, RuntimeError) as error:
+    except _NO_RANK as error:
         raise RunStateError(
             f"rank {place.rank} cannot reach rank 0 on {place.first_host} ({error}); check that the hosts see each "
             "other and that no firewall is between them"
