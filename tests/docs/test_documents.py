@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from cohort.cli.main import main
+from cohort.engine.resume_checks import KEYS_THAT_MAY_CHANGE
 from cohort.tasks.loading import load_task
 from tests.cli.tiny_task import write_rows, write_tiny_task
 from tests.conftest import REPOSITORY
@@ -100,6 +101,20 @@ def test_a_task_file_in_a_document_is_valid(path: Path, folder: Path) -> None:
         if "model_name_or_path" in block.text:
             (folder / f"shown-{number}.yaml").write_text(block.text)
             load_task(folder / f"shown-{number}.yaml")
+
+
+def test_commands_named_in_a_sentence_exist(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [(REPOSITORY / path).read_text(encoding="utf-8") for path in documents()]
+    verbs = {verb for text in texts for verb in re.findall(r"`cohort ([a-z][a-z-]*)", text)}
+    assert {"check", "tune", "status"} <= verbs
+    for verb in sorted(verbs):
+        assert _exit_code([verb, "--help"]) == 0, f"cohort {verb}: {capsys.readouterr().err}"
+
+
+def test_the_page_on_resuming_names_the_keys_that_may_change() -> None:
+    page = " ".join((REPOSITORY / "docs" / "how-to" / "resume.md").read_text(encoding="utf-8").split())
+    (sentence,) = re.findall(r"Only (.*?) may change\.", page)
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(KEYS_THAT_MAY_CHANGE)
 
 
 @pytest.mark.parametrize("path", documents(), ids=str)

@@ -269,10 +269,13 @@ def read_adapter(directory: Path) -> PeftAdapter:
     except (ValueError, SafetensorError) as error:
         raise InputError(
             Problem(
-                where=str(directory),
+                where=str(weights_path if isinstance(error, SafetensorError) else config_path),
                 found=f"a damaged file ({error})",
                 allowed="readable adapter files",
-                hint="Export the adapter again.",
+                hint=(
+                    "Export the adapter again; if it is the best of a run, remove this directory "
+                    "and `cohort resume` the run, which writes it again."
+                ),
             )
         ) from error
     unsupported = [key for key in ("modules_to_save", "lora_bias") if config.get(key)]

@@ -20,7 +20,13 @@ from cohort.tasks.functions import FUNCTION_KEYS
 from cohort.tasks.paths import PATH_KEYS
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["changed_functions_warning", "require_same_inputs", "require_same_task", "surroundings_warning"]
+__all__ = [
+    "KEYS_THAT_MAY_CHANGE",
+    "changed_functions_warning",
+    "require_same_inputs",
+    "require_same_task",
+    "surroundings_warning",
+]
 
 _RESTORE = "Restore it as it was, or start a new run with `cohort tune`."
 # these say where inputs are: what is there is compared, so that a run can move with its inputs
@@ -29,7 +35,7 @@ _FUNCTIONS = tuple(".".join(key) for key in FUNCTION_KEYS)
 # what a step's numbers come from
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 # settings that change no number; a run of a version that did not have them has no value for them
-_MAY_CHANGE = ("memory", "num_gpus", "strategy")
+KEYS_THAT_MAY_CHANGE = ("memory", "num_gpus", "strategy")
 
 
 def require_same_task(
@@ -93,7 +99,7 @@ def _has_no_effect(key: str, task: TaskFile) -> bool:
     if section == "early_exit" and name:
         # A task holds the settings of every built-in rule. A later version may have more, or describe fewer.
         return name not in task.early_exit_settings().as_keys()
-    return section in _MAY_CHANGE
+    return section in KEYS_THAT_MAY_CHANGE
 
 
 def _is_default(key: str, value: Any, task: TaskFile) -> bool:

@@ -195,6 +195,9 @@ def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
                 where=task.where("num_gpus"),
                 found=f"{task.num_gpus}, but the workers are on the CPU",
                 allowed="auto | 0 (CPU)",
-                hint="Write num_gpus: auto, or use --gpus N instead of workers on the CPU.",
+                hint=(
+                    "Write num_gpus: auto (--max-gpus-per-task N lets a task have N workers), "
+                    "or use --gpus N instead of workers on the CPU."
+                ),
             )
         )
