@@ -57,3 +57,6 @@ def test_status_says_what_each_of_several_gpus_did_in_the_last_minute(run: Small
     )
     store.set_facts(sizes=SizeFacts(num_slots=2, num_ranks=2, rank_group="pipeline"))
     assert [rank.trials for rank in read_status(directory).ranks] == [None, None]
+    # the last stretch of a long run may have ended more than a minute ago
+    store.set_facts(run_seconds=1000.0)
+    assert [rank.busy_share for rank in read_status(directory).ranks] == [0.5, 0.125]

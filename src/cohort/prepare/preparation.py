@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from cohort.parallel.start_ranks import start_ranks
 from cohort.parallel.step_window import pipeline_window_steps, window_steps
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
-from cohort.prepare.fingerprints import model_fingerprint
+from cohort.prepare.fingerprints import model_fingerprint, start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.numerics import numerics_note
 from cohort.prepare.objectives import task_objective
@@ -242,7 +241,7 @@ def prepare(
     inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=request.ranks_here)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
-    model_hash = _hashing(inputs.model_directory)
+    model_hash = start_fingerprint(inputs.model_directory)
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train)
     specs = proposals.largest()
@@ -286,14 +285,6 @@ def prepare(
         ),
         warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
-
-
-def _hashing(directory: Path) -> Future[str]:
-    """Hash the base model meanwhile: that reads all of it once more."""
-    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-model-hash")
-    started = threads.submit(model_fingerprint, directory)
-    threads.shutdown(wait=False)
-    return started
 
 
 def _with_reference(

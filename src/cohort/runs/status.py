@@ -22,7 +22,7 @@ _RATE_WINDOW_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RankStatus:
-    """One of several GPUs, or processes of a CPU, over the last minute of run time.
+    """One of several GPUs, or processes of a CPU, over the last minute of run time, or the last recorded stretch.
 
     Attributes:
         trials: Those it trains, by number; None where all GPUs hold every trial together.
@@ -75,7 +75,9 @@ class RunStatus:
 def _ranks(
     work: Sequence[RankWorkRecord], resident: Sequence[tuple[int, int]], *, facts: RunFacts, since: float
 ) -> tuple[RankStatus, ...]:
-    lately = [record for record in work if record.end_seconds > since] or list(work[-1:])
+    # a stretch of a long run lasts longer than the window: then the last one, of all ranks
+    last = work[-1].end_seconds if work else 0.0
+    lately = [record for record in work if record.end_seconds > since or record.end_seconds == last]
     found = []
     for rank in sorted({record.rank for record in lately}):
         own = [record for record in lately if record.rank == rank]

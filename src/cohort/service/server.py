@@ -68,6 +68,9 @@ def run_server(
         server.should_exit = True
 
     opened.thread.on_lost = stop
+    # a rank may have ended while the model was still being opened
+    if opened.thread.lost is not None:
+        stop()
     opened.thread.start()
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
