@@ -78,6 +78,10 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"r": 4,')
     with pytest.raises(InputError, match=r"adapter_config.json: found a damaged file"):
         read_adapter(tmp_path)
+    save(tmp_path, torch.zeros(3, LAYOUT.width))
+    (tmp_path / "adapter_config.json").write_text("[1]")
+    with pytest.raises(InputError, match=r"adapter_config.json: found a damaged file.*mapping, not list"):
+        read_adapter(tmp_path)
 
 
 @pytest.mark.parametrize(("key", "value", "found"), [("r", None, "no such key"), ("lora_alpha", "two", "'two'")])

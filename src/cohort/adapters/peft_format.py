@@ -262,11 +262,11 @@ def read_adapter(directory: Path) -> PeftAdapter:
     if problems:
         raise InputError(problems)
     try:
-        config = json.loads(config_path.read_text(encoding="utf-8"))
+        config = dict(**json.loads(config_path.read_text(encoding="utf-8")))
         with safe_open(weights_path, framework="pt") as opened:
             metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
-    except (ValueError, SafetensorError) as error:
+    except (TypeError, ValueError, SafetensorError) as error:
         raise InputError(
             Problem(
                 where=str(weights_path if isinstance(error, SafetensorError) else config_path),
