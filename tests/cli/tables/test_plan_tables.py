@@ -100,10 +100,13 @@ def test_a_plan_below_its_rounded_bound_is_not_below_it(capsys: pytest.CaptureFi
 
 
 def test_what_the_figures_do_not_know_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
-    report = SimpleNamespace(makespan_seconds=60.0, utilisation=0.5, num_replans=1, unfinished=("task-0",))
+    report = SimpleNamespace(
+        makespan_seconds=60.0, utilisation=0.5, num_replans=1, num_joined=2, unfinished=("task-0",)
+    )
     simulation = SimpleNamespace(planned=report, first_come=report, mean_share=0.25)
     shown = printed(capsys, plan_of(num_gpus=2, source=CostSource.ANALYTIC), simulation)
     assert "note: analytic costs come from sizes and data sheets" in shown
+    assert "2 tasks joined another one on its GPU" in " ".join(shown.split())
     assert "note: 1 task never ended in the simulation" in shown
     assert "1m 00s, trials train 25 % of their steps on average; devices busy 50 % of the time, 1 plan" in shown
 
