@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 import torch
+from torch import Tensor
 
 from cohort.adapters.bank import AdapterState
 from cohort.checkpoints.state_memory import HOST, StateMemory, _Leaving
@@ -50,6 +51,19 @@ def test_what_is_asked_for_on_its_way_stays_where_it_was() -> None:
     memory._kept[name] = _Leaving(one, Future())
     assert memory.get(name) is one
     assert memory.pop(name) is one
+
+
+def test_a_state_whose_copy_failed_is_still_where_it_was() -> None:
+    memory = StateMemory(device_budget_bytes=0)
+    name, one, failed = StoredState(0, StoredStateKind.STATE, 1), state(1.0, device="cpu"), Future[dict[str, Tensor]]()
+    failed.set_exception(RuntimeError("cannot allocate memory"))
+    memory.put(name, one)
+    memory._kept[name] = _Leaving(one, failed)
+    with pytest.raises(RuntimeError, match="cannot allocate"):
+        memory.make_room_on_devices()
+    assert memory.get(name) is one
+    memory._kept[name] = _Leaving(one, failed)
+    assert memory.get(name) is one
 
 
 @pytest.mark.gpu

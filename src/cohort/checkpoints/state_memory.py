@@ -71,7 +71,8 @@ class StateMemory:
         """Return what is kept under ``name``, wherever it is; what is still on its way stays on its GPU instead."""
         kept = self._kept.get(name)
         if isinstance(kept, _Leaving):
-            kept = self._kept[name] = kept.arrived() if kept.copies.done() else kept.value
+            is_there = kept.copies.done() and kept.copies.exception() is None
+            kept = self._kept[name] = kept.arrived() if is_there else kept.value
         return kept
 
     def pop(self, name: StoredState) -> TrialState | Tensor | None:
@@ -144,9 +145,15 @@ class StateMemory:
                 self._arrive(name)
 
     def _arrive(self, name: StoredState) -> None:
-        """Wait until a state that is on its way is on the host."""
+        """Wait until a state that is on its way is on the host.
+
+        Raises:
+            RuntimeError: the copy failed, as where the host has no memory left; the state stays on its GPU.
+        """
         kept = self._kept.get(name)
         if isinstance(kept, _Leaving):
+            # first, for a copy that never comes
+            self._kept[name] = kept.value
             self._kept[name] = kept.arrived()
 
     def _staying_bytes(self, gpu: torch.device) -> int:
