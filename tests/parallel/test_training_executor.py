@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cohort.models.weights import load_decoder
+from cohort.parallel.commands import ServedExecutor
 from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.replicas import ReplicaExecutor
@@ -16,7 +17,9 @@ from cohort.parallel.training_executor import TrainingExecutor
 from cohort.training.executor import ExecutorSettings
 from tests.training.small_models import random_rows, save_llama
 
-PUBLIC = {name: value for name, value in vars(TrainingExecutor).items() if not name.startswith("_")}
+# its own and what it shares with the executors that ranks serve
+DECLARED = {**vars(ServedExecutor), **vars(TrainingExecutor)}
+PUBLIC = {name: value for name, value in DECLARED.items() if not name.startswith("_")}
 METHODS = {name: value for name, value in PUBLIC.items() if inspect.isfunction(value)}
 PROPERTIES = [name for name, value in PUBLIC.items() if isinstance(value, property)]
 SIZES = ExecutorSettings(num_slots=2, num_rank_rows=16, token_budget=512, evaluation_token_budget=512)

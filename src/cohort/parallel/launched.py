@@ -23,8 +23,9 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from typing import Any
 
 from cohort.core.errors import InputError, Problem, RankLostError, RunStateError
-from cohort.parallel.commands import Command, RankSetup, Release, Reply
+from cohort.parallel.commands import RankSetup, Release
 from cohort.parallel.launch_place import LaunchPlace
+from cohort.parallel.rank_link import RankLink
 from cohort.parallel.rank_process import GO_ON
 from cohort.parallel.transport import Channel
 
@@ -75,52 +76,17 @@ class Goodbye:
     """To a rank: the run has ended as it should."""
 
 
-class LaunchedRank:
-    """One rank that torchrun started, as :class:`~cohort.parallel.rank_process.RankProcess` is one of rank 0's own.
-
-    Attributes:
-        opens_gpu_memory: Whether it is on this host, so that each can open the memory of the other's GPU.
-    """
+class LaunchedRank(RankLink):
+    """One rank that torchrun started, as :class:`~cohort.parallel.rank_process.RankProcess` is one of rank 0's own."""
 
     def __init__(self, connection: Connection, hello: Hello, *, is_here: bool) -> None:
         """Take a connected rank; ``is_here``: on the host of this process."""
-        self.rank, self.hello, self.opens_gpu_memory = hello.rank, hello, is_here
-        self._channel = Channel(connection, opens_gpu_memory=is_here)
+        super().__init__(hello.rank, Channel(connection, opens_gpu_memory=is_here), opens_gpu_memory=is_here)
+        self.hello = hello
 
     @property
     def process_id(self) -> int:
         return self.hello.process_id
-
-    def fileno(self) -> int:
-        return self._channel.fileno()
-
-    def ask(self, command: Command | RankSetup | Release | Goodbye) -> None:
-        """Send a command; its answer is due.
-
-        Raises:
-            RankLostError: the rank is gone.
-        """
-        try:
-            self._channel.send(command)
-        except OSError as error:
-            raise self._lost() from error
-
-    def answer(self) -> Reply:
-        """Wait for the answer to the oldest command without one.
-
-        Raises:
-            RankLostError: the rank is gone.
-        """
-        try:
-            reply: Reply = self._channel.receive()
-        except (EOFError, OSError) as error:
-            raise self._lost() from error
-        return reply
-
-    def do(self, command: Command) -> Any:
-        """Send a command, wait, and return the whole answer."""
-        self.ask(command)
-        return self.answer()
 
     def close(self) -> None:
         """Let the rank drop its executor; it waits for another setup."""

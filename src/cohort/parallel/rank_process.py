@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Protocol
 
 from cohort.core.errors import RankLostError
-from cohort.parallel.commands import Command, Reply
+from cohort.parallel.rank_link import RankLink
 from cohort.parallel.transport import Channel
 
 __all__ = ["GO_ON", "RankProcess", "Setup"]
@@ -23,20 +23,14 @@ GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resum
 
 
 class Setup(Protocol):
-    """What a rank is told first."""
+    """What a rank is sent first."""
 
     @property
     def rank(self) -> int: ...
 
 
-class RankProcess:
-    """One rank other than rank 0. Commands are answered in order; several ranks may work at the same time.
-
-    Attributes:
-        opens_gpu_memory: Whether it can open the memory of this process's GPU, and the other way round.
-    """
-
-    opens_gpu_memory = True
+class RankProcess(RankLink):
+    """One rank other than rank 0, in a process that this one started."""
 
     def __init__(self, setup: Setup, *, program: str = "cohort.parallel.rank_server", advice: str = GO_ON) -> None:
         """Start the process; it loads the model while the caller goes on. :meth:`answer` waits until it is ready.
@@ -46,7 +40,7 @@ class RankProcess:
             program: The module that is run; its argument is the descriptor of the connection.
             advice: What the user does once the process is lost.
         """
-        self.rank, self._advice = setup.rank, advice
+        self._advice = advice
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -57,44 +51,12 @@ class RankProcess:
                 env={**os.environ, "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"},
                 start_new_session=True,
             )
-        self._channel = Channel(Connection(ours.detach()))
+        super().__init__(setup.rank, Channel(Connection(ours.detach())))
         self.ask(setup)
 
     @property
     def process_id(self) -> int:
         return self._process.pid
-
-    def ask(self, command: object) -> None:
-        """Send a command; its answer is due.
-
-        Raises:
-            RankLostError: the process has ended.
-        """
-        try:
-            self._channel.send(command)
-        except OSError as error:
-            raise self._lost() from error
-
-    def answer(self) -> Reply:
-        """Wait for the answer to the oldest command without one.
-
-        Raises:
-            RankLostError: the process has ended.
-        """
-        try:
-            reply: Reply = self._channel.receive()
-        except (EOFError, OSError) as error:
-            raise self._lost() from error
-        return reply
-
-    def fileno(self) -> int:
-        """For those who wait for an answer, or for the end of the process."""
-        return self._channel.fileno()
-
-    def do(self, command: Command) -> Any:
-        """Send a command, wait, and return the whole answer."""
-        self.ask(command)
-        return self.answer()
 
     def close(self) -> None:
         """End the process."""

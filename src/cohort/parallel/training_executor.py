@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
-from torch import Tensor
-
-from cohort.core.events import StepDone
-from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.rank_executor import Prompt
-from cohort.parallel.step_window import StepWindow
+from cohort.parallel.commands import ServedExecutor
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
-from cohort.training.objectives import DEFAULT_OBJECTIVE
-from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["TrainingExecutor"]
 
 
-class TrainingExecutor(Protocol):
+class TrainingExecutor(ServedExecutor, Protocol):
     """Trains the trials that are resident on its ranks. Which rank a trial is on changes none of its bits.
 
     Methods do what those of :class:`~cohort.training.executor.Executor` do. Slots are numbered through: those of rank
@@ -51,17 +43,8 @@ class TrainingExecutor(Protocol):
     @property
     def reliefs(self) -> list[Callable[[], bool]]: ...
     @property
-    def num_recomputed(self) -> int: ...
-    @property
-    def token_budgets(self) -> dict[PassKind, int]: ...
-    @property
     def resident(self) -> tuple[int, ...]: ...
 
-    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None: ...
-    def lower_kept_tokens(self, keep_tokens: int) -> None: ...
-    def take_shortages(self) -> tuple[MemoryShortage, ...]: ...
-    def make_room(self) -> bool: ...
-    def fits(self, spec: TrialSpec) -> bool: ...
     def load(
         self,
         spec: TrialSpec,
@@ -70,27 +53,8 @@ class TrainingExecutor(Protocol):
         rows: TokenisedRows | None = None,
         rank: int | None = None,
     ) -> int: ...
-    def state(self, trial_id: int, *, on_device: bool = False) -> TrialState: ...
-    def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor: ...
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState: ...
-    def drop(self, trial_id: int) -> None: ...
     def slot_of(self, trial_id: int) -> int: ...
     def rank_of(self, trial_id: int) -> int: ...
     def steps_of(self, trial_id: int) -> int: ...
-    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]: ...
-    def run(self, quotas: Mapping[int, int]) -> StepWindow: ...
-    def evaluate(
-        self,
-        trial_ids: Sequence[int],
-        *,
-        rows: TokenisedRows,
-        row_ids: Sequence[int],
-        objective: Objective | None = None,
-    ) -> dict[int, EvaluationLoss]: ...
-    def evaluate_base(
-        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
-    ) -> EvaluationLoss: ...
-    def generate(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]
-    ) -> list[list[int]]: ...
     def close(self) -> None: ...

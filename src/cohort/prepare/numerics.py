@@ -1,4 +1,4 @@
-"""What exact numerics cannot be asked of, before anything is trained; and what is said where they can.
+"""What exact numerics cannot be asked of, before anything is trained; and the note where they can.
 
 A CPU has no other numerics, so there the key changes nothing and nothing is refused.
 """

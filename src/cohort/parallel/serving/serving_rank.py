@@ -1,4 +1,4 @@
-"""A rank other than rank 0 while it serves: its shard of the model and of every adapter, and what it is told to do.
+"""A rank other than rank 0 while it serves: its shard of the model and of every adapter, and the commands it serves.
 
 It decides nothing: slots, blocks and passes are rank 0's to choose. Banks see the same adapters come and go in the same
 order on all ranks, and so have them in the same slots.
@@ -110,7 +110,7 @@ class ServingRank:
 
 
 class Command(Protocol):
-    """Something a rank is told."""
+    """A command to a rank."""
 
     def run(self, rank: ServingRank) -> None: ...
 
