@@ -6,6 +6,7 @@ import ast
 import contextlib
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import math
@@ -13,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, SupportsFloat, SupportsIndex
 
 from cohort.metrics.metric import Metric, MetricFailedError, Row
@@ -106,6 +107,15 @@ def _unimportable(name: str, error: BaseException) -> FunctionRefusedError:
     )
 
 
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles the file as it is: Python takes old bytecode where size and second of the last change are the same."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        del fullname
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FunctionRefusedError(f"no file {str(path)!r}", hint="Restore it, or give its new path.")
@@ -121,7 +131,7 @@ def _module_of_file(path: Path) -> ModuleType:
         unique = f"_cohort_metric_{content}_{path.stem}"
         if (loaded := sys.modules.get(unique)) is not None:
             return loaded
-        spec = importlib.util.spec_from_file_location(unique, path)
+        spec = importlib.util.spec_from_file_location(unique, path, loader=_SourceLoader(unique, str(path)))
         assert spec is not None, "a .py file has a spec"
         assert spec.loader is not None, "a .py file has a loader"
         module = importlib.util.module_from_spec(spec)
