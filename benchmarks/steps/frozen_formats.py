@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,8 @@ def _freed() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int, warmups: int) -> dict[str, float]:
-    """Return the median milliseconds of a step by its tokens, and the memory of the largest."""
-    found: dict[str, float] = {}
+def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int, warmups: int) -> Iterator[dict[str, float]]:
+    """Yield the median milliseconds of a step of each size, and the memory that it took at most."""
     for count in tokens:
         # as many sequences as adapters, or more of the longest length
         num_sequences = max(NUM_ADAPTERS, count // LONGEST)
@@ -59,12 +58,12 @@ def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int, warmups: int
         rows = rows_of_lengths([(1, each - 1)] * 64, vocab_size=decoder.config.vocab_size)
         specs = trial_specs([RANK] * NUM_ADAPTERS, batch_size=num_sequences // NUM_ADAPTERS)
         executor = build_executor(decoder, specs, rows, token_budget=max(count, 256), graph_tokens=GRAPH_TOKENS)
-        found[f"step_{count}_ms"] = 1e3 * median_seconds(executor.step, repeats=repeats, warmups=warmups)
+        found = {f"step_{count}_ms": 1e3 * median_seconds(executor.step, repeats=repeats, warmups=warmups)}
+        # the executor's watch resets the device's own peak in each pass
+        found["peak_gib"] = executor.memory.highest_bytes / 2**30
         del executor
-        if torch.cuda.is_available():
-            found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         _freed()
-    return found
+        yield found
 
 
 def first_gradients(decoder: Decoder, *, count: int) -> tuple[Tensor, float]:
@@ -90,8 +89,8 @@ def measure(
     device: str,
     kind: str = "",
     warmups: int = 3,
-) -> tuple[dict[str, Any], Tensor]:
-    """Return what is measured of one format, and its adapters after a few steps."""
+) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    """Yield what is measured of one format so far, after each size, and its adapters after a few steps."""
     _freed()
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     begun = time.perf_counter()
@@ -108,11 +107,12 @@ def measure(
             patches.enter_context(patch.object(fp8_op, "FAST_SUM_BACKWARD", False))
         if kind == CODES_APART:
             patches.enter_context(patch.object(fp8.Fp8Linear, "code_room", lambda *_: None))
-        adapters, loss = first_gradients(decoder, count=tokens[0])
-        row |= {"loss_after_8_steps": loss, **steps(decoder, tokens=tokens, repeats=repeats, warmups=warmups)}
+        adapters, row["loss_after_8_steps"] = first_gradients(decoder, count=tokens[0])
+        for found in steps(decoder, tokens=tokens, repeats=repeats, warmups=warmups):
+            row |= {**found, "peak_gib": max(row.get("peak_gib", 0.0), found["peak_gib"])}
+            yield dict(row), adapters
     del decoder
     _freed()
-    return row, adapters
 
 
 def headline(rows: Sequence[dict[str, Any]], *, shape: str, tokens: Sequence[int]) -> dict[str, float]:
@@ -123,7 +123,7 @@ def headline(rows: Sequence[dict[str, Any]], *, shape: str, tokens: Sequence[int
         word = name.replace(", ", "_").replace(" ", "_")
         found[f"{word}_decoder_gib_{shape}"] = row["decoder_gib"]
         for count in tokens:
-            if "none" in by_format and name != "none" and f"step_{count}_ms" in row:
+            if name != "none" and f"step_{count}_ms" in by_format.get("none", {}) and f"step_{count}_ms" in row:
                 ratio = by_format["none"][f"step_{count}_ms"] / row[f"step_{count}_ms"]
                 found[f"{word}_speedup_{shape}_{count}"] = ratio
     largest = f"fp8_speedup_{shape}_{tokens[-1]}"
@@ -156,7 +156,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     plain: Tensor | None = None
     for name, kind in wanted:
-        row, adapters = measure(
+        measured = measure(
             config,
             name,
             tokens=tokens,
@@ -165,17 +165,25 @@ def main() -> None:
             kind=kind,
             warmups=3 if options.shape == "tiny" else options.warmups,
         )
-        plain = adapters if name == "none" else plain
-        if plain is not None:
-            row["adapters_differ"] = float((adapters - plain).norm() / plain.norm())
-        rows.append(row)
-        write_result(
-            options.out or RESULTS / f"frozen_formats_{options.shape}.json",
-            question=QUESTION,
-            headline=headline(rows, shape=options.shape, tokens=tokens),
-            rows=rows,
-            notes={"adapters": NUM_ADAPTERS, "r": RANK, "longest_sequence": LONGEST, "num_layers": config.num_layers},
-        )
+        rows.append({})
+        for row, adapters in measured:
+            plain = adapters if name == "none" else plain
+            if plain is not None:
+                row["adapters_differ"] = float((adapters - plain).norm() / plain.norm())
+            rows[-1] = row
+            write_result(
+                options.out or RESULTS / f"frozen_formats_{options.shape}.json",
+                question=QUESTION,
+                headline=headline(rows, shape=options.shape, tokens=tokens),
+                rows=rows,
+                notes={
+                    "adapters": NUM_ADAPTERS,
+                    "r": RANK,
+                    "longest_sequence": LONGEST,
+                    "num_layers": config.num_layers,
+                },
+            )
+        print(rows[-1], flush=True)
     print_table(rows, columns=list(rows[0]))
 
 
