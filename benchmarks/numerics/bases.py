@@ -1,0 +1,73 @@
+"""What random packs train: shapes with random weights and few layers, or small checkpoints; and their rows."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.llama_shapes import decoder_config, random_decoder, rows_of_lengths
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
+from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.training.compile_ahead import compile_ahead
+
+__all__ = ["LAYERS", "Base", "compile_kernels"]
+
+# of a shape with random weights: enough for every kind of layer input
+LAYERS = {"1b": 4, "8b": 2, "tiny": 2}
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model to train on: a shape's name, or the directory of a checkpoint."""
+
+    name: str
+
+    @property
+    def described(self) -> str:
+        return f"{self.name}, {LAYERS[self.name]} layers" if self.is_shape else Path(self.name).parent.name
+
+    @property
+    def is_shape(self) -> bool:
+        return self.name in LAYERS
+
+    def decoder(self) -> Decoder:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if not self.is_shape:
+            return load_decoder(Path(self.name), dtype="bfloat16" if device == "cuda" else "float32", device=device)
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        config = decoder_config(self.name, num_layers=LAYERS[self.name])
+        return random_decoder(config, device=device, dtype=dtype)
+
+    @staticmethod
+    def rows_of(decoder: Decoder) -> tuple[TokenisedRows, ...]:
+        """Return the rows of the trials that are compared, and the shorter and longer ones of neighbours."""
+        vocabulary, most = decoder.config.vocab_size, 240
+        draw = random.Random(0)
+
+        def rows(least: int, longest: int, seed: int) -> TokenisedRows:
+            lengths = [(draw.randint(1, least), draw.randint(least, longest)) for _ in range(48)]
+            return rows_of_lengths(lengths, vocab_size=vocabulary, seed=seed)
+
+        return rows(40, 150, 1), rows(3, 20, 2), rows(100, most - 100, 3)
+
+
+def compile_kernels(decoder: Decoder) -> None:
+    """Compile what packs of any ranks launch, by all cores."""
+    kinds = [
+        AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout) for dropout in (0.0, 0.1) for r in (16, 32, 64, 128, 256)
+    ]
+    begun = time.perf_counter()
+    with KernelCompiler() as compiler:
+        found = compile_ahead(
+            decoder, compiler=compiler, target_linears=decoder.linears, adapters=kinds, usual=110,
+            pass_tokens=(600,), numerics=Numerics.EXACT,
+        )  # fmt: skip
+    print(f"{found.num_kernels} kernels compiled in {time.perf_counter() - begun:.1f} s", flush=True)
