@@ -1,0 +1,27 @@
+"""A trial in random packs, disturbed, killed and resumed, has the bits of the trial alone: a sample of the benchmark."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.numerics.bases import Base
+from benchmarks.numerics.random_packs import compared_packs
+
+
+def test_the_packs_of_the_benchmark_change_no_bit_on_a_cpu() -> None:
+    (row,) = compared_packs(Base("tiny"), seconds=0, seed=1, steps=2, kills=False, most_packs=1)
+    assert row["size"] == 5
+    assert row["losses"] == 3 * row["trials"] > 0
+    assert row["weights"] > 0
+    assert row["other_losses"] == row["other_weights"] == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["1b", "8b"])
+def test_a_trial_on_a_true_shape_has_its_bits_in_any_pack(name: str) -> None:
+    rows = list(compared_packs(Base(name), seconds=0, seed=2, steps=50, kills=name == "1b", most_packs=2))
+    assert len(rows) == (3 if name == "1b" else 2)
+    for row in rows:
+        assert row["trials"] > 0
+        assert row["other_losses"] == 0, row
+        assert row["other_weights"] == 0, row
