@@ -11,9 +11,10 @@ elsewhere. Losses of all steps, an evaluation and all weights are compared bit f
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,12 @@ def compared_packs(
     killed = None
     if kills:
         killed = killed_run.start(base.name, steps=draw.randint(steps // 10 + 1, steps * 4 // 5), seed=seed)
-    alone = {probe.trial_id: Run(decoder, Pack(probes=(probe,)), own, steps=steps).found() for probe in PROBES}
+    probes = {probe.trial_id: probe for probe in PROBES}
+
+    @functools.cache
+    def alone(trial_id: int) -> Found:
+        return Run(decoder, Pack(probes=(probes[trial_id],)), own, steps=steps).found()[trial_id]
+
     taken, number = 0.0, 0
     # a small and a large pack first, so that few seconds show both
     sizes = [5, 32, 2]
@@ -64,11 +70,11 @@ def compared_packs(
         yield {**row, **_differences(found, alone), "seconds": time.perf_counter() - begun}
 
 
-def _differences(found: dict[int, Found], alone: dict[int, dict[int, Found]]) -> Row:
+def _differences(found: dict[int, Found], alone: Callable[[int], Found]) -> Row:
     """Count what was compared, and what differed."""
     row: Row = dict.fromkeys(("trials", "losses", "other_losses", "weights", "other_weights"), 0)
     for trial_id, own in found.items():
-        expected = alone[trial_id][trial_id]
+        expected = alone(trial_id)
         row["trials"] += 1
         row["losses"] += len(expected.losses)
         row["other_losses"] += sum(a != b for a, b in zip(own.losses, expected.losses, strict=True))
