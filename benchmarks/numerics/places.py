@@ -48,4 +48,4 @@ def seconds(work: Callable[[], object], *, repeats: int = 12) -> float:
         work()
     stop.record()
     stop.synchronize()
-    return start.elapsed_time(stop) / repeats / 1e3
+    return float(start.elapsed_time(stop)) / repeats / 1e3
