@@ -84,7 +84,9 @@ def _rank(rank: int, num_ranks: int, folder: str, layer_bytes: int, tiny: bool) 
         source.fetch(place, buffers[place % 2]).wait()
         right = right and torch.equal(buffers[place % 2], layers[place])
     times = _times(rank, num_ranks, source=source, buffers=buffers, layer_bytes=layer_bytes, tiny=tiny)
-    graph = _graph(source, buffers[0], layers[0]) if on_gpu else "no GPU"
+    graph = _graph(source, buffers[0], layers[0], times) if on_gpu else "no GPU"
+    if on_gpu:
+        times |= _other_ways(rank, num_ranks, num_bytes=layer_bytes // num_ranks, device=device)
     others = layer_bytes * (num_ranks - 1) // num_ranks
     moved = {name: layer_bytes if "reduce" in name else others for name in times if "layer" in name}
     torch.save({"milliseconds": times, "bytes": moved, "right": right, "graph": graph}, Path(folder) / f"{rank}.pt")
@@ -155,8 +157,34 @@ def _median(act: Callable[[], object], device: torch.device, *, repeats: int = 1
     return statistics.median(times)
 
 
-def _graph(source: PeerSource, buffer: torch.Tensor, expected: torch.Tensor) -> str:
-    """Return what happens to a pull that is recorded in a CUDA graph."""
+def _other_ways(rank: int, num_ranks: int, *, num_bytes: int, device: torch.device) -> dict[str, float | None]:
+    """Time copies of the next rank's memory, opened on its GPU and on this one, and by a kernel that reads it."""
+    from cohort.parallel.shared_bytes import open_bytes, share_bytes
+
+    found: dict[str, float | None] = {}
+    target = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    for name, opened_on in (("its GPU", None), ("this GPU", device)):
+        shared, handle = share_bytes(num_bytes, device=device)
+        handles: list[Any] = [None] * num_ranks
+        dist.all_gather_object(handles, handle)
+        peer = open_bytes(handles[(rank + 1) % num_ranks], device=opened_on)
+        dist.barrier()
+        found[f"layer part opened on {name}, copied"] = _median(partial(target.copy_, peer), device)
+        if opened_on is not None:
+            read, written = (bytes_B[: num_bytes // 8 * 8].view(torch.int64) for bytes_B in (peer, target))
+            dist.barrier()
+            found["layer part read by a kernel"] = _median(partial(torch.bitwise_or, read, 0, out=written), device)
+            del read
+        dist.barrier()
+        # closed before its owner frees it
+        del peer
+        dist.barrier()
+        del shared
+    return found
+
+
+def _graph(source: PeerSource, buffer: torch.Tensor, expected: torch.Tensor, times: dict[str, float | None]) -> str:
+    """Return what happens to a pull that is recorded in a CUDA graph, and add how long its replay takes."""
     try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -164,6 +192,8 @@ def _graph(source: PeerSource, buffer: torch.Tensor, expected: torch.Tensor) -> 
         buffer.zero_()
         graph.replay()
         torch.cuda.synchronize()
+        dist.barrier()
+        times["layer pulled in a replayed graph, by all at once"] = _median(graph.replay, buffer.device)
         return "right bytes" if torch.equal(buffer, expected) else "wrong bytes"
     except RuntimeError as error:
         return f"refused: {str(error).splitlines()[0][:200]}"

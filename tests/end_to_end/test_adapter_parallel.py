@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cohort.core.errors import InputError, RankLostError
 from cohort.engine.check import check_task
@@ -41,6 +42,33 @@ def expected(folder: Path) -> Outcome:
     return result_of(folder / "one")
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[RankProcess]:
+    """The ranks beside rank 0, as they are started."""
+    found: list[RankProcess] = []
+    begin = RankProcess.__init__
+
+    def noted(self: RankProcess, *args: object) -> None:
+        begin(self, *args)  # type: ignore[arg-type]
+        found.append(self)
+
+    monkeypatch.setattr(RankProcess, "__init__", noted)
+    return found
+
+
+class Killing(Interrupting):
+    """Kills the first rank that was started, once the trials have done nine steps together."""
+
+    def __init__(self, started: list[RankProcess]) -> None:
+        super().__init__()
+        self._started = started
+
+    def update(self, progress: RunProgress) -> None:
+        done = sum(trial.steps_done for trial in progress.trials)
+        if done >= 9 and len(self._started) == 1 and self._started[0]._process.poll() is None:
+            os.kill(self._started[0].process_id, signal.SIGKILL)
+
+
 def result_of(run: Path) -> Outcome:
     outcome = outcome_of(run)
     return {**outcome, "decisions": sorted(outcome["decisions"])}
@@ -64,26 +92,11 @@ def test_divided_layers_give_the_bits_of_one_process(
 
 
 def test_a_killed_rank_ends_the_run_and_it_goes_on_alone_with_another_strategy(
-    folder: Path, tmp_path: Path, expected: Outcome, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, expected: Outcome, started: list[RankProcess]
 ) -> None:
-    started: list[RankProcess] = []
-    begin = RankProcess.__init__
-
-    def noted(self: RankProcess, *args: object) -> None:
-        begin(self, *args)  # type: ignore[arg-type]
-        started.append(self)
-
-    monkeypatch.setattr(RankProcess, "__init__", noted)
-
-    class Killing(Interrupting):
-        def update(self, progress: RunProgress) -> None:
-            done = sum(trial.steps_done for trial in progress.trials)
-            if done >= 9 and started[0]._process.poll() is None:
-                os.kill(started[0].process_id, signal.SIGKILL)
-
     run = tmp_path / "run"
     with pytest.raises(RankLostError, match=r"rank 1 \(process \d+\) ended by SIGKILL"):
-        tune(tiny_task(folder, **DIVIDED), run, options=replace(OPTIONS, num_ranks=2), watcher=Killing())
+        tune(tiny_task(folder, **DIVIDED), run, options=replace(OPTIONS, num_ranks=2), watcher=Killing(started))
     text = (run / "task.yaml").read_text(encoding="utf-8")
     assert "strategy: adapter_parallel" in text
     (run / "task.yaml").write_text(text.replace("strategy: adapter_parallel", "strategy: replicas"), encoding="utf-8")
@@ -117,23 +130,9 @@ def test_what_does_not_go_together_or_makes_no_difference_is_said(folder: Path) 
 
 @pytest.mark.slow
 def test_a_run_that_lost_a_rank_goes_on_by_itself(
-    folder: Path, tmp_path: Path, expected: Outcome, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, expected: Outcome, started: list[RankProcess]
 ) -> None:
-    started: list[RankProcess] = []
-    begin = RankProcess.__init__
-
-    def noted(self: RankProcess, *args: object) -> None:
-        begin(self, *args)  # type: ignore[arg-type]
-        started.append(self)
-
-    monkeypatch.setattr(RankProcess, "__init__", noted)
-
-    class Killing(Interrupting):
-        def update(self, progress: RunProgress) -> None:
-            if sum(trial.steps_done for trial in progress.trials) >= 9 and len(started) == 1:
-                os.kill(started[0].process_id, signal.SIGKILL)
-
-    options, run, watcher = replace(OPTIONS, num_ranks=2), tmp_path / "run", Killing()
+    options, run, watcher = replace(OPTIONS, num_ranks=2), tmp_path / "run", Killing(started)
     task = tiny_task(folder, **DIVIDED)
     train_despite_losses(
         lambda: tune(task, run, options=options, watcher=watcher), run, watcher=watcher, options=options
@@ -146,7 +145,7 @@ def test_a_run_that_lost_a_rank_goes_on_by_itself(
 def test_a_rank_that_cannot_read_its_peers_memory_trains_to_the_same_bits_and_says_so(
     folder: Path, tmp_path: Path, expected: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(handle: object) -> Any:
+    def refuse(handle: object, **_: object) -> Any:
         raise PermissionError("not permitted")
 
     # in this process, which is rank 0; the other one reads its memory as always
@@ -157,3 +156,38 @@ def test_a_rank_that_cannot_read_its_peers_memory_trains_to_the_same_bits_and_sa
     said = [note for note in watcher.notes if "cannot read the memory" in note]
     assert len(said) == 1
     assert said[0].startswith("warning: rank 0 cannot read the memory of rank 1 (not permitted), so rank 1 sends")
+
+
+# without dropout, so that passes are recorded, pulls and all
+EXACT: dict[str, Any] = {"numerics": "exact", "strategy": "adapter_parallel", "lora": {"lora_dropout": 0.0}}
+ON_GPUS = RunOptions(checkpoint_seconds=0.0, token_budget=2048)
+needs_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.fixture(scope="module")
+def on_one_gpu(folder: Path) -> Outcome:
+    tune(tiny_task(folder, **EXACT, num_gpus=1), folder / "one-gpu", options=ON_GPUS)
+    return result_of(folder / "one-gpu")
+
+
+@pytest.mark.gpu
+@needs_two_gpus
+@pytest.mark.parametrize("strategy", ["adapter_parallel", "replicas"])
+def test_two_gpus_give_the_bits_of_one(folder: Path, tmp_path: Path, on_one_gpu: Outcome, strategy: str) -> None:
+    """Exact numerics: which trials share a GPU, and whose memory the layers come from, changes no bit."""
+    task = tiny_task(folder, **{**EXACT, "strategy": strategy}, num_gpus=2)
+    tune(task, tmp_path / "run", options=ON_GPUS)
+    assert result_of(tmp_path / "run") == on_one_gpu
+
+
+@pytest.mark.gpu
+@needs_two_gpus
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_rank_that_is_killed_on_two_gpus_costs_no_bit(
+    folder: Path, tmp_path: Path, on_one_gpu: Outcome, started: list[RankProcess], num_ranks: int
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(RankLostError, match=r"rank 1 \(process \d+\) ended by SIGKILL"):
+        tune(tiny_task(folder, **EXACT, num_gpus=2), run, options=ON_GPUS, watcher=Killing(started))
+    resume(run, options=replace(ON_GPUS, num_ranks=num_ranks))
+    assert result_of(run) == on_one_gpu

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from multiprocessing.connection import Connection
+
 import pytest
 import torch
+import torch.multiprocessing as mp
 
 from cohort.models.streaming.layer_streaming import ALIGNMENT
 from cohort.parallel.peer_source import PeerSource, shard_bytes
@@ -35,3 +38,73 @@ def test_a_rank_without_peers_has_its_own_part() -> None:
     buffer = torch.zeros_like(layer)
     source.fetch(0, buffer).wait()
     assert buffer.sum() == 2 * ALIGNMENT
+
+
+PULLED_BYTES = (1 << 22) + 3 * ALIGNMENT
+
+
+def pulled_layers(gpu: int) -> list[torch.Tensor]:
+    """Return the same layers on every GPU."""
+    counted = torch.arange(PULLED_BYTES, device=torch.device("cuda", gpu))
+    return [(counted * (place + 3) % 251).to(torch.uint8) for place in range(3)]
+
+
+def meet(end: Connection, *, rank: int, gpu: int) -> None:
+    """Keep a rank's parts, pull the other's, launched and recorded; send what was not right."""
+    torch.cuda.set_device(gpu)
+    device, layers = torch.device("cuda"), pulled_layers(gpu)
+    wrong: list[str] = []
+    source = PeerSource(device, rank=rank, num_ranks=2, num_layers=3)
+    for place, layer in enumerate(layers):
+        source.keep(place, layer)
+    own = source.handle
+    end.send(own)
+    wrong += source.connect([own, end.recv()] if rank == 0 else [end.recv(), own])
+    buffer = torch.zeros_like(layers[0])
+    for place in (2, 0, 1):
+        source.fetch(place, buffer).wait()
+        if not torch.equal(buffer, layers[place]):
+            wrong.append(f"layer {place}")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        source.fetch(0, buffer).wait()
+        first = buffer.long().sum()
+        source.fetch(2, buffer).wait()
+    for replay in range(3):
+        buffer.zero_()
+        first.zero_()
+        graph.replay()
+        if not torch.equal(buffer, layers[2]) or first != layers[0].long().sum():
+            wrong.append(f"replay {replay}")
+    torch.cuda.synchronize()
+    end.send(wrong)
+    # memory stays until both have read it
+    end.recv()
+    source.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("other", [0, 1])
+def test_two_processes_pull_each_others_parts_and_record_it_in_a_graph(other: int) -> None:
+    if torch.cuda.device_count() <= other:
+        pytest.skip("needs two GPUs")
+    context = mp.get_context("spawn")
+    ends = [context.Pipe() for _ in range(2)]
+    ranks = [
+        context.Process(target=meet, args=(ends[rank][1],), kwargs={"rank": rank, "gpu": rank * other})
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.start()
+    pipes = [ours for ours, _ in ends]
+    try:
+        handles = [pipe.recv() for pipe in pipes]
+        for pipe, handle in zip(pipes, reversed(handles), strict=True):
+            pipe.send(handle)
+        assert [pipe.recv() for pipe in pipes] == [[], []]
+        for pipe in pipes:
+            pipe.send("read")
+    finally:
+        for rank in ranks:
+            rank.join(timeout=20)
+            rank.kill()

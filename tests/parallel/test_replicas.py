@@ -10,11 +10,16 @@ import pytest
 import torch
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
-from cohort.parallel.commands import Command, Rank, Reply
+from cohort.parallel.commands import Command, Rank, RankSetup, Reply
 from cohort.parallel.rank_executor import Prompt, RankExecutor
 from cohort.parallel.rank_server import _reply
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor
+from cohort.parallel.start_ranks import start_ranks
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
@@ -203,3 +208,42 @@ def test_a_window_has_the_steps_of_single_steps(model: Path) -> None:
     assert str(window.error) == "a bad row"
     assert [packed.steps_of(trial_id) for trial_id in range(3)] == [5, 3, 4]
     assert [{event.trial_id for event in events} for events in window.rounds] == [{0, 2}, {0, 2}]
+
+
+@pytest.mark.gpu
+def test_divided_layers_of_two_processes_are_pulled_within_recorded_passes(tmp_path: Path) -> None:
+    """Both on one GPU, so that pulls are all that differs from one process with every layer resident."""
+    save_llama(tmp_path, num_layers=6)
+    sizes = replace(SIZES, graph_tokens=2048, numerics=Numerics.EXACT)
+    rows, divided = random_rows(40, seed=3), RankWeights(layers=tuple(range(6)), num_ranks=2, are_divided=True)
+    found: dict[str, Any] = {}
+    for name, weights in (("resident", ALL_RESIDENT), ("divided", divided)):
+        setup = RankSetup(
+            rank=0,
+            gpu=0,
+            model_directory=str(tmp_path),
+            device="cuda",
+            dtype="float32",
+            target_linears=linear_shapes(read_config(tmp_path)),
+            settings=sizes,
+            memory_limit_bytes=None,
+            train_rows=rows,
+            threads=1,
+            weights=weights,
+        )
+        streaming = weights.streaming(torch.device("cuda"), rank=0)
+        decoder = load_decoder(tmp_path, dtype="float32", device="cuda", streaming=streaming)
+        executor = start_ranks(setup, num_ranks=2, decoder=decoder)
+        try:
+            for trial_id in range(4):
+                executor.load(replace(spec_of(trial_id, batch_size=2), num_steps=20), rank=trial_id % 2)
+            events = [event for _ in range(8) for event in executor.step()]
+            assert isinstance(executor, ReplicaExecutor)
+            captured = executor._local.captured
+            assert captured is not None
+            assert captured.num_replays >= 4
+            found[name] = [(event.trial_id, event.loss, event.grad_norm) for event in events]
+            found[name] += [executor.weights(trial_id).tolist() for trial_id in range(4)]
+        finally:
+            executor.close()
+    assert found["divided"] == found["resident"]

@@ -62,7 +62,7 @@ def test_a_rank_that_cannot_open_its_peers_memory_is_sent_the_parts_and_says_so(
         for place, layer in enumerate(layers):
             source.keep(place, layer)
 
-    def refuse(handle: object) -> torch.Tensor:
+    def refuse(handle: object, **_: object) -> torch.Tensor:
         raise PermissionError("not permitted")
 
     handles = [source.handle for source in sources]

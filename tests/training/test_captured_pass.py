@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
 from cohort.training.captured_pass import CapturedPasses, StagedReplay, _CapturedPass
 from cohort.training.executor import Executor, ExecutorSettings
@@ -29,6 +30,7 @@ def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:
     recording: Any = SimpleNamespace(reset=lambda: calls.append("reset"))
     graph._graph, graph._losses_T = recording, torch.zeros(1)
     graph.filling = 1
+    graph._decoder = SimpleNamespace(ring=None)  # type: ignore[assignment]
     staged = StagedReplay(graph=graph, filling=1)
     passes._graphs[True, 8] = [graph]
     assert passes.give_up()
@@ -49,6 +51,7 @@ def test_a_staged_pass_is_void_once_its_graph_is_filled_for_another_and_no_circl
     graph._tables = SimpleNamespace(update=lambda *_, **__: None)  # type: ignore[assignment]
     graph._fill = lambda *_, **__: None  # type: ignore[method-assign]
     graph._send = lambda: None  # type: ignore[method-assign]
+    graph._decoder = SimpleNamespace(ring=None)  # type: ignore[assignment]
     stream: Any = SimpleNamespace(segments=None)
     first = graph.stage(stream, slots=nothing, divisors=None, fresh_slots=())
     second = graph.stage(stream, slots=nothing, divisors=None, fresh_slots=())
@@ -66,12 +69,17 @@ def test_a_staged_pass_is_void_once_its_graph_is_filled_for_another_and_no_circl
 
 
 @pytest.mark.gpu
-def test_recorded_passes_train_alike(tmp_path: Path) -> None:
-    """Trials come and go, ranks differ, one is poisoned; losses and weights agree with launches one by one."""
-    save_llama(tmp_path)
-    runs = {}
+@pytest.mark.parametrize("streamed", [(), (0, 1, 3, 4, 5)])
+def test_recorded_passes_train_alike(tmp_path: Path, streamed: tuple[int, ...]) -> None:
+    """Trials come and go, ranks differ, one is poisoned; losses and weights agree with launches one by one.
+
+    So they do where layers pass through a ring: its copies are recorded with the pass.
+    """
+    save_llama(tmp_path, num_layers=6 if streamed else 2)
+    runs, fetches = {}, {}
     for graph_tokens in (0, 4096):
-        decoder = load_decoder(tmp_path, dtype="float32", device="cuda")
+        streaming = host_streaming(streamed, torch.device("cuda"))
+        decoder = load_decoder(tmp_path, dtype="float32", device="cuda", streaming=streaming)
         executor = Executor(
             decoder,
             target_linears=decoder.linears,
@@ -110,6 +118,9 @@ def test_recorded_passes_train_alike(tmp_path: Path) -> None:
         if graph_tokens:
             assert executor.captured is not None
             assert executor.captured.num_replays >= 8
+        fetches[graph_tokens] = 0 if decoder.ring is None else decoder.ring.num_fetches
+    # passes of filler before each recording come on top
+    assert fetches[4096] >= fetches[0] >= len(streamed)
     one_by_one, recorded = runs[0], runs[4096]
     assert recorded[0] == pytest.approx(one_by_one[0], rel=1e-5)
     for found, expected in zip(recorded[1:3], one_by_one[1:3], strict=True):

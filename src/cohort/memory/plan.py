@@ -193,8 +193,7 @@ def plan_memory(
         needs = replace(needs, margin_share=task.memory.margin)
     else:
         needs = profile.needs(margin_share=task.memory.margin)
-    if decoder.ring is not None:
-        # passes of streamed layers are not recorded
+    if decoder.ring is not None and not decoder.ring.source.is_recordable:
         needs = replace(needs, graph_bytes=lambda tokens: math.inf if tokens else 0.0)
     return MemoryPlan(
         machine=machine, needs=needs, profile=profile, limit_bytes=limit, base_bytes=_taken(decoder), key=key

@@ -72,7 +72,7 @@ class PeerSource:
             if rank == self.rank:
                 continue
             try:
-                self._parts_LB[rank] = open_bytes(handle).view(self._num_layers, -1)
+                self._parts_LB[rank] = open_bytes(handle, device=self._device).view(self._num_layers, -1)
             except (OSError, RuntimeError) as error:
                 if handle.sender is None:
                     raise
@@ -90,6 +90,11 @@ class PeerSource:
             self._sender.close()
         for receiver in self._receivers.values():
             receiver.close()
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether copies may be recorded in a CUDA graph: not where a peer sends its parts."""
+        return not self._receivers
 
     def fetch(self, place: int, into: Tensor) -> Ready:
         """Start to copy a layer together. Parts of peers that are not connected stay as they are in the buffer.

@@ -6,6 +6,7 @@ a name in a file system.
 
 from __future__ import annotations
 
+import inspect
 import mmap
 import os
 from collections.abc import Callable
@@ -66,15 +67,26 @@ def share_bytes(num_bytes: int, *, device: torch.device) -> tuple[Tensor, BytesH
     )
 
 
-def open_bytes(handle: BytesHandle) -> Tensor:
-    """Return the memory of another process, uint8 [num_bytes].
+def open_bytes(handle: BytesHandle, *, device: torch.device | None = None) -> Tensor:
+    """Return the memory of another process, uint8 [num_bytes]; the owner has filled it and waited until it is full.
+
+    Args:
+        handle: Where it is.
+        device: The GPU into whose address space memory of a GPU is mapped, which may be another one: its copies and
+            kernels read it over the link as they read their own, also in a CUDA graph. None for the owner's GPU.
 
     Raises:
         OSError, RuntimeError: it cannot be opened.
     """
     if handle.opened_by is not None:
         rebuild, arguments = handle.opened_by
-        return rebuild(*arguments)
+        if device is None:
+            return rebuild(*arguments)
+        given = inspect.signature(rebuild).bind(*arguments)
+        # the owner has waited, and its event belongs to its GPU
+        index = torch.cuda.current_device() if device.index is None else device.index
+        given.arguments |= {"storage_device": index, "event_sync_required": False}
+        return rebuild(*given.args, **given.kwargs)
     descriptor = os.open(f"/proc/{handle.process_id}/fd/{handle.descriptor}", os.O_RDWR)
     try:
         return _mapped(descriptor, handle.num_bytes)

@@ -130,6 +130,9 @@ class CapturedPasses:
         # dropout draws by keys of the step, which are not among the tensors that are filled
         if used >= self._most_rows or any(entry.row_keys is not None for entry in entries):
             return None
+        # known once the ranks are connected
+        if self._decoder.ring is not None and not self._decoder.ring.source.is_recordable:
+            return None
         slots = self._bank.slot_table()
         widest = max(slots.ranks, default=0)
         if any(slots.dropouts) or widest == 0:
@@ -181,6 +184,9 @@ class CapturedPasses:
                 raise
             graph = None
         if graph is None:
+            if self._decoder.ring is not None:
+                # copies that the broken recording names were never made
+                self._decoder.ring.forget()
             # larger passes are launched one by one from now on; recorded graphs stay
             self._most_rows = min(self._most_rows, shape.num_rows - 1)
             release_cached(self._bank.weights_RD.device)
@@ -235,6 +241,7 @@ class _CapturedPass:
         self._copied = torch.cuda.Event()
         self._send()
         self._decoder = decoder
+        self._num_fetches = 0
 
     def launch(self) -> None:
         """Run the pass as it is filled, kernel by kernel."""
@@ -263,6 +270,9 @@ class _CapturedPass:
         return StagedReplay(graph=self, filling=self.filling)
 
     def replay(self) -> Tensor:
+        if (ring := self._decoder.ring) is not None:
+            ring.settle()
+            ring.num_fetches += self._num_fetches
         self._graph.replay()
         return self._losses_T
 
@@ -301,6 +311,8 @@ class _CapturedPass:
 
     def _capture(self, decoder: Decoder, *, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         # one pass before recording compiles kernels and sets up libraries; it is all filler and adds no gradient
+        if decoder.ring is not None:
+            decoder.ring.settle()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -313,10 +325,16 @@ class _CapturedPass:
         return graph, losses_T
 
     def _pass(self, decoder: Decoder) -> Tensor:
+        ring = decoder.ring
+        before = 0 if ring is None else ring.num_fetches
         with torch.set_grad_enabled(self._trains):
             losses_T = token_losses(decoder, self._batch, self._lora, attention=self._attention)
             if self._trains:
                 seeded(losses_T, self._weights_T).backward()
+        if ring is not None:
+            # within the recording, which would else end before its last copies
+            ring.settle()
+            self._num_fetches = ring.num_fetches - before
         return losses_T.detach()
 
 

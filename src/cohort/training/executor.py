@@ -372,8 +372,7 @@ class Executor:
 
 
 def _captured_passes(decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> CapturedPasses | None:
-    # the copies of a ring wait for events of the pass before, which a graph could not
-    if most_rows == 0 or decoder.ring is not None or not bank.weights_RD.is_cuda:
+    if most_rows == 0 or not bank.weights_RD.is_cuda:
         return None
     has_grouped_kernels = choose_backend(bank.compute_RD) is Backend.TRITON
     return CapturedPasses(decoder, bank, most_rows=most_rows) if has_grouped_kernels else None

@@ -14,6 +14,8 @@ from cohort.models.streaming.weight_ring import Complete, Ready, WeightRing, spr
 class Fetches:
     """A source that copies a layer's number and notes the order."""
 
+    is_recordable = True
+
     def __init__(self) -> None:
         self.order: list[int] = []
 
@@ -83,6 +85,21 @@ def test_a_pass_that_broke_off_leaves_nothing_to_repair() -> None:
     backward(ring, buffers)
     assert 6 in ring
     assert 7 not in ring
+
+
+def test_a_settled_ring_holds_what_every_pass_begins_with() -> None:
+    ring, source, buffers = ring_of(5, num_buffers=2)
+    ring.settle()
+    assert source.order == [0, 1]
+    forward(ring, buffers, returns=True)
+    backward(ring, buffers)
+    fetched = len(source.order)
+    # after a whole pass there is nothing to fetch; after one that broke off there is
+    ring.settle()
+    assert len(source.order) == fetched
+    forward(ring, buffers, returns=True)
+    ring.settle()
+    assert [buffer.item() for buffer in buffers] == [0, 1]
 
 
 def test_a_fetch_that_fails_is_made_again() -> None:

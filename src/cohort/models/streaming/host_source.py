@@ -26,6 +26,8 @@ BLOCK_BYTES = 1 << 28
 class HostSource:
     """Keeps layers in page-locked memory for a GPU, in plain memory for a CPU."""
 
+    is_recordable = True
+
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None

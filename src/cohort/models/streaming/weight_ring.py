@@ -31,6 +31,11 @@ class Ready(Protocol):
 class WeightSource(Protocol):
     """Where the bytes of streamed layers are kept."""
 
+    @property
+    def is_recordable(self) -> bool:
+        """Whether the copies that it starts may be recorded in a CUDA graph."""
+        ...
+
     def keep(self, place: int, content: Tensor) -> None:
         """Keep a copy of a layer's bytes, uint8 [num_bytes] on the device; each layer once, before the first fetch.
 
@@ -52,7 +57,7 @@ class WeightRing:
     Attributes:
         source: Where the layers are fetched from.
         layers: The streamed layers by their number in the model, in order.
-        num_fetches: Layers fetched so far.
+        num_fetches: Layers fetched so far, those of recorded passes each time that they are replayed.
     """
 
     def __init__(self, source: WeightSource, *, layers: Sequence[int], buffers: Sequence[Tensor]) -> None:
@@ -94,6 +99,18 @@ class WeightRing:
             # the pass turns here: the layer is the next one that its buffer is needed for
             return
         self._fetch(following if following < len(self.layers) else place % count)
+
+    def settle(self) -> None:
+        """Let what is launched from now on wait until the first layers are in their buffers, where every pass begins.
+
+        A recorded pass begins and ends like that: it neither waits for copies that were started before it, nor leaves
+        some under way.
+        """
+        for buffer in range(len(self._buffers)):
+            self._fetch(buffer)
+            ready, self._ready[buffer] = self._ready[buffer], None
+            if ready is not None:
+                ready.wait()
 
     def forget(self) -> None:
         """Fetch every layer again before it is used: what the source gave until now was not complete."""
