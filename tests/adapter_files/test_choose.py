@@ -218,7 +218,7 @@ def test_the_winner_of_a_finished_run_whose_best_is_gone_is_taken_from_its_check
     assert tried.so_far.note.endswith(f"`cohort resume {copy}` writes it again")
     with pytest.raises(SystemExit):
         main(["status", str(copy)])
-    told = "missing: best/adapter_model.safetensors; to write them again from the run's record: cohort resume"
+    told = "damaged: best/adapter_model.safetensors; to write them again from the run's record: cohort resume"
     assert told in capsys.readouterr().out
     resume(copy)
     assert (copy / "best" / "adapter_model.safetensors").read_bytes() == weights

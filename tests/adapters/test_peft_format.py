@@ -73,7 +73,7 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     assert len(caught.value.problems) == 2
     save(tmp_path, torch.zeros(3, LAYOUT.width))
     (tmp_path / "adapter_model.safetensors").write_bytes(b"x")
-    with pytest.raises(InputError, match=r"model.safetensors: found a damaged file[\s\S]*`cohort resume` the run"):
+    with pytest.raises(InputError, match=r"model.safetensors: found a damaged file[\s\S]*`cohort resume` that run"):
         read_adapter(tmp_path)
     (tmp_path / "adapter_config.json").write_text('{"r": 4,')
     with pytest.raises(InputError, match=r"adapter_config.json: found a damaged file"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.errors import RunStateError, StorageFullError
+from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.store import RunStore
 from tests.runs.log_entries import step_done
@@ -77,3 +78,21 @@ def test_a_full_disk_is_named_and_rolls_back(store: RunStore) -> None:
     assert store.reader.log.steps(1) == []
     store.append([step_done(1, 1)])
     assert len(store.reader.log.steps()) == 2
+
+
+def test_a_missing_database_says_what_brings_it_back(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+
+    def told() -> str:
+        with pytest.raises(RunStateError) as caught:
+            RunReader.open(directory.database)
+        return str(caught.value)
+
+    assert told().endswith("there is no run here")
+    directory.task_file.touch()
+    with directory.lock():
+        assert "the run is being started by process" in told()
+    assert told().endswith(f"the run ended before its first step, and `cohort resume {tmp_path}` begins it again")
+    directory.checkpoints.mkdir()
+    (directory.checkpoints / "000000001.json").touch()
+    assert told().endswith(f"`cohort resume {tmp_path}` puts the copy of the last checkpoint in its place")

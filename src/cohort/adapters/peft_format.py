@@ -273,8 +273,8 @@ def read_adapter(directory: Path) -> PeftAdapter:
                 found=f"a damaged file ({error})",
                 allowed="readable adapter files",
                 hint=(
-                    "Export the adapter again; if it is the best of a run, remove this directory "
-                    "and `cohort resume` the run, which writes it again."
+                    "Export the adapter again; if it is the best of a run, `cohort resume` that run, which writes it "
+                    "again."
                 ),
             )
         ) from error

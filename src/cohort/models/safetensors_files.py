@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import Problem
 
-__all__ = ["StoredTensor", "TensorFiles", "read_headers"]
+__all__ = ["StoredTensor", "TensorFiles", "is_whole", "read_headers"]
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -46,6 +46,19 @@ def read_headers(folder: Path) -> TensorFiles:
     for file in _weight_files(folder, result):
         _read_header(file, result)
     return result
+
+
+def is_whole(file: Path) -> bool:
+    """Return whether a safetensors file has all the bytes that its header names.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    try:
+        header, data_bytes = _parse_header(file)
+    except ValueError:
+        return False
+    return data_bytes >= _needed_bytes(header)
 
 
 def _weight_files(folder: Path, result: TensorFiles) -> Iterable[Path]:
@@ -91,7 +104,7 @@ def _read_header(file: Path, result: TensorFiles) -> None:
             file, result, found=f"a damaged file ({error})", allowed="a whole safetensors file", hint="Fetch it again."
         )
         return
-    needed = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    needed = _needed_bytes(header)
     if data_bytes < needed:
         _reject(
             file,
@@ -122,6 +135,10 @@ def _parse_header(file: Path) -> tuple[dict[str, dict[str, Any]], int]:
     if not all(_describes_tensor(entry) for entry in header.values()):
         raise ValueError("the header does not describe tensors")
     return header, size - 8 - length
+
+
+def _needed_bytes(header: Mapping[str, Mapping[str, Any]]) -> int:
+    return max((entry["data_offsets"][1] for entry in header.values()), default=0)
 
 
 def _describes_tensor(entry: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from cohort.core.durable_files import storage_full_named
 from cohort.core.errors import RunStateError
+from cohort.runs.directory import RunDirectory
 from cohort.runs.schema import APPLICATION_ID, READABLE_VERSIONS, RELATIONS
 
 __all__ = ["Database", "database_errors_named", "open_database"]
@@ -48,9 +49,25 @@ def database_errors_named(path: Path) -> Iterator[None]:
 
 def _hint_for_damage(path: Path) -> str:
     """Return what helps where the file itself is damaged: checkpoints of a run hold copies of it."""
-    if path.name == "run.db" and any((path.parent / "checkpoints").glob("*.json")):
+    if _has_copies(path):
         return f"`cohort resume {path.parent}` puts the copy of the last checkpoint in its place"
     return "restore it from a copy, or start the task again in another directory"
+
+
+def _hint_for_absence(path: Path) -> str:
+    """Return what helps where there is no file: it was deleted, or its run has not made one yet."""
+    if _has_copies(path):
+        return f"`cohort resume {path.parent}` puts the copy of the last checkpoint in its place"
+    directory = RunDirectory(path.parent)
+    if path != directory.database or not directory.holds_run():
+        return "there is no run here"
+    if (holder := directory.lock().holder()) is not None:
+        return f"the run is being started by {holder}"
+    return f"the run ended before its first step, and `cohort resume {path.parent}` begins it again"
+
+
+def _has_copies(path: Path) -> bool:
+    return path.name == "run.db" and any((path.parent / "checkpoints").glob("*.json"))
 
 
 class Database:
@@ -112,7 +129,7 @@ def open_database(path: Path, *, read_only: bool) -> Database:
         RunStateError: the file is absent, damaged, not a run's, or of a version that this release cannot read.
     """
     if not path.is_file():
-        raise RunStateError(f"{path} does not exist; there is no run here")
+        raise RunStateError(f"{path} does not exist; {_hint_for_absence(path)}")
     with database_errors_named(path):
         connection = (
             _connect_read_only(path)

@@ -41,16 +41,6 @@ class RunDirectory:
         # what people ask of its trials from other processes, and the answers
         self.requests = root / "requests"
 
-    def missing_results(self, *, has_best: bool) -> tuple[str, ...]:
-        """Return the results that a finished run should have and that are gone, by their names.
-
-        ``has_best`` says whether the run has a best adapter.
-        """
-        files = [self.results_csv, self.metrics_jsonl, self.report]
-        if has_best:
-            files = [self.best / "adapter_config.json", self.best / "adapter_model.safetensors", *files]
-        return tuple(str(file.relative_to(self.root)) for file in files if not file.is_file())
-
     @classmethod
     def find_problem(cls, root: str | Path) -> Problem | None:
         """Return why a new run cannot be made in ``root``, if it cannot; change nothing.

@@ -34,6 +34,7 @@ class FactUpdates(TypedDict, total=False):
     state: RunState
     has_begun: bool
     best_trial_id: int | None
+    best_files: tuple[str, ...] | None
     finals: Comparison | None
     test: Comparison | None
     base_metrics: Mapping[str, float]

@@ -25,6 +25,7 @@ FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "metric_ties": TieRule,
     "evaluation_times": lambda entry: EvaluationTimes(**{**entry, "milestones": tuple(entry["milestones"])}),
     "database_file": tuple,
+    "best_files": tuple,
     "tiles": tuple,
     "target_modules": tuple,
     "data_problems": lambda entries: tuple(_data_problem(entry) for entry in entries),

@@ -238,6 +238,7 @@ class RunFacts:
         metric_ties: What is better at equal values of it; older runs record none and keep the rule they began with.
         has_begun: Whether the first checkpoint is there; a run without it begins again from its task.
         best_trial_id: The run's result, once it has ended.
+        best_files: Its files, by their paths in ``best/``; older runs record none.
         finals: The best trials on all validation rows, which chose the result; None where that was not asked for, or
             by an older version.
         test: The result on the test rows, once, with the base model and the default configuration.
@@ -258,6 +259,7 @@ class RunFacts:
     state: RunState | None = None
     has_begun: bool | None = None
     best_trial_id: int | None = None
+    best_files: tuple[str, ...] | None = None
     finals: Comparison | None = None
     test: Comparison | None = None
     base_metrics: Mapping[str, float] | None = None
@@ -295,7 +297,7 @@ class RunFacts:
         """Return the facts that no other part of a report shows, by key in alphabetical order."""
         # the largest passes are twenty records for programs, which find them in the database
         hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes", "finals", "test"}
-        hidden.add("adapted_shapes")
+        hidden |= {"adapted_shapes", "best_files"}
         rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 

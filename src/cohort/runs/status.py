@@ -10,6 +10,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import RankWorkRecord, TrialStatus
+from cohort.runs.results.lost_results import lost_results
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.time_left import TokenRate, TrialAhead, seconds_left
 from cohort.tuning.evaluation_times import warmup_steps
@@ -49,7 +50,7 @@ class RunStatus:
         tokens_per_second: Trained and evaluated, over the last minute of run time; None before the first token.
         device: What ``ranks`` are: ``GPU`` or ``process``.
         ranks: Each GPU, where there are several.
-        missing: Results of a finished run that are gone.
+        missing: Results of a finished run that are gone or torn.
         seconds_left: An estimate that expects no early exit but the selection; None before there is a rate, 0 when
             done.
     """
@@ -155,6 +156,6 @@ def read_status(directory: RunDirectory) -> RunStatus:
         tokens_per_second=rate,
         device="GPU" if (results.facts.machine.device or "").startswith("cuda") else "process",
         ranks=ranks,
-        missing=directory.missing_results(has_best=results.facts.best_trial_id is not None) if is_done_now else (),
+        missing=lost_results(directory, results.facts) if is_done_now else (),
         seconds_left=0.0 if done else _seconds_left(results, tokens_per_second=rate),
     )

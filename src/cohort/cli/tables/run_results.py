@@ -114,7 +114,8 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         facts["left"] = f"about {format_duration(status.seconds_left)}"
     print_facts(console, left_out | facts | _outcome(status.results))
     if status.missing:
-        gone = f"\nmissing: {', '.join(status.missing)}; to write them again from the run's record: cohort resume"
+        lost = ", ".join(status.missing)
+        gone = f"\nmissing or damaged: {lost}; to write them again from the run's record: cohort resume"
         console.print(f"{gone} {run_directory}", soft_wrap=True, markup=False)
     if status.state == "stopped":
         # steps after the last checkpoint are trained again, so the message names the checkpoint

@@ -18,6 +18,7 @@ from cohort.report import write_report
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.records import TrialStatus
+from cohort.runs.results.lost_results import lost_results, names_of_files
 from cohort.runs.results.metrics_file import MetricsFile
 from cohort.runs.results.results import read_results
 from cohort.runs.results.results_table import write_results_csv
@@ -78,7 +79,8 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
     for written in writing:
         written.result()
     # before the tables, which show it; what is written after a kill is decided by the last fact below
-    store.set_facts(state=RunState.DONE, run_seconds=store.seconds)
+    best_files = None if best_id is None else tuple(names_of_files(directory.best))
+    store.set_facts(state=RunState.DONE, run_seconds=store.seconds, best_files=best_files)
     write_tables(store, directory=directory)
     keep_last_checkpoint(store, run.state_store, directory=directory)
     store.set_facts(are_results_written=True)
@@ -100,14 +102,14 @@ def _record_default(store: RunStore) -> None:
 
 
 def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
-    """Return whether the run has ended and all its results are there.
+    """Return whether the run has ended and all its results are there and whole.
 
     Raises:
         RunStateError: it has, and no trial ever had a finite evaluation, or all failed.
     """
     # a user may have deleted a result: a resume writes it again from what the run keeps
     facts = store.reader.facts()
-    if not facts.are_results_written or directory.missing_results(has_best=facts.best_trial_id is not None):
+    if not facts.are_results_written or lost_results(directory, facts):
         return False
     _require_success(store, directory=directory)
     return True

@@ -1,0 +1,47 @@
+"""Which results of a finished run are gone or torn; ``cohort resume`` writes them again.
+
+Somebody deletes a report, or a copy of the directory ends early: an adapter that was cut off is found by its own
+header, without reading its weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from cohort.models.safetensors_files import is_whole
+from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunFacts
+
+__all__ = ["lost_results", "names_of_files"]
+
+# what every adapter has; runs of earlier versions did not record the names of the other files
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+def lost_results(directory: RunDirectory, facts: RunFacts) -> tuple[str, ...]:
+    """Return the results that a finished run should have and that are gone or cut off, by their paths in it."""
+    tables = [directory.results_csv, directory.metrics_jsonl, directory.report]
+    lost = [file for file in tables if not file.is_file()]
+    if facts.best_trial_id is not None:
+        names = dict.fromkeys((*_ADAPTER_FILES, *(facts.best_files or ())))
+        lost = [*(file for name in names if not _is_whole(file := directory.best / name)), *lost]
+    return tuple(file.relative_to(directory.root).as_posix() for file in lost)
+
+
+def names_of_files(folder: Path) -> Sequence[str]:
+    """Return the paths of the files in ``folder`` within it, sorted."""
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+
+
+def _is_whole(file: Path) -> bool:
+    """Return whether a file of an adapter is there from its first to its last byte."""
+    try:
+        if file.suffix == ".safetensors":
+            return is_whole(file)
+        if file.suffix == ".json":
+            json.loads(file.read_bytes())
+        return file.is_file()
+    except (OSError, ValueError):
+        return False
