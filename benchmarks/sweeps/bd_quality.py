@@ -36,6 +36,7 @@ from cohort.tasks.loading import task_from_mapping
 
 STRUCTURES = ("lora", "bd 2", "bd 4", "bd 8", "swapped 2", "swapped 4", "swapped 8", "dora", "vera")
 MOST_VERA_RANK = 256
+SHOWN = ("task", "structure", "r", "parameters", "loss_mean", "loss_spread")
 
 
 def blocks_of(structure: str) -> BlockDiagonal | None:
@@ -132,6 +133,26 @@ def run_structure(task: dict[str, Any], structure: str, options: argparse.Namesp
     }
 
 
+def write(options: argparse.Namespace, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the result file of the rows so far."""
+    plain = {row["task"]: row["loss_mean"] for row in rows if row["structure"] == "lora"}
+    others = [row for row in rows if row["structure"] != "lora" and row["task"] in plain]
+    headline = {
+        f"{kind}_over_lora_loss_max": max(
+            row["loss_mean"] / plain[row["task"]] for row in others if row["structure"].partition(" ")[0] == kind
+        )
+        for kind in ("bd", "swapped", "dora", "vera")
+        if any(row["structure"].partition(" ")[0] == kind for row in others)
+    }
+    write_result(
+        options.out,
+        question="Do BD-LoRA, DoRA and VeRA reach the loss of LoRA with equally many parameters?",
+        headline=headline,
+        rows=rows,
+        notes={"steps": options.steps, "learning_rates": options.learning_rates, "gpu": options.gpu},
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study and write its result file."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -163,26 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         columns = zip(*((task, structure, options) for _, task, structure in pairs), strict=True)
         for (name, _, _), found in zip(pairs, pool.map(run_structure, *columns), strict=True):
             rows.append({"task": name, **found})
-            shown = {key: rows[-1][key] for key in ("task", "structure", "r", "parameters", "loss_mean", "loss_spread")}
-            print(json.dumps(shown), flush=True)
-    shown = ("task", "structure", "r", "parameters", "loss_mean", "loss_spread")
-    print_table(rows, columns=shown)
-    plain = {row["task"]: row["loss_mean"] for row in rows if row["structure"] == "lora"}
-    others = [row for row in rows if row["structure"] != "lora" and row["task"] in plain]
-    headline = {
-        f"{kind}_over_lora_loss_max": max(
-            row["loss_mean"] / plain[row["task"]] for row in others if kind in row["structure"]
-        )
-        for kind in ("bd", "swapped", "dora", "vera")
-        if any(kind in row["structure"] for row in others)
-    }
-    write_result(
-        options.out,
-        question="Do BD-LoRA, DoRA and VeRA reach the loss of LoRA with equally many parameters?",
-        headline=headline,
-        rows=rows,
-        notes={"steps": options.steps, "learning_rates": options.learning_rates, "gpu": options.gpu},
-    )
+            print(json.dumps({key: rows[-1][key] for key in SHOWN}), flush=True)
+            # after every row: what is cut off keeps those it has
+            write(options, rows)
+    print_table(rows, columns=SHOWN)
 
 
 if __name__ == "__main__":

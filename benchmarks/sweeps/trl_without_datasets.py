@@ -1,0 +1,50 @@
+"""TRL's trainers on a machine without the package datasets: they need its names, and take any list of rows.
+
+``datasets`` brings pyarrow and pandas, 60 MB that a bare machine may lack. TRL imports the three for type checks and to
+prepare text; rows that are token ids already only have to be of the type that it checks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+__all__ = ["token_rows"]
+
+MODULES = ("datasets", "datasets.fingerprint", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.types")
+
+
+class _OnlyNames(ModuleType):
+    """A module in which every name is a class without instances."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (), {})
+        setattr(self, name, made)
+        return made
+
+
+def token_rows(entries: Sequence[Mapping[str, Any]]) -> Any:
+    """Return ``entries`` as a trainer takes them: a ``datasets.Dataset``, or the list where there is no such package.
+
+    Call it before TRL is imported.
+    """
+    # before the names are set up: these look for the packages, and must find what is there
+    import accelerate  # type: ignore[import-untyped]  # noqa: F401
+    import peft  # noqa: F401
+    import transformers.trainer  # noqa: F401
+
+    if "datasets" not in sys.modules and importlib.util.find_spec("datasets") is None:
+        sys.modules.update({name: _OnlyNames(name) for name in MODULES if name not in sys.modules})
+    if isinstance(sys.modules.get("datasets"), _OnlyNames):
+        from datasets import Dataset as Checked
+
+        # a list for the loader, a data set for the check of its type
+        return type("Rows", (list, Checked), {"cache_files": ()})(entries)
+    from datasets import Dataset
+
+    return Dataset.from_list([dict(entry) for entry in entries])
