@@ -20,6 +20,7 @@ import torch
 from cohort.core.errors import CohortError
 from cohort.engine.tune import resume, tune
 from cohort.runs.reader import RunReader
+from tests.cli.tiny_task import write_tiny_model
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, tiny_task, write_inputs
 
@@ -30,8 +31,13 @@ STEPS: dict[str, Any] = {"training": {"max_steps": 60, "batch_size": 1}, "search
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_inputs(tmp_path_factory.mktemp("torchrun") / "in")
+    # a layer for each of four stages
+    write_tiny_model(folder / "model", num_layers=4)
     for name, sections in (("short", {}), ("long", STEPS)):
         (folder / f"{name}.yaml").write_text(json.dumps(tiny_data(**sections)))
+        for strategy in ("pipeline", "tensor"):
+            data = tiny_data(strategy=strategy, **sections)
+            (folder / f"{name}-{strategy}.yaml").write_text(json.dumps(data))
     torch.set_num_threads(1)
     return folder
 
@@ -112,6 +118,42 @@ def test_two_hosts_with_two_processes_each_tune_one_task(folder: Path, tmp_path:
     assert "6 trials on 4 x cpu" in said
     # the other ranks have nothing to say
     assert "trials" not in (tmp_path / "host-1.log").read_text()
+
+
+@pytest.mark.slow
+def test_two_hosts_hold_one_model_as_a_pipeline(folder: Path, tmp_path: Path) -> None:
+    port, run = free_port(), tmp_path / "run"
+    words = ("tune", folder / "short-pipeline.yaml", "-o", run)
+    agents = [
+        # the name of this machine need not lead to an address that others reach
+        torchrun(*on_two_hosts(port, host), *words, log=tmp_path / f"host-{host}.log", GLOO_SOCKET_IFNAME="lo")
+        for host in (0, 1)
+    ]
+    assert ended(*agents) == [0, 0], (tmp_path / "host-0.log").read_text()
+    tune(tiny_task(folder), tmp_path / "one")
+    assert result_of(run) == result_of(tmp_path / "one")
+    assert "4 processes hold 1 + 1 + 1 + 1 layers" in (tmp_path / "host-0.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["pipeline", "tensor"])
+def test_a_lost_rank_of_one_model_is_started_again_and_tune_goes_on(
+    folder: Path, tmp_path: Path, strategy: str
+) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    words = ("tune", folder / f"long-{strategy}.yaml", "-o", run)
+    agent = torchrun("--nproc-per-node", "2", "--max-restarts", "1", "-m", "cohort", *words, log=log)
+    wait_for(lambda: num_steps(run) >= 4)
+    os.kill(ranks_of(agent)[1], signal.SIGKILL)
+    assert ended(agent) == [0], log.read_text()
+    tune(tiny_task(folder, **STEPS), tmp_path / "one")
+    expected, found = result_of(tmp_path / "one"), result_of(run)
+    if strategy == "pipeline":
+        assert found == expected
+    else:
+        # sums over shards round otherwise: the same trials and steps
+        assert found["steps"].keys() == expected["steps"].keys()
+        assert found["best"] == expected["best"]
 
 
 @pytest.mark.slow

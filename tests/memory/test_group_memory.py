@@ -49,9 +49,9 @@ def test_memory_is_what_the_weights_leave_of_the_fullest_gpu(monkeypatch: pytest
     free = {0: 100 * GIB, 1: 80 * GIB}
     monkeypatch.setattr(module, "free_memory_bytes", lambda device: free[device.index])
     held = held_by(PipelineGroup(cuts=(0, 40, 80)))
-    plan = held.plan(task_of(), H200, size=2)
+    plan = held.plan(task_of(), H200, num_gpus=2)
     assert 80 * GIB - held.weight_bytes - 3 * GIB < plan.machine.memory_bytes < 80 * GIB - held.weight_bytes
     cpu = replace(H200, device=torch.device("cpu"))
-    assert held.plan(task_of(), cpu, size=2).needs is None
+    assert held.plan(task_of(), cpu, num_gpus=2).needs is None
     with pytest.raises(InputError, match="limit"):
-        held.plan(task_of(limit=GIB), cpu, size=2)
+        held.plan(task_of(limit=GIB), cpu, num_gpus=2)

@@ -25,7 +25,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategy_options, "hardware_of", lambda _: KNOWN_GPUS["H100"])
 
 
-def place_of(strategy: str, *, num_ranks: int = 4, may_be_grouped: bool = True) -> ModelPlace:
+def place_of(strategy: str, *, num_ranks: int = 4, num_hosts: int = 1) -> ModelPlace:
     return choose_model_place(
         task_of().model_copy(update={"strategy": strategy}),
         replace(H200, memory_bytes=79 * GIB),
@@ -34,7 +34,7 @@ def place_of(strategy: str, *, num_ranks: int = 4, may_be_grouped: bool = True) 
         layout=AdapterLayout(linear_shapes(LLAMA_70B)),
         specs=[replace(grid()[0], trial_id=number) for number in range(2)],
         rows=random_rows(4),
-        may_be_grouped=may_be_grouped,
+        num_hosts=num_hosts,
     )
 
 
@@ -53,8 +53,9 @@ def test_weights_are_placed_where_nothing_is_held_together() -> None:
     assert divided.weights.are_divided
     alone = place_of("tensor", num_ranks=1)
     assert (alone.group, alone.notes[0]) == (None, "strategy: one GPU divides nothing, so tensor has no effect")
-    # ranks of a launcher cannot be a group
-    assert place_of("auto", may_be_grouped=False).group is None
+    # what passes between hosts is not predicted: there a group is for those who ask for one
+    assert place_of("auto", num_hosts=2).group is None
+    assert place_of("pipeline", num_hosts=2).group is not None
 
 
 def test_what_auto_chose_is_told_first() -> None:

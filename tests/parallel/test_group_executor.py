@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,9 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.parallel import group_executor
 from cohort.parallel.commands import Evaluate, Fits, Load, LowerBudgets, Reply, Rows, Run, State, Step
-from cohort.parallel.group_executor import GroupExecutor, Rendezvous
+from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.rank_group import PipelineGroup
+from cohort.parallel.rendezvous import Rendezvous
 from cohort.parallel.step_window import StepWindow
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
@@ -183,14 +183,6 @@ def test_a_lost_rank_ends_the_others_at_once(executor: GroupExecutor, ranks: lis
     with pytest.raises(RankLostError, match="rank 1 ended by SIGKILL"):
         executor.step()
     assert [rank.ended for rank in ranks] == ["killed", "killed"]
-
-
-def test_the_meeting_place_is_removed() -> None:
-    rendezvous = Rendezvous()
-    folder = Path(rendezvous.path).parent
-    assert folder.is_dir()
-    rendezvous.remove()
-    assert not folder.exists()
 
 
 def test_a_trial_is_on_no_rank_of_its_own(executor: GroupExecutor) -> None:

@@ -153,7 +153,9 @@ def test_a_rank_serves_one_executor_after_another_until_it_is_dismissed(monkeypa
         assert isinstance(channel.receive(), Release)
 
     monkeypatch.setattr(launched_server, "serve_setup", serve_setup)
-    monkeypatch.setattr(launched_server, "replace", lambda setup, gpu: SimpleNamespace(rank=setup.rank, gpu=gpu))
+    monkeypatch.setattr(
+        launched_server, "replace", lambda setup, gpu: SimpleNamespace(rank=setup.rank, gpu=gpu, group=None)
+    )
     ranks, others = joined(Store())
     ended: dict[int, bool] = {}
     threads = [
@@ -163,7 +165,7 @@ def test_a_rank_serves_one_executor_after_another_until_it_is_dismissed(monkeypa
     for thread in threads:
         thread.start()
     for directory in ("/", "/", "/no/such/model"):
-        link = ranks.begin(SimpleNamespace(rank=1, model_directory=directory))  # type: ignore[arg-type]
+        link = ranks.begin(SimpleNamespace(rank=1, model_directory=directory, group=None))  # type: ignore[arg-type]
         reply = link.answer()
         if directory == "/":
             link.close()

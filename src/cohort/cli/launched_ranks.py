@@ -45,7 +45,11 @@ def launched_ranks() -> Iterator[LaunchedRanks | None]:
         return
     from cohort.parallel.launch_place import LaunchPlace
     from cohort.parallel.launched import gather_ranks
+    from cohort.parallel.rank_process import RANK_ENVIRONMENT
 
+    # before the first call of CUDA, which reads the last; as ranks that rank 0 starts have it
+    os.environ.update(RANK_ENVIRONMENT)
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     place = LaunchPlace.of(os.environ)
     assert place is not None, "torchrun's variables are there"
     own = {"versions": _versions(), "gpu": _gpu(place.local_rank), "store": _store()}

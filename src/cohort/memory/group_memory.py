@@ -55,8 +55,11 @@ class GroupMemory:
             f"{format_bytes(self.weight_bytes)} of the base model"
         )
 
-    def plan(self, task: TaskFile, machine: Machine, *, size: int) -> MemoryPlan:
+    def plan(self, task: TaskFile, machine: Machine, *, num_gpus: int) -> MemoryPlan:
         """Return the memory of a run whose ranks hold this.
+
+        Args:
+            num_gpus: GPUs of this host that train; those of others are taken to be as free.
 
         Raises:
             InputError: the base model alone takes the whole limit.
@@ -66,7 +69,11 @@ class GroupMemory:
             raise InputError(problem)
         free = machine.memory_bytes
         if on_gpu:
-            free = min(free_memory_bytes(torch.device("cuda", gpu)) for gpu in range(size)) - CONTEXT_BYTES - LINK_BYTES
+            free = (
+                min(free_memory_bytes(torch.device("cuda", gpu)) for gpu in range(num_gpus))
+                - CONTEXT_BYTES
+                - LINK_BYTES
+            )
         left = (free if limit is None else min(free, limit)) - self.weight_bytes
         machine = replace(machine, memory_bytes=max(0, left))
         needs = None if not on_gpu and limit is None else replace(self.needs, margin_share=task.memory.margin)

@@ -53,19 +53,16 @@ def choose_model_place(
     rows: TokenisedRows,
     host_bytes: int | None = None,
     num_hosts: int = 1,
-    may_be_grouped: bool = True,
     began_with: str | None = None,
 ) -> ModelPlace:
     """Return where the model of a task will be; other arguments are those of the functions it chooses between.
-
-    Args:
-        may_be_grouped: Whether ranks may hold the model together: not those that a launcher has started.
 
     Raises:
         InputError: too little memory, or what the strategy does not support.
     """
     settled = SettledStrategy(name=task.strategy)
-    if may_be_grouped:
+    # what links between hosts carry is not predicted: there a group is for those who ask for one
+    if num_hosts == 1 or task.strategy in GROUP_STRATEGIES:
         settled = settle_strategy(
             task,
             machine,

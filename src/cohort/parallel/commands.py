@@ -68,7 +68,7 @@ class RankSetup:
         threads: CPU threads of torch; another number would give other last bits.
         weights: Which layers are not resident, and where their weights are.
         group: How the ranks hold one model together; None where each has a whole one, or parts of layers.
-        rendezvous: Path of the file through which the ranks of a group find each other.
+        rendezvous: Where the ranks of a group find each other, an address of :mod:`~cohort.parallel.rendezvous`.
     """
 
     rank: int

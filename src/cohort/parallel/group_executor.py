@@ -7,13 +7,10 @@ collective, and can end the others when one is lost. All ranks carry out every c
 from __future__ import annotations
 
 import math
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +43,9 @@ from cohort.parallel.commands import (
 from cohort.parallel.pipeline.pass_clock import joined_times
 from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.rank_group import RankGroupPlan, join_states
-from cohort.parallel.rank_process import GO_ON, RankProcess
+from cohort.parallel.rank_link import RankLink
+from cohort.parallel.rank_process import GO_ON
+from cohort.parallel.rendezvous import Rendezvous
 from cohort.parallel.step_window import StepWindow
 from cohort.parallel.work_meter import WorkMeter
 from cohort.scheduling.pipeline.simulation import PipelineTimes
@@ -58,25 +57,10 @@ from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["GroupExecutor", "Rendezvous"]
+__all__ = ["GroupExecutor"]
 
 # an error that all ranks share, such as a row that cannot be read, reaches all of them within this time
 _GRACE_SECONDS = 5.0
-
-
-class Rendezvous:
-    """The file through which the ranks of a group find each other.
-
-    Attributes:
-        path: Where it will be.
-    """
-
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="cohort-ranks-"))
-        self.path = str(self._folder / "group")
-
-    def remove(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @dataclass(kw_only=True)
@@ -101,7 +85,7 @@ class GroupExecutor:
 
     def __init__(
         self,
-        processes: Sequence[RankProcess],
+        processes: Sequence[RankLink],
         plan: RankGroupPlan,
         *,
         layout: AdapterLayout,

@@ -16,12 +16,13 @@ from cohort.parallel.commands import RankSetup, ServedExecutor
 from cohort.parallel.pipeline.stage_executor import StageExecutor
 from cohort.parallel.pipeline.stage_links import DistributedLinks
 from cohort.parallel.rank_group import PipelineGroup
+from cohort.parallel.rendezvous import is_on_one_host, open_store
 from cohort.parallel.tensor.groups import DistributedGroup
 from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
 from cohort.parallel.tensor.tensor_executor import TensorExecutor
 from cohort.training.optimizers import optimizer_for
 
-__all__ = ["build_member"]
+__all__ = ["build_member", "leave_group"]
 
 # ranks wait for each other while the slowest loads; a rank that is lost is noticed by rank 0, which ends the others
 _PATIENCE = timedelta(hours=4)
@@ -70,15 +71,22 @@ def build_member(setup: RankSetup, *, device: torch.device) -> ServedExecutor:
     )
 
 
+def leave_group() -> None:
+    """Leave the group that :func:`build_member` joined, if it did; this process may join another."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def _join(setup: RankSetup, *, device: torch.device) -> None:
     assert setup.group is not None, "a member has a group"
     on_gpu = device.type == "cuda"
-    if not on_gpu and any(name == "lo" for _, name in socket.if_nameindex()):
-        # all ranks are on this machine, whose own name need not be known to it
+    is_here = is_on_one_host(setup.rendezvous)
+    if not on_gpu and is_here and any(name == "lo" for _, name in socket.if_nameindex()):
+        # the machine's own name need not be known to it
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
-        init_method=f"file://{setup.rendezvous}",
+        store=open_store(setup.rendezvous, size=setup.group.size, timeout=_PATIENCE),
         rank=setup.rank,
         world_size=setup.group.size,
         timeout=_PATIENCE,

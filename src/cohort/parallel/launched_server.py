@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 
 from cohort.core.errors import RunStateError
-from cohort.parallel.commands import RankSetup, Reply
+from cohort.parallel.commands import RankSetup, Release, Reply
+from cohort.parallel.connection_watch import ConnectionWatch
+from cohort.parallel.group_member import leave_group
 from cohort.parallel.launch_place import LaunchPlace
 from cohort.parallel.launched import Goodbye
 from cohort.parallel.rank_server import serve_setup
@@ -25,19 +27,32 @@ def serve_first(channel: Channel, place: LaunchPlace) -> bool:
     """
     while True:
         try:
-            message: RankSetup | Goodbye = channel.receive()
+            message: RankSetup | Release | Goodbye = channel.receive()
             if isinstance(message, Goodbye):
                 return True
+            if isinstance(message, Release):
+                # from an executor that could not be built
+                continue
             if missing := _missing(message, place):
                 channel.send(Reply(error=RunStateError(missing)))
                 continue
-            serve_setup(channel, replace(message, gpu=place.local_rank))
+            _serve(channel, replace(message, gpu=place.local_rank))
         except (EOFError, OSError):
             return False
         # the next executor finds the memory that this one had
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _serve(channel: Channel, setup: RankSetup) -> None:
+    if setup.group is None:
+        serve_setup(channel, setup)
+        return
+    # a rank that waits for others of its group cannot see that rank 0 has given the group up
+    with ConnectionWatch(channel.fileno()):
+        serve_setup(channel, setup)
+        leave_group()
 
 
 def _missing(setup: RankSetup, place: LaunchPlace) -> str:

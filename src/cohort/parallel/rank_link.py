@@ -65,5 +65,9 @@ class RankLink(ABC):
         """Let the rank end what it serves with."""
 
     @abstractmethod
+    def kill(self) -> None:
+        """Let go of the rank at once; its process ends, whatever it is doing or after the command it is at."""
+
+    @abstractmethod
     def _lost(self) -> RankLostError:
         """Return the error that says which rank is gone, and what to do."""

@@ -15,10 +15,13 @@ from cohort.core.errors import RankLostError
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.transport import Channel
 
-__all__ = ["GO_ON", "RankProcess", "Setup"]
+__all__ = ["GO_ON", "RANK_ENVIRONMENT", "RankProcess", "Setup"]
 
 # a rank that was told to end, or whose connection is closed, ends after the command it is at
 _PATIENCE_SECONDS = 5.0
+# multicast hangs on some hosts, and nothing here needs it
+RANK_ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+"""What a process that is a rank has in its environment."""
 GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resume`, also with fewer GPUs"
 
 
@@ -47,8 +50,7 @@ class RankProcess(RankLink):
                 [sys.executable, "-m", program, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # multicast hangs on some hosts, and nothing here needs it
-                env={**os.environ, "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"},
+                env={**os.environ, **RANK_ENVIRONMENT},
                 start_new_session=True,
             )
         super().__init__(setup.rank, Channel(Connection(ours.detach())))

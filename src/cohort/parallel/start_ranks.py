@@ -8,11 +8,12 @@ from dataclasses import replace
 from cohort.adapters.layout import AdapterLayout
 from cohort.models.decoder import Decoder
 from cohort.parallel.commands import RankSetup
-from cohort.parallel.group_executor import GroupExecutor, Rendezvous
+from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.launched import LaunchedRanks
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.rendezvous import Rendezvous
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.training.optimizers import optimizer_for
@@ -39,7 +40,7 @@ def start_ranks(
     with contextlib.ExitStack() as started:
         executor: TrainingExecutor
         if setup.group is not None:
-            executor = _group(setup, started)
+            executor = _group(setup, started, launched)
         else:
             assert decoder is not None, "this process trains, so it has the model"
             begin = RankProcess if launched is None else launched.begin
@@ -62,13 +63,21 @@ def start_ranks(
     return executor
 
 
-def _group(setup: RankSetup, started: contextlib.ExitStack) -> GroupExecutor:
+def _group(setup: RankSetup, started: contextlib.ExitStack, launched: LaunchedRanks | None) -> GroupExecutor:
+    """Start the ranks of a group; this process is none of them, so rank 0 is a new one also in a launch."""
     assert setup.group is not None, "a group was asked for"
-    rendezvous = Rendezvous()
+    several = launched is not None and launched.num_hosts > 1
+    rendezvous = Rendezvous(host=launched.place.first_host if launched is not None and several else None)
     started.callback(rendezvous.remove)
-    ranks = []
+    ranks: list[RankLink] = []
     for rank in range(setup.group.size):
-        ranks.append(RankProcess(replace(setup, rank=rank, rendezvous=rendezvous.path)))
+        own = replace(setup, rank=rank, rendezvous=rendezvous.address)
+        if launched is None:
+            ranks.append(RankProcess(own))
+        elif rank == 0:
+            ranks.append(RankProcess(replace(own, gpu=launched.place.local_rank)))
+        else:
+            ranks.append(launched.begin(own))
         started.callback(ranks[-1].kill)
     return GroupExecutor(
         ranks,

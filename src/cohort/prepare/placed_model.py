@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
-from cohort.core.errors import InputError, Problem
+from cohort.core.errors import InputError
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.model_place import choose_model_place
 from cohort.memory.plan import MemoryPlan, plan_memory
-from cohort.memory.rank_groups import GROUP_STRATEGIES
 from cohort.memory.sizes import SizeRequest, Sizes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
@@ -95,8 +94,6 @@ def place_model(
     """
     num_ranks, launched = request.num_ranks or max(1, machine.num_gpus), request.launched
     config, layout, rows = inputs.config, inputs.layout, inputs.data.train
-    if launched is not None and num_ranks > 1 and task.strategy in GROUP_STRATEGIES:
-        raise InputError(_launched_group(task))
     place = choose_model_place(
         task,
         machine,
@@ -107,14 +104,13 @@ def place_model(
         rows=rows,
         host_bytes=available_host_bytes(),
         num_hosts=1 if launched is None else launched.num_hosts,
-        may_be_grouped=launched is None,
         began_with=request.began_with,
     )
     decoder = None
     if place.group is not None and place.held is not None:
         # every rank is a process of its own, which loads its part
         loaded_at = clock.monotonic()
-        memory = place.held.plan(task, machine, size=place.group.size)
+        memory = place.held.plan(task, machine, num_gpus=request.ranks_here or place.group.size)
     else:
         decoder = _load(task, inputs, machine, place.weights, specs=specs, say=say)
         loaded_at = clock.monotonic()
@@ -158,12 +154,3 @@ def _load(
         raise InputError([task.located(problem) for problem in error.problems]) from error
     kernels.run(decoder, say=say)
     return decoder
-
-
-def _launched_group(task: TaskFile) -> Problem:
-    return Problem(
-        where=task.where("strategy"),
-        found=f"{task.strategy}, in a process that torchrun has started",
-        allowed="auto | replicas | adapter_parallel under torchrun",
-        hint="Start it without torchrun: `cohort tune` starts the processes of such a group itself.",
-    )

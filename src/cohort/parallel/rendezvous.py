@@ -1,0 +1,56 @@
+"""Where the ranks of a group find each other: through a file on one machine, through a port of rank 0's on several."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+__all__ = ["Rendezvous", "is_on_one_host", "open_store"]
+
+_PORT_SCHEME = "tcp://"
+
+
+class Rendezvous:
+    """A place that the process which starts a group makes, and keeps while the group lives.
+
+    Attributes:
+        address: For :func:`open_store`.
+    """
+
+    def __init__(self, *, host: str | None = None) -> None:
+        """Make a file; with ``host``, the name of this machine for the others, a store that ranks connect to."""
+        self._folder: Path | None = None
+        self._store: Any = None
+        if host is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="cohort-ranks-"))
+            self.address = str(self._folder / "group")
+        else:
+            self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+            self.address = f"{_PORT_SCHEME}{host}:{self._store.port}"
+
+    def remove(self) -> None:
+        self._store = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def is_on_one_host(address: str) -> bool:
+    """Return whether all ranks that meet at ``address`` are on this machine."""
+    return not address.startswith(_PORT_SCHEME)
+
+
+def open_store(address: str, *, size: int, timeout: timedelta) -> Any:
+    """Return torch.distributed's store at ``address`` for a rank of a group of ``size`` ranks.
+
+    Raises:
+        RuntimeError: nothing is there.
+    """
+    if is_on_one_host(address):
+        return dist.FileStore(address, size)  # type: ignore[attr-defined]
+    host, _, port = address.removeprefix(_PORT_SCHEME).rpartition(":")
+    return dist.TCPStore(host, int(port), is_master=False, timeout=timeout)  # type: ignore[attr-defined]
