@@ -7,12 +7,13 @@ on any device. PEFT's part trains one adapter twice on the same rows, alone in i
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.llama_shapes import decoder_config, hf_config, random_decoder, rows_of_lengths
 from benchmarks.measure import RESULTS, interleaved, print_table, write_result
@@ -24,6 +25,7 @@ from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.kernels.exact_product import exact_product
 from cohort.models.decoder import Decoder
 from cohort.training.compile_ahead import compile_ahead
+from cohort.training.executor import Executor
 
 QUESTION = "How long is a step that gives a packed trial the bits it has alone, against one that need not?"
 # name: ranks, rows of each trial, tokens of a row, whether passes are recorded
@@ -35,6 +37,8 @@ PACKS: dict[str, tuple[tuple[int, ...], int, int, bool]] = {
     "4096": ((16,) * 8, 1, 511, True),
     "256": ((16, 32), 1, 127, True),
 }
+# Steps after which each size of pass is recorded that will be, and steps that are profiled.
+SETTLED, PROFILED, MOST_KERNELS = 16, 3, 24
 TINY_PACKS = {"tiny": ((16, 8), 1, 20, False)}
 
 
@@ -43,7 +47,7 @@ def switch(decoder: Decoder, *, exact: bool) -> None:
     decoder.use_exact_products(exact=exact)
 
 
-def step_rows(shape: str, *, layers: int | None, only: list[str]) -> Iterator[dict[str, Any]]:
+def step_rows(shape: str, *, layers: int | None, only: list[str], profiled: bool) -> Iterator[dict[str, Any]]:
     """A step of each pack in both modes, and the least of both."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = decoder_config(shape, num_layers=layers)
@@ -54,6 +58,7 @@ def step_rows(shape: str, *, layers: int | None, only: list[str]) -> Iterator[di
             continue
         rows = rows_of_lengths([(1, length - 1)] * 64, vocab_size=config.vocab_size)
         steps: dict[str, Callable[[], object]] = {}
+        executors: dict[str, Executor] = {}
         for kind in (Numerics.FAST, Numerics.EXACT):
             switch(decoder, exact=kind is Numerics.EXACT)
             if device == "cuda":
@@ -71,15 +76,41 @@ def step_rows(shape: str, *, layers: int | None, only: list[str]) -> Iterator[di
                 switch(decoder, exact=exact)
                 executor.step()
 
-            steps[str(kind)] = step
-        # the first steps record graphs
-        times = alternating_medians(steps, repeats=9, warmups=4)
+            steps[str(kind)], executors[str(kind)] = step, executor
+        # a pass is launched, then replayed as a graph of a quarter more rows, and by the tenth step as its own
+        alternating_medians(steps, repeats=0, warmups=SETTLED if recorded else 3)
+        recording = _recording_seconds(executors)
+        times = alternating_medians(steps, repeats=9, warmups=0)
         row: dict[str, Any] = {"section": "step", "pack": name, "tokens": len(ranks) * batch * length}
         row |= {f"{kind}_ms": round(1e3 * seconds, 3) for kind, seconds in times.items()}
+        row["recorded_while_timed"] = _recording_seconds(executors) > recording
         yield row | {"ratio": times["exact"] / times["fast"]}
-        del steps, step, executor
+        if profiled and device == "cuda":
+            yield from _profile_rows(name, steps)
+        del steps, step, executor, executors
         if device == "cuda":
             torch.cuda.empty_cache()
+
+
+def _recording_seconds(executors: Mapping[str, Executor]) -> float:
+    return sum(executor.captured.capture_seconds for executor in executors.values() if executor.captured is not None)
+
+
+def _profile_rows(pack: str, steps: Mapping[str, Callable[[], object]]) -> Iterator[dict[str, Any]]:
+    """Yield the kernels whose time in a step differs most between both modes."""
+    found: dict[str, dict[str, float]] = {}
+    for kind, step in steps.items():
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for _ in range(PROFILED):
+                step()
+            torch.cuda.synchronize()
+        for event in profiler.key_averages():
+            own = found.setdefault(event.key[:100], {"fast": 0.0, "exact": 0.0})
+            own[kind] += event.self_device_time_total / 1e3 / PROFILED
+    ordered = sorted(found.items(), key=lambda item: -abs(item[1]["exact"] - item[1]["fast"]))
+    for name, own in ordered[:MOST_KERNELS]:
+        times = {f"{kind}_ms": round(own[kind], 3) for kind in own}
+        yield {"section": "kernel", "of": pack, "kernel": name, **times}
 
 
 def _compile(decoder: Decoder, ranks: tuple[int, ...], *, usual: int, tokens: int, kind: Numerics) -> None:
@@ -164,11 +195,12 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=None, help="fewer layers than the shape has")
     parser.add_argument("--packs", nargs="*", default=[])
     parser.add_argument("--sections", nargs="*", default=["step", "product", "peft"])
+    parser.add_argument("--profile", action="store_true", help="also the kernels that make the difference")
     options = parser.parse_args()
     need_gpu(shape=options.shape)
     found: list[dict[str, Any]] = []
     sections: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-        "step": lambda: step_rows(options.shape, layers=options.layers, only=options.packs),
+        "step": lambda: step_rows(options.shape, layers=options.layers, only=options.packs, profiled=options.profile),
         "product": lambda: product_rows(options.shape),
         "peft": lambda: peft_rows("tiny" if options.shape == "tiny" else "1b"),
     }
@@ -180,7 +212,20 @@ def main() -> None:
         except Exception as error:  # the other sections are worth having
             found.append({"section": name, "error": f"{type(error).__name__}: {error}"[:600]})
     write_result(options.out, question=QUESTION, headline=_headline(found, options.shape), rows=found)
-    columns = ("section", "pack", "linear", "forward", "tokens", "fast_ms", "exact_ms", "ratio", "changed", "error")
+    columns = (
+        "section",
+        "pack",
+        "of",
+        "kernel",
+        "linear",
+        "forward",
+        "tokens",
+        "fast_ms",
+        "exact_ms",
+        "ratio",
+        "changed",
+        "error",
+    )
     print_table(found, columns=columns)
 
 

@@ -63,7 +63,7 @@ def alternating_medians(
             _wait()
             if turn >= warmups:
                 times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(found) for name, found in times.items() if found}
 
 
 def _wait() -> None:
