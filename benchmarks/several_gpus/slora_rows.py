@@ -44,6 +44,9 @@ class _SloraRows(PackedLinear):
         self._group = group
         self._kind = parallelism_of(self.parts[0].name)
 
+    def apart(self, x_TK: Tensor, lora: LoraContext | None, *, codes: Fp8Rows | None = None) -> Tensor:
+        return self(x_TK, lora, codes=codes)
+
     def input_room(self, like: Tensor, lora: LoraContext | None) -> PaddedRows | None:
         del like, lora
         return None

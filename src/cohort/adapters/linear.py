@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
 from cohort.core.errors import ShapeError
+from cohort.kernels.apart import Apart
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import (
     FrozenProduct,
@@ -19,6 +20,7 @@ from cohort.kernels.packed_linear import (
     SlotTable,
     input_room,
     packed_linear,
+    product_and_term,
 )
 from cohort.kernels.packed_linear.frozen_product import can_take_codes
 from cohort.kernels.packed_linear.rows.tables import RowTables
@@ -140,6 +142,24 @@ class PackedLinear:
             segments=lora.segments,
             row_keys_T=lora.row_keys_T,
         )
+
+    def apart(self, x_TK: Tensor, lora: LoraContext | None, *, codes: Fp8Rows | None = None) -> Tensor | Apart:
+        """Return y, or where few rows of many adapters are decoded the product and its LoRA terms apart.
+
+        The arguments are those of a call.
+        """
+        if lora is not None and isinstance(lora.tables, RowTables) and lora.magnitudes is None:
+            found = product_and_term(
+                x_TK,
+                frozen=self.reading(codes),
+                parts=self.adapted(lora),
+                slots=lora.slots,
+                segments=lora.segments,
+                tables=lora.tables,
+            )
+            if found is not None:
+                return found
+        return self(x_TK, lora, codes=codes)
 
     def columns_of(self, name: str) -> slice | None:
         """Return the output columns of the part called ``name``; None where it is not one of them."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext, PackedLinear
+from cohort.kernels.apart import Apart
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.gated_activation import Activation, gated_activation
+from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_mlp import fuses, packed_mlp
 
 __all__ = ["PackedMlp"]
@@ -35,6 +37,8 @@ class PackedMlp:
 
         ``codes``: what gate and up's ``code_room`` gave for this pass, with the codes of ``x`` in it.
         """
+        if lora is not None and isinstance(lora.tables, RowTables):
+            return self.down(self._hidden(x_TD, lora, codes=codes), lora)
         # magnitudes multiply what comes out of each linear, so the block is not one node
         if lora is None or self.is_composed or self._activation is not Activation.SILU or lora.magnitudes is not None:
             return self.down(gated_activation(self.gate_up(x_TD, lora, codes=codes), activation=self._activation), lora)
@@ -50,6 +54,20 @@ class PackedMlp:
             tables=lora.tables,
             fused=self.fused,
         )
+
+    def apart(self, x_TD: Tensor, lora: LoraContext | None, *, codes: Fp8Rows | None = None) -> Tensor | Apart:
+        """Return y, or where few rows of many adapters are decoded the product of down and its LoRA terms apart.
+
+        The arguments are those of a call.
+        """
+        if lora is not None and isinstance(lora.tables, RowTables):
+            return self.down.apart(self._hidden(x_TD, lora, codes=codes), lora)
+        return self(x_TD, lora, codes=codes)
+
+    def _hidden(self, x_TD: Tensor, lora: LoraContext, *, codes: Fp8Rows | None) -> Tensor:
+        # GELU has no kernel that adds terms as it reads
+        gate_up = self.gate_up.apart if self._activation is Activation.SILU else self.gate_up
+        return gated_activation(gate_up(x_TD, lora, codes=codes), activation=self._activation)
 
     def is_fused(self, x_TD: Tensor, lora: LoraContext) -> bool:
         """Return whether a pass over rows such as ``x`` runs as one node, which keeps less until its backward pass."""

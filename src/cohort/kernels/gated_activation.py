@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cohort.kernels.apart import Apart, joined
 from cohort.kernels.swiglu import swiglu
 
 __all__ = ["Activation", "gated_activation"]
@@ -28,8 +29,11 @@ class Activation(enum.Enum):
     GELU_TANH = "gelu_tanh"
 
 
-def gated_activation(gate_up_TF: Tensor, *, activation: Activation) -> Tensor:
+def gated_activation(gate_up_TF: Tensor | Apart, *, activation: Activation) -> Tensor:
     """Return ``activation(gate) * up`` [T, F/2], where ``gate_up = [gate, up]`` side by side; differentiable."""
+    if isinstance(gate_up_TF, Apart) and activation is Activation.SILU:
+        return swiglu(gate_up_TF.product_TN, term_TF=gate_up_TF.term_TN)
+    gate_up_TF = joined(gate_up_TF)
     if activation is Activation.SILU:
         return swiglu(gate_up_TF)
     result: Tensor = _GatedGelu.apply(gate_up_TF, activation is Activation.GELU_TANH)

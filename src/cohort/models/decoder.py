@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
 from cohort.core.errors import InputError, Problem
+from cohort.kernels.apart import Apart, joined
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.kernels.packed_linear.frozen_product import can_be_exact
@@ -179,7 +180,7 @@ class Decoder:
         residual_TD = self.embed(tokens_T)
         if lora is not None and torch.is_grad_enabled():
             residual_TD.requires_grad_()
-        residual_TD, delta_TD = self.run_layers(
+        residual_TD, delta_TD = self._through_layers(
             residual_TD,
             positions_T=positions_T,
             attention=attention,
@@ -201,21 +202,41 @@ class Decoder:
 
         The other arguments are those of :meth:`forward`.
         """
+        residual_TD, delta_TD = self._through_layers(
+            residual_TD,
+            positions_T=positions_T,
+            attention=attention,
+            lora=lora,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+        return residual_TD, None if delta_TD is None else joined(delta_TD)
+
+    def _through_layers(
+        self,
+        residual_TD: Tensor,
+        *,
+        positions_T: Tensor,
+        attention: AttentionContext,
+        lora: LoraContext | None,
+        gradient_checkpointing: bool,
+    ) -> tuple[Tensor, Tensor | Apart | None]:
         cos_TE, sin_TE = self._rotary.lookup(positions_T, num_positions=attention.num_positions)
         shared = SharedByLayers(cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
-        delta_TD: Tensor | None = None
+        delta_TD: Tensor | Apart | None = None
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
         for index, layer in zip(self.part, self.layers, strict=True):
             run = layer.recomputed if gradient_checkpointing else layer
             if self.ring is None or index not in self.ring:
                 residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
                 continue
-            residual_TD, delta_TD = enter_layer(self.ring, index, residual_TD, delta_TD)
-            residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
-            residual_TD, delta_TD = leave_layer(self.ring, index, residual_TD, delta_TD)
+            # a layer that is copied in is waited for anyhow: nothing is gained by terms apart
+            summed_TD = None if delta_TD is None else joined(delta_TD)
+            residual_TD, summed_TD = enter_layer(self.ring, index, residual_TD, summed_TD)
+            residual_TD, delta_TD = run(residual_TD, summed_TD, shared)
+            residual_TD, delta_TD = leave_layer(self.ring, index, residual_TD, joined(delta_TD))
         return residual_TD, delta_TD
 
-    def final_norm(self, residual_TD: Tensor, delta_TD: Tensor | None) -> Tensor:
+    def final_norm(self, residual_TD: Tensor, delta_TD: Tensor | Apart | None) -> Tensor:
         assert self._norm_D is not None, "the last stage has the final norm"
         return add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
 

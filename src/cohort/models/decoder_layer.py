@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
+from cohort.kernels.apart import Apart, joined
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
@@ -91,6 +92,10 @@ class DecoderLayer:
         )
         self._mlp_post_norm_D = norm("mlp_post_norm")
         self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
+        # what reads a product next can add its LoRA terms where it is a kernel of this layer or the next one's norm
+        self._joins_qkv = self._q_norm_E is None or self._k_norm_E is None
+        self._joins_attention = region is None and self._attention_post_norm_D is None
+        self._joins_mlp = region is None and self._mlp_post_norm_D is None
 
     def replace_linears(self, by: Callable[[PackedLinear], PackedLinear]) -> None:
         """Put other linears in place of the layer's; each gets the one it replaces."""
@@ -99,22 +104,26 @@ class DecoderLayer:
         self.mlp.is_composed = True
         self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
 
-    def __call__(self, residual_TD: Tensor, delta_TD: Tensor | None, shared: SharedByLayers) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers
+    ) -> tuple[Tensor, Tensor | Apart]:
         """Return the residual stream and the MLP's output, which the next norm adds to it."""
         eps, codes = self._config.rms_norm_eps, self._qkv.code_room(residual_TD)
         x_TD, residual_TD = add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps, codes=codes)
         return self._blocks(x_TD, residual_TD, shared, codes)
 
-    def recomputed(self, residual_TD: Tensor, delta_TD: Tensor | None, shared: SharedByLayers) -> tuple[Tensor, Tensor]:
+    def recomputed(
+        self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers
+    ) -> tuple[Tensor, Tensor]:
         """Return the same bits as a call, keeping only the sum of both inputs until the backward pass.
 
         Nothing in a layer draws from a generator with a state (dropout is keyed by row), so a second forward pass is
         the first; gradients of the adapters are written by the backward pass alone, which runs once.
         """
         # the sum is a tensor of its own: kept are D values a row and layer, where both summands would be 2 D
-        stream_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
+        stream_TD = residual_TD if delta_TD is None else residual_TD + joined(delta_TD)
 
-        def layer(stream_TD: Tensor) -> tuple[Tensor, Tensor]:
+        def layer(stream_TD: Tensor) -> tuple[Tensor, Tensor | Apart]:
             eps, codes = self._config.rms_norm_eps, self._qkv.code_room(stream_TD)
             x_TD, same_TD = fork_rms_norm(stream_TD, weight_D=self._input_norm_D, eps=eps, codes=codes)
             return self._blocks(x_TD, same_TD, shared, codes)
@@ -128,39 +137,47 @@ class DecoderLayer:
 
     def _blocks(
         self, x_TD: Tensor, residual_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | Apart]:
         eps = self._config.rms_norm_eps
         region = self._region
         mixed_TD = self._attend(x_TD if region is None else region.enter(x_TD), shared, codes)
-        mixed_TD = mixed_TD if region is None else region.leave(mixed_TD)
+        if region is not None:
+            mixed_TD = region.leave(joined(mixed_TD))
         if self._attention_post_norm_D is not None:
-            mixed_TD = rms_norm(mixed_TD, weight_D=self._attention_post_norm_D, eps=eps)
-        codes, norm_D = self.mlp.gate_up.code_room(mixed_TD), self._mlp_norm_D
-        x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=norm_D, eps=eps, codes=codes)
-        delta_TD = self.mlp(x_TD if region is None else region.enter(x_TD), shared.lora, codes=codes)
-        delta_TD = delta_TD if region is None else region.leave(delta_TD)
+            mixed_TD = rms_norm(joined(mixed_TD), weight_D=self._attention_post_norm_D, eps=eps)
+        codes, norm_D = self.mlp.gate_up.code_room(residual_TD), self._mlp_norm_D
+        x_TD, residual_TD = add_and_norm(residual_TD, mixed_TD, weight_D=norm_D, eps=eps, codes=codes)
+        mlp = self.mlp.apart if self._joins_mlp else self.mlp
+        delta_TD = mlp(x_TD if region is None else region.enter(x_TD), shared.lora, codes=codes)
+        if region is not None:
+            delta_TD = region.leave(joined(delta_TD))
         if self._mlp_post_norm_D is not None:
-            delta_TD = rms_norm(delta_TD, weight_D=self._mlp_post_norm_D, eps=eps)
+            delta_TD = rms_norm(joined(delta_TD), weight_D=self._mlp_post_norm_D, eps=eps)
         return residual_TD, delta_TD
 
-    def _attend(self, x_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None) -> Tensor:
+    def _attend(self, x_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None) -> Tensor | Apart:
         attention, lora = shared.attention, shared.lora
-        q_THE, k_TGE, v_TGE = self._queries_keys_values(self._qkv(x_TD, lora, codes=codes), shared)
+        qkv = self._qkv.apart if self._joins_qkv else self._qkv
+        q_THE, k_TGE, v_TGE = self._queries_keys_values(qkv(x_TD, lora, codes=codes), shared)
         # only the ragged kernels write their output next to the columns that an augmented product appends
         if not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
             o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
-            return self._output(o_THE.flatten(1), lora)
+            output = self._output.apart if self._joins_attention else self._output
+            return output(o_THE.flatten(1), lora)
         room = self._output.input_room(q_THE, lora)
         o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule, room=room)
         return self._output(o_THE.flatten(1), lora, room=room)
 
-    def _queries_keys_values(self, qkv_TX: Tensor, shared: SharedByLayers) -> tuple[Tensor, Tensor, Tensor]:
+    def _queries_keys_values(self, qkv_TX: Tensor | Apart, shared: SharedByLayers) -> tuple[Tensor, Tensor, Tensor]:
         """Return q [T, H, E] and k [T, G, E], normed where the family does and rotated, and v [T, G, E]."""
         config, cos_TE, sin_TE = self._config, shared.cos_TE, shared.sin_TE
         heads = (config.num_heads, config.num_kv_heads)
         if self._q_norm_E is None or self._k_norm_E is None:
+            if isinstance(qkv_TX, Apart):
+                product, term = qkv_TX.product_TN, qkv_TX.term_TN
+                return split_and_rotate(product, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE, term_TN=term)
             return split_and_rotate(qkv_TX, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE)
-        q_THE, k_TGE, v_TGE = qkv_TX.unflatten(1, (-1, config.head_dim)).split((*heads, heads[1]), dim=1)
+        q_THE, k_TGE, v_TGE = joined(qkv_TX).unflatten(1, (-1, config.head_dim)).split((*heads, heads[1]), dim=1)
         q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
         k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
         return *apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
@@ -172,9 +189,12 @@ def norm_weight(weight_D: Tensor, config: DecoderConfig) -> Tensor:
 
 
 def add_and_norm(
-    residual_TD: Tensor, delta_TD: Tensor | None, *, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None
+    residual_TD: Tensor, delta_TD: Tensor | Apart | None, *, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of the stream with ``delta`` added, and that stream; write the norm's codes where asked."""
     if delta_TD is None:
         return rms_norm(residual_TD, weight_D=weight_D, eps=eps, codes=codes), residual_TD
+    if isinstance(delta_TD, Apart):
+        product, term = delta_TD.product_TN, delta_TD.term_TN
+        return add_rms_norm(product, residual_TD=residual_TD, weight_D=weight_D, eps=eps, codes=codes, term_TD=term)
     return add_rms_norm(delta_TD, residual_TD=residual_TD, weight_D=weight_D, eps=eps, codes=codes)

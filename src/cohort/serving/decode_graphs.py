@@ -21,7 +21,7 @@ from torch import Tensor
 from cohort.adapters.linear import LoraContext
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear.rows.tables import MOST_ROWS, RowTables
-from cohort.kernels.paged_attention import PagedTiles, paged_attention
+from cohort.kernels.paged_attention import NewPages, PagedTiles, paged_attention
 from cohort.kernels.segments import SegmentTable
 from cohort.models.config import AttentionRule
 from cohort.models.decoder import Decoder
@@ -156,12 +156,18 @@ class _FixedPages:
         return self._max_model_len
 
     def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
-        self._cache.write(layer_index, rows=self._rows_T, k_TGE=k_TGE, v_TGE=v_TGE)
         keys, values = self._cache.keys[layer_index], self._cache.values[layer_index]
         if self._o_THE is None:
             self._o_THE = torch.zeros_like(q_THE, memory_format=torch.contiguous_format)
         return paged_attention(
-            q_THE, keys, values, tiles=self._tiles, page_rows=BLOCK_ROWS, window=rule.window, o_THE=self._o_THE
+            q_THE,
+            keys,
+            values,
+            tiles=self._tiles,
+            page_rows=BLOCK_ROWS,
+            window=rule.window,
+            o_THE=self._o_THE,
+            new=NewPages(k_TGE=k_TGE, v_TGE=v_TGE, rows_T=self._rows_T),
         )
 
 

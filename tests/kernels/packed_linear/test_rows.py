@@ -11,8 +11,9 @@ from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SegmentError
+from cohort.kernels.apart import joined
 from cohort.kernels.backend import Backend
-from cohort.kernels.packed_linear import packed_linear
+from cohort.kernels.packed_linear import packed_linear, product_and_term
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import LoraPart
 from cohort.kernels.segments import SegmentTable
@@ -62,6 +63,13 @@ def test_equals_the_definition(ranks: list[int], counts: list[int], widths: tupl
     # sums of up to 1100 products in another order
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
     assert torch.equal(found[used:], frozen.forward(x)[used:])
+    apart = product_and_term(x, frozen=frozen, parts=parts, slots=slots, segments=segments, tables=tables)
+    assert apart is not None
+    assert torch.equal(joined(apart), found)
+    assert not apart.term_TN[used:].any()
+    # columns that no adapter owns would need zeros from elsewhere
+    wider = FrozenLinear(torch.randn(sum(widths) + 1, width))
+    assert product_and_term(x, frozen=wider, parts=parts, slots=slots, segments=segments, tables=tables) is None
 
 
 @torch.no_grad()

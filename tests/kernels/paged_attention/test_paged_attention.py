@@ -7,7 +7,7 @@ import torch
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend
-from cohort.kernels.paged_attention import PagedTiles, paged_attention, store_pages
+from cohort.kernels.paged_attention import NewPages, PagedTiles, paged_attention, store_pages
 from cohort.kernels.paged_attention.reference import paged_attention_reference
 
 PAGE = 16
@@ -84,6 +84,29 @@ def test_rows_of_no_tile_keep_what_was_there() -> None:
         paged_attention(q, k, v, tiles=tiles, page_rows=PAGE, o_THE=given, backend=backend)
         assert (given[1:] == 7.0).all()
         assert (given[0] != 7.0).all()
+
+
+@pytest.mark.parametrize("backend", Backend)
+@pytest.mark.parametrize("window", [None, 20])
+def test_new_positions_are_stored_before_they_are_read(backend: Backend, window: int | None) -> None:
+    parts = [(300, 1), (3, 1), (0, 1), (256, 1)]
+    q, k, v, tiles = case(parts, queries=1)
+    expected = paged_attention(q, k, v, tiles=tiles, page_rows=PAGE, window=window, backend=backend)
+    tables = tiles.tables_SP.cpu()
+    rows = torch.tensor([int(tables[s, p // PAGE]) * PAGE + p % PAGE for s, (p, _) in enumerate(parts)] + [0] * 3)
+    # a fused product's columns are not next to each other; rows of no tile hold anything
+    fused = torch.full((7, 3, *k.shape[1:]), torch.nan, device=DEVICE)
+    fused[:4, 0], fused[:4, 1] = k[rows[:4].to(DEVICE)], v[rows[:4].to(DEVICE)]
+    missing_k, missing_v = k.clone(), v.clone()
+    missing_k[rows[:4]] = missing_v[rows[:4]] = torch.nan
+    new = NewPages(k_TGE=fused[:, 0], v_TGE=fused[:, 1], rows_T=rows.to(DEVICE))
+    for _ in range(2):  # what programs count by is zero again
+        found = paged_attention(
+            q, missing_k, missing_v, tiles=tiles, page_rows=PAGE, window=window, new=new, backend=backend
+        )
+        assert torch.equal(found, expected)
+    assert torch.equal(missing_k[PAGE:].nan_to_num(), k[PAGE:].nan_to_num())
+    assert torch.equal(missing_v[PAGE:].nan_to_num(), v[PAGE:].nan_to_num())
 
 
 def test_heads_that_do_not_fit_are_refused() -> None:

@@ -3,7 +3,16 @@
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
-from cohort.kernels.packed_linear.op import input_room, packed_linear
+from cohort.kernels.packed_linear.op import input_room, packed_linear, product_and_term
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 
-__all__ = ["FrozenProduct", "LaunchTables", "LoraPart", "PaddedRows", "SlotTable", "input_room", "packed_linear"]
+__all__ = [
+    "FrozenProduct",
+    "LaunchTables",
+    "LoraPart",
+    "PaddedRows",
+    "SlotTable",
+    "input_room",
+    "packed_linear",
+    "product_and_term",
+]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import SegmentError, ShapeError
+from cohort.kernels.apart import Apart
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows
@@ -21,7 +22,7 @@ from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["input_room", "packed_linear"]
+__all__ = ["input_room", "packed_linear", "product_and_term"]
 
 
 def packed_linear(
@@ -90,9 +91,44 @@ def packed_linear(
     return result
 
 
-def _row_by_row(x_TK: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: RowTables) -> Tensor:
+def product_and_term(
+    x_TK: Tensor,
+    *,
+    frozen: FrozenProduct,
+    parts: Sequence[LoraPart],
+    slots: SlotTable,
+    segments: SegmentTable,
+    tables: RowTables,
+) -> Apart | None:
+    """Return what :func:`packed_linear` returns with row tables before it is added; None where it is not had apart.
+
+    Both halves are computed at the same time where ``tables`` have a stream for the terms and a graph is recorded.
+    They are had apart where up to three siblings own all columns of the product. The arguments and errors are those of
+    :func:`packed_linear`.
+    """
+    kernels = implementation("packed_linear.rows", Backend.TRITON)
+    if not 0 < len(parts) <= kernels.MOST_PARTS or sum(part.b_RN.shape[1] for part in parts) != frozen.out_features:
+        return None
+    check_stream(x_TK, frozen=frozen, slots=slots, segments=segments, tables=tables, row_keys_T=None)
+    check_parts(parts, x_TK=x_TK, frozen=frozen, slots=slots)
+    _refuse_gradients()
+    x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
+    # allocated before the side begins, and alive until it has joined
+    term_TN = x_TK.new_empty(x_TK.shape[0], frozen.out_features, dtype=torch.float32)
+    (terms,) = kernels.start_row_terms(x_TK, parts=parts, tables=tables)
+    terms.write_apart(term_TN)
+    y_TN = frozen.forward(x_TK)
+    terms.join()
+    return Apart(y_TN, term_TN)
+
+
+def _refuse_gradients() -> None:
     if torch.is_grad_enabled():
         raise SegmentError("row tables have no gradients; use torch.no_grad(), or LaunchTables")
+
+
+def _row_by_row(x_TK: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: RowTables) -> Tensor:
+    _refuse_gradients()
     if not parts:
         return frozen.forward(x_TK)
     terms = implementation("packed_linear.rows", Backend.TRITON).start_row_terms(x_TK, parts=parts, tables=tables)

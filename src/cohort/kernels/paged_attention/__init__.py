@@ -1,5 +1,5 @@
 """Attention of new positions over keys and values that lie in pages of a pool."""
 
-from cohort.kernels.paged_attention.op import PagedTiles, paged_attention, store_pages
+from cohort.kernels.paged_attention.op import NewPages, PagedTiles, paged_attention, store_pages
 
-__all__ = ["PagedTiles", "paged_attention", "store_pages"]
+__all__ = ["NewPages", "PagedTiles", "paged_attention", "store_pages"]

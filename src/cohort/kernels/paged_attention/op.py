@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 
-__all__ = ["PagedTiles", "paged_attention", "store_pages"]
+__all__ = ["NewPages", "PagedTiles", "paged_attention", "store_pages"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,6 +30,23 @@ class PagedTiles:
     tables_SP: Tensor
     queries: int
     most_keys: int
+    _counters: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def counters(self, num_groups: int) -> Tensor:
+        """Return int32 zeros for each tile and key head: programs count themselves there, and leave zeros."""
+        if num_groups not in self._counters:
+            shape = (len(self.tiles_N4), num_groups)
+            self._counters[num_groups] = torch.zeros(shape, dtype=torch.int32, device=self.tiles_N4.device)
+        return self._counters[num_groups]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NewPages:
+    """Keys and values [T, G, E] of the stream's rows, and the pool's rows (int64 [T]) that they belong to."""
+
+    k_TGE: Tensor
+    v_TGE: Tensor
+    rows_T: Tensor
 
 
 def paged_attention(
@@ -41,6 +58,7 @@ def paged_attention(
     page_rows: int,
     window: int | None = None,
     o_THE: Tensor | None = None,
+    new: NewPages | None = None,
     backend: Backend | None = None,
 ) -> Tensor:
     """Return o [T, H, E]: each query sees all keys of its sequence up to its own position.
@@ -52,6 +70,7 @@ def paged_attention(
         k_RGE, v_RGE: The pool of one layer, pages one below the other; page p is rows ``p * page_rows`` and on.
         window: How many positions back, itself included, a query sees; None for all.
         o_THE: Where the output goes; rows of no tile keep what is there. None: a new tensor, zeros there.
+        new: Keys and values that belong into the pool before; those of rows of no tile may be stored or not.
 
     Raises:
         ShapeError: heads or widths do not fit each other.
@@ -63,10 +82,14 @@ def paged_attention(
         )
     if o_THE is None:
         o_THE = torch.zeros_like(q_THE)
-    kernels = implementation("paged_attention", choose_backend(q_THE, backend=backend))
-    if hasattr(kernels, "paged_attention_forward"):
+    chosen = choose_backend(q_THE, backend=backend)
+    kernels = implementation("paged_attention", chosen)
+    if new is not None and (chosen is not Backend.TRITON or not _stores_as_it_reads(new, k_RGE, tiles)):
+        store_pages(new.k_TGE, new.v_TGE, keys_RGE=k_RGE, values_RGE=v_RGE, rows_T=new.rows_T, backend=backend)
+        new = None
+    if chosen is Backend.TRITON:
         kernels.paged_attention_forward(
-            q_THE, k_RGE, v_RGE, tiles=tiles, page_rows=page_rows, window=window, o_THE=o_THE
+            q_THE, k_RGE, v_RGE, tiles=tiles, page_rows=page_rows, window=window, o_THE=o_THE, new=new
         )
         return o_THE
     found = kernels.paged_attention_reference(
@@ -81,6 +104,12 @@ def paged_attention(
     for row, count, _, _ in tiles.tiles_N4.tolist():
         o_THE[row : row + count] = found[row : row + count]
     return o_THE
+
+
+def _stores_as_it_reads(new: NewPages, k_RGE: Tensor, tiles: PagedTiles) -> bool:
+    """Return whether one launch can do both: with one query a tile, one program reads each new position."""
+    alike = new.k_TGE.stride() == new.v_TGE.stride() and new.k_TGE.stride(2) == 1 and new.k_TGE.dtype == k_RGE.dtype
+    return tiles.queries == 1 and alike
 
 
 def store_pages(

@@ -1,4 +1,4 @@
-"""Attention over pages on the GPU: keys in pieces of fixed size, one program each, then one pass that joins them.
+"""Attention over pages on the GPU: keys in pieces of fixed size, one program each, the last of which joins them.
 
 Shapes:  T rows of the stream · H query heads · G key-value heads · E head width · S pieces
          M rows of a tile (queries times the query heads that share a key head) · N keys at a time
@@ -21,7 +21,8 @@ import triton.language as tl
 from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
-from cohort.kernels.paged_attention.op import PagedTiles
+from cohort.kernels.packed_linear.portable.stages import arrives_last
+from cohort.kernels.paged_attention.op import NewPages, PagedTiles
 
 __all__ = ["PIECE_KEYS", "paged_attention_forward", "store_pages"]
 
@@ -29,6 +30,27 @@ __all__ = ["PIECE_KEYS", "paged_attention_forward", "store_pages"]
 PIECE_KEYS = 256
 KEYS = 64
 LOG2_E = math.log2(math.e)
+
+
+@triton.jit
+def _joined(parts_ptr, lse_ptr, first, used, piece_rows, places, e, valid, inside, WIDTH: tl.constexpr):
+    """Return the output of rows ``places`` of each piece, joined in the order of the pieces."""
+    # past the first-level cache, which does not see what other multiprocessors wrote
+    place = first.to(tl.int64) * piece_rows + places
+    largest = tl.load(lse_ptr + place, mask=valid, other=float("-inf"), cache_modifier=".cg")
+    o = tl.load(parts_ptr + (place * WIDTH)[:, None] + e[None, :], mask=inside, other=0.0, cache_modifier=".cg")
+    total = tl.where(largest == float("-inf"), 0.0, 1.0)
+    for _piece in range(first + 1, used):
+        place += piece_rows
+        own = tl.load(lse_ptr + place, mask=valid, other=float("-inf"), cache_modifier=".cg")
+        part = tl.load(parts_ptr + (place * WIDTH)[:, None] + e[None, :], mask=inside, other=0.0, cache_modifier=".cg")
+        larger = tl.maximum(largest, own)
+        shift = tl.where(larger == float("-inf"), 0.0, larger)
+        fade, weight = tl.exp2(largest - shift), tl.exp2(own - shift)
+        o = o * fade[:, None] + part * weight[:, None]
+        total = total * fade + weight
+        largest = larger
+    return o / tl.where(total == 0.0, 1.0, total)[:, None]
 
 
 @triton.jit(do_not_specialize=["num_rows", "table_width"])
@@ -39,6 +61,10 @@ def _piece_kernel(
     o_ptr,
     parts_ptr,
     lse_ptr,
+    counters_ptr,
+    new_k_ptr,
+    new_v_ptr,
+    new_rows_ptr,
     tiles_ptr,
     tables_ptr,
     num_rows,
@@ -47,6 +73,8 @@ def _piece_kernel(
     q_head,
     kv_row,
     kv_head,
+    new_row,
+    new_head,
     o_row,
     o_head,
     scale,
@@ -61,6 +89,7 @@ def _piece_kernel(
     PAGE: tl.constexpr,
     WINDOW: tl.constexpr,
     IN_PIECES: tl.constexpr,
+    STORES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     tile, group, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -82,6 +111,14 @@ def _piece_kernel(
         # whole blocks, so that blocks begin at the same positions for every query
         begin = tl.maximum(begin, (tl.maximum(position + 1 - WINDOW, 0)) // N * N)
     end = tl.where(count > 0, end, 0)
+    if STORES:
+        # the one program for these heads that also reads them: its own threads see what it stores
+        if (position >= begin) & (position < end):
+            place = tl.load(new_rows_ptr + row) * kv_row + group * kv_head + e
+            new = row.to(tl.int64) * new_row + group * new_head + e
+            tl.store(k_ptr + place, tl.load(new_k_ptr + new, mask=e < WIDTH, other=0.0), mask=e < WIDTH)
+            tl.store(v_ptr + place, tl.load(new_v_ptr + new, mask=e < WIDTH, other=0.0), mask=e < WIDTH)
+        tl.debug_barrier()
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     o = tl.zeros([M, WIDTH_UP], tl.float32)
@@ -107,58 +144,27 @@ def _piece_kernel(
         o = o * fade[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
         largest = larger
     o = o / tl.where(total == 0.0, 1.0, total)[:, None]
+    places = (rows * o_row + head * o_head)[:, None] + e[None, :]
     if IN_PIECES:
-        # pieces past the sequence's end, or before its window, are not joined and not written
-        used = m * 0 + begin < end
-        place = (piece * num_rows + rows) * HEADS + head
-        tl.store(parts_ptr + (place * WIDTH)[:, None] + e[None, :], o, mask=inside & used[:, None])
-        lse = tl.where(total == 0.0, float("-inf"), largest + tl.log2(tl.where(total == 0.0, 1.0, total)))
-        tl.store(lse_ptr + place, lse, mask=valid & used)
+        first, used = position * 0, (position + PIECE) // PIECE
+        if WINDOW > 0:
+            first = tl.maximum(position + 1 - WINDOW, 0) // PIECE
+        # pieces past the sequence's end, or before its window, are not written
+        if begin < end:
+            if used - first == 1:
+                tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=inside)
+            else:
+                place = (piece * num_rows + rows) * HEADS + head
+                tl.store(parts_ptr + (place * WIDTH)[:, None] + e[None, :], o, mask=inside)
+                lse = tl.where(total == 0.0, float("-inf"), largest + tl.log2(tl.where(total == 0.0, 1.0, total)))
+                tl.store(lse_ptr + place, lse, mask=valid)
+                if arrives_last(counters_ptr + tile * tl.num_programs(1) + group, used - first):
+                    o = _joined(
+                        parts_ptr, lse_ptr, first, used, num_rows * HEADS, rows * HEADS + head, e, valid, inside, WIDTH
+                    )
+                    tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=inside)
     else:
-        places = (rows * o_row + head * o_head)[:, None] + e[None, :]
         tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["num_rows", "num_pieces"])
-def _join_kernel(
-    parts_ptr,
-    lse_ptr,
-    o_ptr,
-    tiles_ptr,
-    num_rows,
-    num_pieces,
-    o_row,
-    o_head,
-    HEADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    WIDTH_UP: tl.constexpr,
-    PIECE: tl.constexpr,
-    WINDOW: tl.constexpr,
-):
-    tile, head = tl.program_id(0), tl.program_id(1)
-    row = tl.load(tiles_ptr + 4 * tile).to(tl.int64)
-    count = tl.load(tiles_ptr + 4 * tile + 1)
-    position = tl.load(tiles_ptr + 4 * tile + 2)
-    e = tl.arange(0, WIDTH_UP)
-    inside = (e < WIDTH) & (e * 0 < count)
-    used = tl.where(count > 0, tl.minimum((position + PIECE) // PIECE, num_pieces), 0)
-    largest = tl.full([1], float("-inf"), tl.float32)
-    total = tl.zeros([1], tl.float32)
-    o = tl.zeros([WIDTH_UP], tl.float32)
-    first = 0
-    if WINDOW > 0:
-        first = tl.maximum(position + 1 - WINDOW, 0) // PIECE
-    for piece in range(first, used):
-        place = (piece * num_rows + row) * HEADS + head
-        own = tl.load(lse_ptr + place + tl.arange(0, 1))
-        larger = tl.maximum(largest, own)
-        shift = tl.where(larger == float("-inf"), 0.0, larger)
-        fade, weight = tl.exp2(largest - shift), tl.exp2(own - shift)
-        o = o * fade + tl.load(parts_ptr + place * WIDTH + e, mask=inside, other=0.0) * weight
-        total = total * fade + weight
-        largest = larger
-    o = o / tl.where(total == 0.0, 1.0, total)
-    tl.store(o_ptr + row * o_row + head * o_head + e, o.to(o_ptr.dtype.element_ty), mask=inside)
 
 
 def paged_attention_forward(
@@ -170,8 +176,9 @@ def paged_attention_forward(
     page_rows: int,
     window: int | None,
     o_THE: Tensor,
+    new: NewPages | None = None,
 ) -> None:
-    """Write the output into the rows of the tiles."""
+    """Write the output into the rows of the tiles; store ``new`` first, which tiles of one query can."""
     num_rows, num_heads, width = q_THE.shape
     group = num_heads // k_RGE.shape[1]
     num_tiles = len(tiles.tiles_N4)
@@ -182,6 +189,7 @@ def paged_attention_forward(
     # never read where they are not in use
     parts = q_THE.new_empty((num_pieces, num_rows, num_heads, width) if in_pieces else (1,), dtype=torch.float32)
     lse = q_THE.new_empty((num_pieces, num_rows, num_heads) if in_pieces else (1,), dtype=torch.float32)
+    stored = (k_RGE, v_RGE, tiles.tiles_N4) if new is None else (new.k_TGE, new.v_TGE, new.rows_T)
     width_up = max(16, triton.next_power_of_2(width))
     # a product has at least 16 rows
     rows = max(16, triton.next_power_of_2(tiles.queries * group))
@@ -194,6 +202,8 @@ def paged_attention_forward(
             o_THE,
             parts,
             lse,
+            tiles.counters(k_RGE.shape[1]) if in_pieces else tiles.tiles_N4,
+            *stored,
             tiles.tiles_N4,
             tiles.tables_SP,
             num_rows,
@@ -202,6 +212,8 @@ def paged_attention_forward(
             q_THE.stride(1),
             k_RGE.stride(0),
             k_RGE.stride(1),
+            stored[0].stride(0),
+            stored[0].stride(1),
             o_THE.stride(0),
             o_THE.stride(1),
             width**-0.5 * LOG2_E,
@@ -216,27 +228,11 @@ def paged_attention_forward(
             PAGE=page_rows,
             WINDOW=window or 0,
             IN_PIECES=in_pieces,
+            STORES=new is not None,
             PRECISION=precision,
             num_warps=4,
             num_stages=2,
         )
-        if in_pieces:
-            _join_kernel[(num_tiles, num_heads)](
-                parts,
-                lse,
-                o_THE,
-                tiles.tiles_N4,
-                num_rows,
-                num_pieces,
-                o_THE.stride(0),
-                o_THE.stride(1),
-                HEADS=num_heads,
-                WIDTH=width,
-                WIDTH_UP=width_up,
-                PIECE=PIECE_KEYS,
-                WINDOW=window or 0,
-                num_warps=1,
-            )
 
 
 @triton.jit

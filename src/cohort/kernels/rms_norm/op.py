@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cohort.core.errors import ShapeError
+from cohort.kernels.apart import check_term
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.fp8_product import Fp8Rows
 
@@ -43,6 +44,7 @@ def add_rms_norm(
     weight_D: Tensor,
     eps: float,
     codes: Fp8Rows | None = None,
+    term_TD: Tensor | None = None,
     backend: Backend | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return ``(rms_norm(residual + x), residual + x)``: a block's output joins the stream and is normed in one pass.
@@ -50,17 +52,26 @@ def add_rms_norm(
     Differentiable in ``x`` and ``residual`` (they share one gradient); the weight is frozen. ``codes`` are those of
     :func:`rms_norm`.
 
+    Args:
+        term_TD: float32 [T, D], contiguous: added to ``x`` first, which is rounded as if it had been stored. Outside
+            autograd.
+
     Raises:
-        ShapeError: the weight is not as wide as ``x``, or ``residual`` or ``codes`` have another shape.
+        ShapeError: the weight is not as wide as ``x``, or ``residual``, ``codes`` or the term have another shape.
     """
     _check_width(x_TD, weight_D, codes)
     if residual_TD.shape != x_TD.shape or residual_TD.dtype != x_TD.dtype:
         raise ShapeError(
             f"residual is {residual_TD.dtype} {tuple(residual_TD.shape)} but x is {x_TD.dtype} {tuple(x_TD.shape)}"
         )
-    result: tuple[Tensor, Tensor] = _AddRmsNormFunction.apply(
-        x_TD, residual_TD, weight_D, eps, choose_backend(x_TD, backend=backend), codes
-    )
+    chosen = choose_backend(x_TD, backend=backend)
+    if term_TD is not None:
+        check_term(x_TD, term_TD)
+        both: tuple[Tensor, Tensor] = implementation("rms_norm", chosen).add_rms_norm_forward(
+            x_TD, residual_TD=residual_TD, weight_D=weight_D, eps=eps, codes=codes, term_TD=term_TD
+        )
+        return both
+    result: tuple[Tensor, Tensor] = _AddRmsNormFunction.apply(x_TD, residual_TD, weight_D, eps, chosen, codes)
     return result
 
 

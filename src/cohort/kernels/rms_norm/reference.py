@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cohort.kernels.apart import with_term
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.fp8_product.reference import quantise_rows
 
@@ -45,10 +46,16 @@ def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: flo
 
 
 def add_rms_norm_forward(
-    x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None
+    x_TD: Tensor,
+    *,
+    residual_TD: Tensor,
+    weight_D: Tensor,
+    eps: float,
+    codes: Fp8Rows | None = None,
+    term_TD: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return ``(rms_norm(residual + x), residual + x)``."""
-    new_residual_TD = residual_TD + x_TD
+    """Return ``(rms_norm(residual + x), residual + x)``, the term added to ``x`` where there is one."""
+    new_residual_TD = residual_TD + with_term(x_TD, term_TD)
     return rms_norm_forward(new_residual_TD, weight_D=weight_D, eps=eps, codes=codes), new_residual_TD
 
 

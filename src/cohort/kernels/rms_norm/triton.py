@@ -40,6 +40,7 @@ def row_tile(width: int) -> tuple[int, int, int]:
 @triton.jit(do_not_specialize=["num_rows"])
 def _forward_kernel(
     x_ptr,
+    term_ptr,
     residual_ptr,
     weight_ptr,
     y_ptr,
@@ -55,6 +56,7 @@ def _forward_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ADDS: tl.constexpr,
+    HAS_TERM: tl.constexpr,
     GAIN_IS_FLOAT32: tl.constexpr,
     HAS_CODES: tl.constexpr,
 ):
@@ -64,6 +66,9 @@ def _forward_kernel(
     places = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
     x_rows = (rows // HEADS).to(tl.int64) * x_token_stride + (rows % HEADS) * x_head_stride
     x = tl.load(x_ptr + x_rows[:, None] + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    if HAS_TERM:
+        term = tl.load(term_ptr + places, mask=mask, other=0.0)
+        x = (x + term).to(x_ptr.dtype.element_ty).to(tl.float32)  # rounded as the sum in memory would be
     if ADDS:
         residual = tl.load(residual_ptr + places, mask=mask, other=0.0).to(tl.float32)
         total = (x + residual).to(new_residual_ptr.dtype.element_ty)
@@ -122,8 +127,9 @@ def _backward_kernel(
 def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None) -> Tensor:
     """Return the norm of ``x`` [.., D]; a [T, H, E] view may have any strides but the last."""
     x_TD, y_TD = _with_dense_rows(x_TD), _empty_like(x_TD)
-    operands = (x_TD, x_TD, weight_D, y_TD, y_TD, *_written(codes, y_TD))
-    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=False, **_kind(weight_D, x_TD, codes))
+    operands = (x_TD, x_TD, x_TD, weight_D, y_TD, y_TD, *_written(codes, y_TD))
+    kind = _kind(weight_D, x_TD, codes)
+    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=False, HAS_TERM=False, **kind)
     return y_TD
 
 
@@ -135,12 +141,20 @@ def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: flo
 
 
 def add_rms_norm_forward(
-    x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None
+    x_TD: Tensor,
+    *,
+    residual_TD: Tensor,
+    weight_D: Tensor,
+    eps: float,
+    codes: Fp8Rows | None = None,
+    term_TD: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return ``(rms_norm(residual + x), residual + x)``, the sum rounded to the stream's dtype before the norm."""
     x_TD, y_TD, new_residual_TD = _with_dense_rows(x_TD), _empty_like(x_TD), _empty_like(x_TD)
-    operands = (x_TD, residual_TD.contiguous(), weight_D, y_TD, new_residual_TD, *_written(codes, y_TD))
-    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=True, **_kind(weight_D, x_TD, codes))
+    term = x_TD if term_TD is None else term_TD
+    operands = (x_TD, term, residual_TD.contiguous(), weight_D, y_TD, new_residual_TD, *_written(codes, y_TD))
+    kind = _kind(weight_D, x_TD, codes)
+    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=True, HAS_TERM=term_TD is not None, **kind)
     return y_TD, new_residual_TD
 
 

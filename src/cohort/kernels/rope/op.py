@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cohort.core.errors import ShapeError
+from cohort.kernels.apart import check_term
 from cohort.kernels.backend import Backend, choose_backend, implementation
 
 __all__ = ["apply_rope", "split_and_rotate"]
@@ -44,7 +45,13 @@ def apply_rope(
 
 
 def split_and_rotate(
-    qkv_TN: Tensor, *, heads: tuple[int, int], cos_TE: Tensor, sin_TE: Tensor, backend: Backend | None = None
+    qkv_TN: Tensor,
+    *,
+    heads: tuple[int, int],
+    cos_TE: Tensor,
+    sin_TE: Tensor,
+    term_TN: Tensor | None = None,
+    backend: Backend | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries [T, H, E] and keys [T, G, E], rotated as :func:`apply_rope` does, and values [T, G, E].
 
@@ -54,9 +61,11 @@ def split_and_rotate(
     Args:
         qkv_TN: The fused product [T, (H + 2 G) E].
         heads: H and G.
+        term_TN: float32, contiguous, of the product's shape: added to it first, and the sum rounded as if it had been
+            stored. Outside autograd.
 
     Raises:
-        ShapeError: the product is not as wide as its heads, or the angles do not fit it.
+        ShapeError: the product is not as wide as its heads, or the angles or the term do not fit it.
     """
     (num_heads, num_kv_heads), (num_rows, width) = heads, cos_TE.shape
     if qkv_TN.shape != (num_rows, (num_heads + 2 * num_kv_heads) * width) or sin_TE.shape != cos_TE.shape or width % 2:
@@ -64,9 +73,14 @@ def split_and_rotate(
             f"a fused product {tuple(qkv_TN.shape)} of {num_heads} + 2 x {num_kv_heads} heads does not fit cos "
             f"{tuple(cos_TE.shape)} and sin {tuple(sin_TE.shape)}; the width must be even"
         )
-    result: tuple[Tensor, Tensor, Tensor] = _FusedFunction.apply(
-        qkv_TN, heads, cos_TE, sin_TE, choose_backend(qkv_TN, backend=backend)
-    )
+    chosen = choose_backend(qkv_TN, backend=backend)
+    if term_TN is not None:
+        check_term(qkv_TN, term_TN)
+        parts: tuple[Tensor, Tensor, Tensor] = implementation("rope", chosen).fused_forward(
+            qkv_TN, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE, term_TN=term_TN
+        )
+        return parts
+    result: tuple[Tensor, Tensor, Tensor] = _FusedFunction.apply(qkv_TN, heads, cos_TE, sin_TE, chosen)
     return result
 
 

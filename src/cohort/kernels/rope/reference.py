@@ -5,11 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["fused_backward", "rope_backward", "rope_forward"]
+from cohort.kernels.apart import with_term
+
+__all__ = ["fused_backward", "fused_forward", "rope_backward", "rope_forward"]
 
 
 def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
     return _rotate(q_THE, cos_TE, sin_TE), _rotate(k_TGE, cos_TE, sin_TE)
+
+
+def fused_forward(
+    qkv_TN: Tensor, *, heads: tuple[int, int], cos_TE: Tensor, sin_TE: Tensor, term_TN: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys of ``qkv + term``, rotated, and values."""
+    parts = with_term(qkv_TN, term_TN).unflatten(1, (-1, cos_TE.shape[1]))
+    q_THE, k_TGE, v_TGE = parts.split((heads[0], heads[1], heads[1]), dim=1)
+    return *rope_forward(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
 
 
 def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
 
-__all__ = ["fused_backward", "rope_backward", "rope_forward"]
+__all__ = ["fused_backward", "fused_forward", "rope_backward", "rope_forward"]
 
 
 @triton.jit
 def _rotate_heads(
     x_ptr,
+    term_ptr,
     y_ptr,
     x_head_stride,
     y_head_stride,
@@ -33,12 +34,20 @@ def _rotate_heads(
     HALF: tl.constexpr,
     HALF_UP: tl.constexpr,
     BACKWARD: tl.constexpr,
+    HAS_TERM: tl.constexpr,
 ):
     heads = tl.arange(0, HEADS_UP)[:, None]
     columns = tl.arange(0, HALF_UP)[None, :]
     mask = (heads < HEADS) & (columns < HALF)
     x_first = tl.load(x_ptr + heads * x_head_stride + columns, mask=mask, other=0.0).to(tl.float32)
     x_second = tl.load(x_ptr + heads * x_head_stride + HALF + columns, mask=mask, other=0.0).to(tl.float32)
+    if HAS_TERM:
+        # heads of a term lie one after the other; the sum is rounded as it would be in memory
+        terms = term_ptr + heads * 2 * HALF + columns
+        x_first += tl.load(terms, mask=mask, other=0.0)
+        x_second += tl.load(terms + HALF, mask=mask, other=0.0)
+        x_first = x_first.to(x_ptr.dtype.element_ty).to(tl.float32)
+        x_second = x_second.to(x_ptr.dtype.element_ty).to(tl.float32)
     if BACKWARD:  # the transpose of the rotation
         y_first = x_first * cos_first + x_second * sin_second
         y_second = x_second * cos_second - x_first * sin_first
@@ -52,6 +61,7 @@ def _rotate_heads(
 @triton.jit
 def _copy_heads(
     x_ptr,
+    term_ptr,
     y_ptr,
     x_head_stride,
     y_head_stride,
@@ -59,11 +69,16 @@ def _copy_heads(
     HEADS_UP: tl.constexpr,
     WIDTH: tl.constexpr,
     WIDTH_UP: tl.constexpr,
+    HAS_TERM: tl.constexpr,
 ):
     heads = tl.arange(0, HEADS_UP)[:, None]
     columns = tl.arange(0, WIDTH_UP)[None, :]
     mask = (heads < HEADS) & (columns < WIDTH)
-    tl.store(y_ptr + heads * y_head_stride + columns, tl.load(x_ptr + heads * x_head_stride + columns, mask=mask), mask)
+    x = tl.load(x_ptr + heads * x_head_stride + columns, mask=mask)
+    if HAS_TERM:
+        term = tl.load(term_ptr + heads * WIDTH + columns, mask=mask, other=0.0)
+        x = (x.to(tl.float32) + term).to(x_ptr.dtype.element_ty)
+    tl.store(y_ptr + heads * y_head_stride + columns, x, mask)
 
 
 @triton.jit
@@ -74,6 +89,7 @@ def _rope_kernel(
     q_out_ptr,
     k_out_ptr,
     v_out_ptr,
+    term_ptr,
     cos_ptr,
     sin_ptr,
     q_token_stride,
@@ -97,8 +113,10 @@ def _rope_kernel(
     HALF_UP: tl.constexpr,
     BACKWARD: tl.constexpr,
     COPIES_V: tl.constexpr,
+    HAS_TERM: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
+    term_ptr += token * (Q_HEADS + 2 * K_HEADS) * 2 * HALF
     columns = tl.arange(0, HALF_UP)
     mask = columns < HALF
     cos_ptr += token * angle_token_stride
@@ -109,6 +127,7 @@ def _rope_kernel(
     sin_second = tl.load(sin_ptr + HALF + columns, mask=mask, other=0.0).to(tl.float32)[None, :]
     _rotate_heads(
         q_ptr + token * q_token_stride,
+        term_ptr,
         q_out_ptr + token * q_out_token_stride,
         q_head_stride,
         q_out_head_stride,
@@ -121,9 +140,11 @@ def _rope_kernel(
         HALF,
         HALF_UP,
         BACKWARD,
+        HAS_TERM,
     )
     _rotate_heads(
         k_ptr + token * k_token_stride,
+        term_ptr + Q_HEADS * 2 * HALF,
         k_out_ptr + token * k_out_token_stride,
         k_head_stride,
         k_out_head_stride,
@@ -136,10 +157,12 @@ def _rope_kernel(
         HALF,
         HALF_UP,
         BACKWARD,
+        HAS_TERM,
     )
     if COPIES_V:
         _copy_heads(
             v_ptr + token * v_token_stride,
+            term_ptr + (Q_HEADS + K_HEADS) * 2 * HALF,
             v_out_ptr + token * v_out_token_stride,
             v_head_stride,
             v_out_head_stride,
@@ -147,12 +170,25 @@ def _rope_kernel(
             K_HEADS_UP,
             2 * HALF,
             2 * HALF_UP,
+            HAS_TERM,
         )
 
 
 def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
     """Return queries and keys, rotated, contiguous."""
     return _rotated(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE, backward=False)
+
+
+def fused_forward(
+    qkv_TN: Tensor, *, heads: tuple[int, int], cos_TE: Tensor, sin_TE: Tensor, term_TN: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys of ``qkv + term``, rotated, and values; all contiguous."""
+    parts = qkv_TN.unflatten(1, (-1, cos_TE.shape[1])).split((heads[0], heads[1], heads[1]), dim=1)
+    q, k, v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in parts)
+    _launch(
+        parts[0], parts[1], q, k, cos_TE=cos_TE, sin_TE=sin_TE, backward=False, copied=(parts[2], v), term_TN=term_TN
+    )
+    return q, k, v
 
 
 def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,6 +223,7 @@ def _launch(
     sin_TE: Tensor,
     backward: bool,
     copied: tuple[Tensor, Tensor] | None = None,
+    term_TN: Tensor | None = None,
 ) -> None:
     q, k = _with_dense_heads(q_THE), _with_dense_heads(k_TGE)
     v, v_out = copied or (k, k_out)
@@ -203,6 +240,7 @@ def _launch(
             q_out,
             k_out,
             v_out,
+            q if term_TN is None else term_TN,
             cos_TE.contiguous(),
             sin_TE.contiguous(),
             *(stride for x in (q, k, v, q_out, k_out, v_out) for stride in x.stride()[:2]),
@@ -215,6 +253,7 @@ def _launch(
             HALF_UP=half_up,
             BACKWARD=backward,
             COPIES_V=copied is not None,
+            HAS_TERM=term_TN is not None,
             # two heads' worth of 16-byte loads per thread: the angles in registers serve both
             num_warps=min(8, max(1, heads_up * half_up // 512)),
         )

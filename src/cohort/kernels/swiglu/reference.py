@@ -9,12 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cohort.kernels.apart import with_term
+
 __all__ = ["swiglu_backward", "swiglu_forward"]
 
 
-def swiglu_forward(gate_up_TF: Tensor) -> Tensor:
-    """Return ``silu(gate) * up`` [T, F/2] of ``gate_up = [gate, up]``."""
-    gate, up = gate_up_TF.to(torch.promote_types(gate_up_TF.dtype, torch.float32)).chunk(2, dim=-1)
+def swiglu_forward(gate_up_TF: Tensor, *, term_TF: Tensor | None = None) -> Tensor:
+    """Return ``silu(gate) * up`` [T, F/2] of ``gate_up = [gate, up]``, plus the term where there is one."""
+    gate, up = with_term(gate_up_TF, term_TF).to(torch.promote_types(gate_up_TF.dtype, torch.float32)).chunk(2, dim=-1)
     # gate / (1 + exp(-gate)) * up in one buffer
     y = torch.neg(gate).exp_().add_(1)
     torch.div(gate, y, out=y)

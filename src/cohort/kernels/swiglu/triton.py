@@ -23,7 +23,9 @@ SMALLEST_BLOCK = 128
 
 
 @triton.jit
-def _forward_kernel(gate_up_ptr, y_ptr, gate_up_row_stride, width, BLOCK: tl.constexpr):
+def _forward_kernel(
+    gate_up_ptr, term_ptr, y_ptr, gate_up_row_stride, width, BLOCK: tl.constexpr, HAS_TERM: tl.constexpr
+):
     # one axis for rows and blocks together: a second axis of a grid ends at 65,535
     blocks = tl.cdiv(width, BLOCK)
     row = (tl.program_id(0) // blocks).to(tl.int64)
@@ -32,6 +34,13 @@ def _forward_kernel(gate_up_ptr, y_ptr, gate_up_row_stride, width, BLOCK: tl.con
     start = gate_up_ptr + row * gate_up_row_stride
     gate = tl.load(start + columns, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(start + width + columns, mask=mask, other=0.0).to(tl.float32)
+    if HAS_TERM:
+        term_ptr += row * 2 * width
+        gate_term = tl.load(term_ptr + columns, mask=mask, other=0.0)
+        up_term = tl.load(term_ptr + width + columns, mask=mask, other=0.0)
+        # rounded as the sum in memory would be
+        gate = (gate + gate_term).to(gate_up_ptr.dtype.element_ty).to(tl.float32)
+        up = (up + up_term).to(gate_up_ptr.dtype.element_ty).to(tl.float32)
     y = gate / (1.0 + tl.exp(-gate)) * up
     tl.store(y_ptr + row * width + columns, y.to(y_ptr.dtype.element_ty), mask=mask)
 
@@ -55,8 +64,8 @@ def _backward_kernel(dy_ptr, gate_up_ptr, dgate_up_ptr, dy_row_stride, gate_up_r
     tl.store(out + width + columns, dup.to(dgate_up_ptr.dtype.element_ty), mask=mask)
 
 
-def swiglu_forward(gate_up_TF: Tensor) -> Tensor:
-    """Return ``silu(gate) * up`` [T, F/2], contiguous; ``gate_up`` may be rows of a wider buffer."""
+def swiglu_forward(gate_up_TF: Tensor, *, term_TF: Tensor | None = None) -> Tensor:
+    """Return ``silu(gate) * up`` [T, F/2], contiguous; ``gate_up`` may be rows of a wider buffer, a term may not."""
     gate_up_TF = _with_dense_rows(gate_up_TF)
     num_rows, width = gate_up_TF.shape[0], gate_up_TF.shape[1] // 2
     y_TF = torch.empty(num_rows, width, dtype=gate_up_TF.dtype, device=gate_up_TF.device)
@@ -64,7 +73,14 @@ def swiglu_forward(gate_up_TF: Tensor) -> Tensor:
         block = _block(width)
         with on_device_of(y_TF):
             _forward_kernel[(triton.cdiv(width, block) * num_rows,)](
-                gate_up_TF, y_TF, gate_up_TF.stride(0), width, BLOCK=block, num_warps=_warps(block)
+                gate_up_TF,
+                y_TF if term_TF is None else term_TF,
+                y_TF,
+                gate_up_TF.stride(0),
+                width,
+                BLOCK=block,
+                HAS_TERM=term_TF is not None,
+                num_warps=_warps(block),
             )
     return y_TF
 

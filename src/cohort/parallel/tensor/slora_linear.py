@@ -85,6 +85,9 @@ class _SloraLinear(PackedLinear):
                 self._add(y_TN[rows], x_TK[rows], adapter, kind)
         return y_TN
 
+    def apart(self, x_TK: Tensor, lora: LoraContext | None, *, codes: Fp8Rows | None = None) -> Tensor:
+        return self(x_TK, lora, codes=codes)
+
     def input_room(self, like: Tensor, lora: LoraContext | None) -> PaddedRows | None:
         del like, lora
         return None

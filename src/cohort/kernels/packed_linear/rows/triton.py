@@ -12,7 +12,7 @@ differ: one bank instead of pointer lists, siblings in one launch, and sums whos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 import triton
@@ -24,7 +24,7 @@ from cohort.kernels.backend import on_device_of
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import LoraPart
 
-__all__ = ["RowTerms", "start_row_terms"]
+__all__ = ["MOST_PARTS", "RowTerms", "start_row_terms"]
 
 # Entries of a factor that a program loads at once, 64 a thread: 512 columns of 16 rank rows, 32 columns of 256. What
 # these kernels cost beyond the bytes is the time of loads that wait for each other, so each waits as seldom as can be.
@@ -32,7 +32,7 @@ TILE = 8192
 MOST_COLUMNS = 512
 # sums of a row that the second kernel adds up, all loaded at once
 MOST_SPLITS = 32
-_MOST_PARTS = 3
+MOST_PARTS = 3
 
 
 @triton.jit
@@ -101,6 +101,7 @@ def _expand_kernel(
     RANKS: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    ADDS: tl.constexpr,
 ):
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     first = tl.load(rows_ptr + 4 * row).to(tl.int64)
@@ -108,21 +109,26 @@ def _expand_kernel(
     scale = tl.load(rows_ptr + 4 * row + 2).to(tl.float32, bitcast=True)
     blocks_0, blocks_1 = tl.cdiv(n_0, BLOCK), tl.cdiv(n_1, BLOCK)
     part = (block >= blocks_0).to(tl.int32) + (block >= blocks_0 + blocks_1).to(tl.int32)
+    own = block - _of_part(part, 0, blocks_0, blocks_0 + blocks_1)
+    n = own * BLOCK + tl.arange(0, BLOCK)
+    inside = n < _of_part(part, n_0, n_1, n_2)
+    y_places = y_ptr + row * y_row + _of_part(part, c_0, c_1, c_2) + n
     if rank > 0:
-        own = block - _of_part(part, 0, blocks_0, blocks_0 + blocks_1)
-        ranks, n = tl.arange(0, RANKS), own * BLOCK + tl.arange(0, BLOCK)
-        splits = tl.arange(0, SPLITS)
-        inside = n < _of_part(part, n_0, n_1, n_2)
+        ranks, splits = tl.arange(0, RANKS), tl.arange(0, SPLITS)
         # everything is asked for before anything is used
         sums = ((splits * num_rows + row) * PARTS + part)[:, None] * RANKS + ranks[None, :]
         s = tl.load(s_ptr + sums, mask=(splits < num_splits)[:, None], other=0.0)
         b_ptr += _of_part(part, b_0, b_1, b_2) + first * b_row
         places = ranks.to(tl.int64)[:, None] * b_row + n[None, :]
         b = tl.load(b_ptr + places, mask=(ranks < rank)[:, None] & inside[None, :], other=0.0)
-        y_places = y_ptr + row * y_row + _of_part(part, c_0, c_1, c_2) + n
-        y = tl.load(y_places, mask=inside, other=0.0).to(tl.float32)
-        term = tl.sum(b.to(tl.float32) * (tl.sum(s, 0) * scale)[:, None], 0)
-        tl.store(y_places, (y + term).to(y_ptr.dtype.element_ty), mask=inside)
+        if ADDS:
+            y = tl.load(y_places, mask=inside, other=0.0).to(tl.float32)
+            term = tl.sum(b.to(tl.float32) * (tl.sum(s, 0) * scale)[:, None], 0)
+            tl.store(y_places, (y + term).to(y_ptr.dtype.element_ty), mask=inside)
+        else:
+            tl.store(y_places, tl.sum(b.to(tl.float32) * (tl.sum(s, 0) * scale)[:, None], 0), mask=inside)
+    elif not ADDS:
+        tl.store(y_places, tl.zeros([BLOCK], tl.float32), mask=inside)
 
 
 def start_row_terms(x_TK: Tensor, *, parts: Sequence[LoraPart], tables: RowTables, shares: int = 1) -> list[RowTerms]:
@@ -137,8 +143,8 @@ def start_row_terms(x_TK: Tensor, *, parts: Sequence[LoraPart], tables: RowTable
         OperandError: the parts' factors are not views of one bank.
     """
     return [
-        RowTerms(x_TK, parts[start : start + _MOST_PARTS], tables, shares=shares)
-        for start in range(0, len(parts), _MOST_PARTS)
+        RowTerms(x_TK, parts[start : start + MOST_PARTS], tables, shares=shares)
+        for start in range(0, len(parts), MOST_PARTS)
     ]
 
 
@@ -153,7 +159,7 @@ class RowTerms:
                 if factor.untyped_storage().data_ptr() != storage or factor.stride(0) != a.stride(0):
                     raise OperandError("row tables need all factors of a linear in one bank: use LaunchTables instead")
         # parts that are not there are never asked for
-        self._parts, self._padded = parts, [*parts, *[parts[0]] * (_MOST_PARTS - len(parts))]
+        self._parts, self._padded = parts, [*parts, *[parts[0]] * (MOST_PARTS - len(parts))]
         self._tables = tables
         num_rows, width = x_TK.shape
         self._block = max(16, min(MOST_COLUMNS, TILE // tables.rank_class))
@@ -184,17 +190,31 @@ class RowTerms:
 
     def exchange(self, with_others: Callable[[Tensor], Tensor]) -> None:
         """Put what ``with_others`` makes of the sums [T, P, R] in their place; rows of no adapter hold anything."""
-        if self._side is not None:
-            torch.cuda.current_stream().wait_stream(self._side)
+        self.join()
         self._s_STPR, self._num_splits = with_others(self._s_STPR.sum(dim=0)).contiguous()[None], 1
 
     def add_to(self, y_TN: Tensor) -> None:
         """Add the terms to the frozen product."""
-        parts, b = self._parts, self._parts[0].b_RN
+        self.join()
+        self._expand(y_TN, adds=True)
+
+    def write_apart(self, term_TN: Tensor) -> None:
+        """Write the terms into a float32 tensor, zeros in rows of no adapter, where the sums are computed.
+
+        On a stream of the side they are there only once :meth:`join` was called.
+        """
+        with nullcontext() if self._side is None else torch.cuda.stream(self._side):
+            self._expand(term_TN, adds=False)
+
+    def join(self) -> None:
+        """Let what is launched from now on see what the side has computed."""
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
+
+    def _expand(self, y_TN: Tensor, *, adds: bool) -> None:
+        parts, b = self._parts, self._parts[0].b_RN
         offsets = [part.b_RN.storage_offset() - b.storage_offset() for part in self._padded]
-        widths = [part.b_RN.shape[1] for part in parts] + [0] * (_MOST_PARTS - len(parts))
+        widths = [part.b_RN.shape[1] for part in parts] + [0] * (MOST_PARTS - len(parts))
         columns = [part.column_start for part in self._padded]
         num_rows, num_blocks = y_TN.shape[0], sum(triton.cdiv(n, self._block) for n in widths)
         with on_device_of(y_TN):
@@ -214,6 +234,7 @@ class RowTerms:
                 RANKS=self._tables.rank_class,
                 SPLITS=triton.next_power_of_2(self._num_splits),
                 BLOCK=self._block,
+                ADDS=adds,
                 num_warps=4,
             )
 
