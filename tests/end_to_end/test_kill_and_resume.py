@@ -206,3 +206,14 @@ def test_a_kill_undoes_nothing_that_people_asked_for(server: ForkServer, tmp_pat
     with RunReader.open(late / "run.db") as reader:
         assert reader.trial(3).reason == "stopped by user"
     assert not list((late / "requests").glob("*.request"))
+
+
+@pytest.mark.gpu
+def test_exact_numerics_resume_with_the_same_bits_on_a_gpu(server: ForkServer, tmp_path: Path) -> None:
+    sections = {"training": {"max_steps": 40}, "numerics": "exact", "num_gpus": 1}
+    # it fails by itself where two undisturbed runs differ
+    killing = Killing(server, write_inputs(tmp_path / "inputs"), sections)
+    with RunReader.open(killing.folder / "undisturbed" / "run.db") as reader:
+        assert "exact numerics" in str(reader.facts().machine.precision)
+        assert str(reader.facts().machine.device).startswith("cuda")
+    kill_at_moments(killing, tmp_path / "run", [0.55, 0.7, 0.85])
