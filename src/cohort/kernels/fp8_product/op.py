@@ -114,17 +114,25 @@ def fp8_forward(
 
 
 @torch.no_grad()
-def fp8_grad_input(dy_TN: Tensor, *, codes_NK: Tensor, scales_N: Tensor, codes_KN: Tensor | None = None) -> Tensor:
+def fp8_grad_input(
+    dy_TN: Tensor,
+    *,
+    codes_NK: Tensor,
+    scales_N: Tensor,
+    codes_KN: Tensor | None = None,
+    rows: Fp8Rows | None = None,
+) -> Tensor:
     """Return ``dy W`` [T, K] in dy's dtype from the codes of the forward product; outside autograd.
 
     The scales of W are multiplied into dy before it is rounded by rows: they stand on the axis that is summed over.
 
     Args:
         codes_KN: The codes transposed, where they are kept; otherwise they are transposed now, to the same bits.
+        rows: ``dy`` as :func:`quantise_rows` gives it with the factors ``scales_N``, where that was computed already.
     """
     if not has_product(dy_TN, codes_NK):
         return reference.fp8_grad_input(dy_TN, codes_NK=codes_NK, scales_N=scales_N)
-    rows = quantise_rows(dy_TN, factors_K=scales_N)
+    rows = rows or quantise_rows(dy_TN, factors_K=scales_N)
     # Hopper multiplies e4m3 only where the summed axis is the consecutive one, in both operands
     turned_KN = transposed(codes_NK) if codes_KN is None else codes_KN
     ones_K = torch.ones(turned_KN.shape[0], dtype=torch.float32, device=dy_TN.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 from cohort.kernels.backend import on_device_of
 from cohort.kernels.fp8_product.reference import CODES
 
-__all__ = ["quantise_rows", "row_codes", "transposed"]
+__all__ = ["put_codes", "put_sizes", "quantise_rows", "row_codes", "row_scales", "transposed"]
 
 LARGEST = tl.constexpr(448.0)
 LEAST = tl.constexpr(1e-12)
@@ -36,9 +36,29 @@ TRANSPOSED_TILE = 128
 def row_codes(x):
     """Return codes and scales of a tile of whole rows in float32, for whichever kernel has them in registers."""
     # a NaN may get lost here; its own code keeps it, and with it the row
-    largest = tl.max(tl.abs(x), axis=1)
-    scales = tl.div_rn(tl.where(largest < LEAST, LEAST, largest), LARGEST)
+    scales = row_scales(tl.max(tl.abs(x), axis=1))
     return tl.div_rn(x, scales[:, None]).to(tl.float8e4nv), scales
+
+
+@triton.jit
+def row_scales(largest):
+    """Return the scales of rows by the sizes of their largest entries."""
+    return tl.div_rn(tl.where(largest < LEAST, LEAST, largest), LARGEST)
+
+
+@triton.jit
+def put_sizes(sizes_ptr, x, rows, row_ok):
+    """Raise the sizes of rows, float32 as int32, to those of a tile of their entries: a largest has no order."""
+    largest = tl.max(tl.abs(x), axis=1)
+    # floats that are not negative are ordered as their bits are
+    tl.atomic_max(sizes_ptr + rows, largest.to(tl.int32, bitcast=True), mask=row_ok, sem="relaxed")
+
+
+@triton.jit
+def put_codes(codes_ptr, stride, x, scales, rows, columns, ok):
+    """Write the codes of a tile of entries of rows whose scales are known."""
+    codes = tl.div_rn(x, tl.zeros_like(x) + scales[:, None]).to(tl.float8e4nv)
+    tl.store(codes_ptr + rows.to(tl.int64)[:, None] * stride + columns[None, :], codes, mask=ok)
 
 
 # one compilation for every number of rows: a row has the same bits in any stream

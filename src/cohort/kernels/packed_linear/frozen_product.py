@@ -18,6 +18,7 @@ __all__ = [
     "AugmentedProduct",
     "ExactProduct",
     "FrozenProduct",
+    "CodedGradient",
     "CodedProduct",
     "PlainProduct",
     "StreamableProduct",
@@ -27,6 +28,7 @@ __all__ = [
     "can_reserve",
     "can_stream",
     "can_take_codes",
+    "can_take_gradient_codes",
     "plain_weight",
 ]
 
@@ -168,3 +170,22 @@ class CodedProduct(FrozenProduct, Protocol):
 
 def can_take_codes(frozen: FrozenProduct) -> TypeGuard[CodedProduct]:
     return hasattr(frozen, "code_room")
+
+
+class CodedGradient(FrozenProduct, Protocol):
+    """A frozen product whose gradient multiplies rounded rows, and takes those that the kernels before it rounded."""
+
+    def gradient_factors(self, like: Tensor) -> Tensor | None:
+        """Return the float32 factors [N] of a gradient's columns, multiplied in before its rows are rounded.
+
+        None where rows such as ``like`` are not multiplied as codes.
+        """
+        ...
+
+    def grad_input(self, dy_TN: Tensor, codes: Fp8Rows | None = None) -> Tensor:
+        """Return dx = dy W, [T, K]; ``codes`` are those of dy times its columns' factors."""
+        ...
+
+
+def can_take_gradient_codes(frozen: FrozenProduct) -> TypeGuard[CodedGradient]:
+    return hasattr(frozen, "gradient_factors")

@@ -19,7 +19,7 @@ from torch import Tensor
 from cohort.kernels.dropout.triton import as_signed32
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, fitting_stages
-from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
+from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, can_take_gradient_codes
 from cohort.kernels.packed_linear.hopper.launch import hopper_product
 from cohort.kernels.packed_linear.launch.launches import expand, input_side, output_side, output_side_ds, shrink
 from cohort.kernels.packed_linear.launch.support import (
@@ -32,6 +32,7 @@ from cohort.kernels.packed_linear.launch.support import (
 )
 from cohort.kernels.packed_linear.launch.tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.portable.augmented import Spread
+from cohort.kernels.packed_linear.portable.rounding import Rounding, begin_rounding
 from cohort.kernels.packed_linear.tables import LoraPart
 from cohort.kernels.packed_linear.triton import augmented_product, begin_augmented, inner_weight, room_for, tiles_for
 from cohort.kernels.packed_mlp.choice import MlpTiles, default_tiles
@@ -181,6 +182,8 @@ def mlp_backward(
         dy_TD = dy_TD.contiguous()
     d_TF = down.grad_input(dy_TD)
     ds_down_PTC = _output_side(dy_TD, [down_part], s_down_PTC, tables=tables, tiles=tiles_for(d_TF, [down_part]))
+    tiles = tiles or default_tiles()
+    rounding = _rounding(gate_up, g_TF) if with_dx and tiles.with_db else None
     dg_TF, ds_PTC = gradients(
         g_TF,
         d_TF,
@@ -191,11 +194,13 @@ def mlp_backward(
         down_part=down_part,
         tables=tables,
         row_keys_T=row_keys_T,
-        tiles=tiles or default_tiles(),
+        tiles=tiles,
+        rounding=rounding,
     )
     return _input_gradient(
         dg_TF,
         ds_PTC,
+        rounding=rounding,
         x_TD=x_TD,
         gate_up=gate_up,
         parts=gate_up_parts,
@@ -206,10 +211,17 @@ def mlp_backward(
     )
 
 
+def _rounding(gate_up: FrozenProduct, g_TF: Tensor) -> Rounding | None:
+    """Return room for the codes of dG where its product multiplies codes."""
+    factors_F = gate_up.gradient_factors(g_TF) if can_take_gradient_codes(gate_up) else None
+    return None if factors_F is None else begin_rounding(g_TF, factors_N=factors_F)
+
+
 def _input_gradient(
     dg_TF: Tensor,
     ds_PTC: Tensor,
     *,
+    rounding: Rounding | None,
     x_TD: Tensor,
     gate_up: FrozenProduct,
     parts: Sequence[LoraPart],
@@ -227,8 +239,12 @@ def _input_gradient(
     accumulating = gate_up if tiles.term_backward is not TermPlace.AFTER and can_accumulate(gate_up) else None
     dx_TD = None
     if with_dx:
-        plain = weight is not None or accumulating is not None
-        dx_TD = torch.empty_like(x_TD) if plain else gate_up.grad_input(dg_TF)
+        if weight is not None or accumulating is not None:
+            dx_TD = torch.empty_like(x_TD)
+        elif rounding is not None and can_take_gradient_codes(gate_up):
+            dx_TD = gate_up.grad_input(dg_TF, rounding.rows)
+        else:
+            dx_TD = gate_up.grad_input(dg_TF)
     if weight is not None and dx_TD is not None:
         hopper_product(dg_TF, weight, dx_TD, parts=parts, s_PTC=ds_PTC, rank_pass=rank_pass, forward=False)
     input_side(
@@ -259,10 +275,12 @@ def gradients(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     tiles: MlpTiles,
+    rounding: Rounding | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return dG [T, 2F] and dS of gate and up [2, T, C]; add dB of gate and up and dA of down to their sinks.
 
-    ``d_TF`` is dY W_down, the frozen share of the activation's gradient.
+    ``d_TF`` is dY W_down, the frozen share of the activation's gradient. ``rounding`` gets the codes of dG, which takes
+    ``tiles.with_db``: what reads dG again then is the shrink that makes dS.
     """
     (rank_pass,) = tables.passes
     gate, up = gate_up_parts
@@ -289,13 +307,14 @@ def gradients(
             row_keys_T if dropout else g_TF, as_signed32(down_part.module_key), width, g_TF.stride(0),
             d_TF.stride(0), dg_TF.stride(0), s_PTC.stride(0), s_PTC.stride(1), gate.b_RN.stride(0), up.b_RN.stride(0),
             down_part.a_RK.stride(0), *[sink.stride(0) for sink in sinks[1:]], sinks[0].stride(0),
-            parts.stride(0),
+            parts.stride(0), *((g_TF, g_TF) if rounding is None else (rounding.sizes_T, rounding.factors_N)),
             BM=step_rows, BN=block, BR=rank_class, STAGES=stages, EVEN=width % block == 0, FREE_ROWS=rank_class == 16,
-            WITH_DB=tiles.with_db, DROPOUT=dropout, PRECISION=precision(g_TF), num_warps=own.backward_warps,
+            WITH_DB=tiles.with_db, SIZES=rounding is not None, DROPOUT=dropout, PRECISION=precision(g_TF),
+            num_warps=own.backward_warps,
         )  # fmt: skip
     choice = tiles_for(x_TD, gate_up_parts)
     if tiles.with_db:
-        return dg_TF, output_side_ds(dg_TF, gate_up_parts, rank_pass, tables=tables, tiles=choice)
+        return dg_TF, output_side_ds(dg_TF, gate_up_parts, rank_pass, tables=tables, tiles=choice, rounding=rounding)
     return dg_TF, _output_side(dg_TF, gate_up_parts, s_PTC, tables=tables, tiles=choice)
 
 

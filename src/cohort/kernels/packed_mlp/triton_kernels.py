@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
+from cohort.kernels.fp8_product.triton import put_sizes
 from cohort.kernels.packed_linear.portable.forward import drop, entry_fields, in_class, kept_columns
 from cohort.kernels.packed_linear.portable.stages import chunks_done, own_part, put_gradient, sum_parts
 
@@ -122,9 +123,9 @@ def _gradient_rows(
     g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, parts, own, row_keys, key, row_start,
     row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt, stride_dt, stride_dgt,
     stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate, stride_g_up, stride_g_down,
-    part_width,
+    part_width, sizes, size_factors,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
-    LORA: tl.constexpr, WITH_DB: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    LORA: tl.constexpr, WITH_DB: tl.constexpr, SIZES: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     like: tl.constexpr = g.dtype.element_ty
     ranks = tl.arange(0, BR)
@@ -136,6 +137,9 @@ def _gradient_rows(
         b_gate_tile = _load_factor(b_gate, rank_rows, rank_ok, cols, col_ok, stride_b_gate, like)
         b_up_tile = _load_factor(b_up, rank_rows, rank_ok, cols, col_ok, stride_b_up, like)
         a_tile = _load_factor(a_down, rank_rows, rank_ok, cols, col_ok, stride_a, like)
+    if SIZES:
+        gate_factors = tl.load(size_factors + cols, mask=col_ok, other=0.0)[None, :]
+        up_factors = tl.load(size_factors + width + cols, mask=col_ok, other=0.0)[None, :]
     acc_gate = tl.zeros((BN, BR), dtype=tl.float32)
     acc_up = tl.zeros((BN, BR), dtype=tl.float32)
     acc_down = tl.zeros((BN, BR), dtype=tl.float32)
@@ -175,6 +179,10 @@ def _gradient_rows(
         dg_ok = row_ok[:, None] & col_ok[None, :]
         tl.store(dg_pointers, d_gate, mask=dg_ok)
         tl.store(dg_pointers + width, d_up, mask=dg_ok)
+        if SIZES:
+            # of the rows as they are stored: what a pass of its own would find
+            gate_sizes = tl.abs(d_gate.to(tl.float32) * gate_factors)
+            put_sizes(sizes, tl.maximum(gate_sizes, tl.abs(d_up.to(tl.float32) * up_factors)), rows, row_ok)
         if LORA and WITH_DB:
             acc_gate = tl.dot(tl.trans(d_gate), s_gate, acc_gate, input_precision=PRECISION)
             acc_up = tl.dot(tl.trans(d_up), s_up, acc_up, input_precision=PRECISION)
@@ -193,12 +201,13 @@ def gradient_kernel(
     table, sums, counters, g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, parts, row_keys,
     key, width,
     stride_gt, stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
-    stride_g_up, stride_g_down, part_width,
+    stride_g_up, stride_g_down, part_width, sizes, size_factors,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
-    FREE_ROWS: tl.constexpr, WITH_DB: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    FREE_ROWS: tl.constexpr, WITH_DB: tl.constexpr, SIZES: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, column tiles). dG of gate and up from D (the frozen part of d act) and dS of down; in the same pass
-    dA of down and, WITH_DB, dB of gate and up.
+    dA of down and, WITH_DB, dB of gate and up. SIZES: the largest of each row of dG times its columns' factors, too.
     """
     chunk = tl.program_id(0)
     if chunk >= tl.load(table):
@@ -211,8 +220,8 @@ def gradient_kernel(
             g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, parts, own, row_keys, key,
             row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt,
             stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
-            stride_g_up, stride_g_down, part_width, BM, BN, BR, STAGES, EVEN, True, WITH_DB, DROPOUT,
-            PRECISION,
+            stride_g_up, stride_g_down, part_width, sizes, size_factors, BM, BN, BR, STAGES, EVEN, True, WITH_DB,
+            SIZES, DROPOUT, PRECISION,
         )  # fmt: skip
         if chunks_done(sums, counters, partial, tl.program_id(1), tl.num_programs(1)):
             cols = first_col + tl.arange(0, BN)
@@ -226,6 +235,6 @@ def gradient_kernel(
                 g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, parts, own, row_keys, key,
                 row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt,
                 stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
-                stride_g_up, stride_g_down, part_width, BM, BN, BR, 1, EVEN, False, False, False,
-                PRECISION,
+                stride_g_up, stride_g_down, part_width, sizes, size_factors, BM, BN, BR, 1, EVEN, False, False, SIZES,
+                False, PRECISION,
             )  # fmt: skip

@@ -38,8 +38,8 @@ KEPT_SHARE = 0.5
 class Fp8Linear:
     """``y = q(x) (scales * codes)^T (+ bias)``, where q rounds each row of x to e4m3.
 
-    Satisfies :class:`cohort.kernels.packed_linear.frozen_product.CodedProduct`. The LoRA term is added by its own
-    products, from x as it was: only the frozen product sees rounded rows.
+    Satisfies ``CodedProduct`` and ``CodedGradient`` of :mod:`cohort.kernels.packed_linear.frozen_product`. The LoRA
+    term is added by its own products, from x as it was: only the frozen product sees rounded rows.
     """
 
     def __init__(self, codes_NK: Tensor, scales_N: Tensor, bias_N: Tensor | None = None, *, dtype: torch.dtype) -> None:
@@ -92,8 +92,13 @@ class Fp8Linear:
     def forward(self, x_TK: Tensor, codes: Fp8Rows | None = None) -> Tensor:
         return fp8_forward(x_TK, codes_NK=self._codes_NK, scales_N=self._scales_N, bias_N=self._bias_N, rows=codes)
 
-    def grad_input(self, dy_TN: Tensor) -> Tensor:
-        return fp8_grad_input(dy_TN, codes_NK=self._codes_NK, scales_N=self._scales_N, codes_KN=self._codes_KN)
+    def gradient_factors(self, like: Tensor) -> Tensor | None:
+        return self._scales_N if has_product(like, self._codes_NK) else None
+
+    def grad_input(self, dy_TN: Tensor, codes: Fp8Rows | None = None) -> Tensor:
+        return fp8_grad_input(
+            dy_TN, codes_NK=self._codes_NK, scales_N=self._scales_N, codes_KN=self._codes_KN, rows=codes
+        )
 
 
 class _CodedInput:
@@ -133,8 +138,11 @@ class _CodedInput:
             raise ShapeError(f"x is {tuple(x_TK.shape)} but its codes are {tuple(codes.codes_TK.shape)}")
         return self._linear.forward(x_TK, codes)
 
-    def grad_input(self, dy_TN: Tensor) -> Tensor:
-        return self._linear.grad_input(dy_TN)
+    def gradient_factors(self, like: Tensor) -> Tensor | None:
+        return self._linear.gradient_factors(like)
+
+    def grad_input(self, dy_TN: Tensor, codes: Fp8Rows | None = None) -> Tensor:
+        return self._linear.grad_input(dy_TN, codes)
 
 
 def _quantise(weight_NK: Tensor) -> StoredTensors:

@@ -35,6 +35,7 @@ from cohort.kernels.packed_linear.launch.tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.portable.augmented import NO_SPREAD, Spread
 from cohort.kernels.packed_linear.portable.backward import input_side_kernel, output_side_kernel
 from cohort.kernels.packed_linear.portable.forward import expand_kernel, shrink_kernel
+from cohort.kernels.packed_linear.portable.rounding import Rounding
 from cohort.kernels.packed_linear.tables import LoraPart
 
 __all__ = ["MOST_PARTS", "expand", "input_side", "output_side", "output_side_ds", "shrink"]
@@ -68,14 +69,24 @@ def shrink(
 
 
 def output_side_ds(
-    dy_TN: Tensor, parts: Sequence[LoraPart], rank_pass: RankPass, *, tables: LaunchTables, tiles: TileChoice
+    dy_TN: Tensor,
+    parts: Sequence[LoraPart],
+    rank_pass: RankPass,
+    *,
+    tables: LaunchTables,
+    tiles: TileChoice,
+    rounding: Rounding | None = None,
 ) -> Tensor:
-    """Return dS [P, T, C]: each part shrinks its own columns of dY."""
+    """Return dS [P, T, C]: each part shrinks its own columns of dY.
+
+    ``rounding``, where the sizes of dY's rows are in it, gets their codes from the same read; then every column of dY
+    belongs to one part.
+    """
     ds_PTC = dy_TN.new_empty(len(parts), dy_TN.shape[0], tables.num_columns)
     _shrink(
         dy_TN, [part.b_RN for part in parts], ds_PTC, rank_pass, columns=[part.columns for part in parts],
         keys=(0, 0, 0), scaled=True, tables=tables, row_keys_T=None, block=tiles.ds_block, shares=tiles.ds_splits,
-        warps=tiles.ds_warps, most_stages=tiles.ds_stages,
+        warps=tiles.ds_warps, most_stages=tiles.ds_stages, rounding=rounding,
     )  # fmt: skip
     return ds_PTC
 
@@ -96,6 +107,7 @@ def _shrink(
     warps: int,
     most_stages: int,
     spread: Spread | None = None,
+    rounding: Rounding | None = None,
 ) -> None:
     if rank_pass.num_tiles == 0:
         return
@@ -126,10 +138,11 @@ def _shrink(
         *three([own.start for own in columns]), *three(widths), x_TK.stride(0),
         *three([a.stride(0) for a in factors]), s_PTC.stride(0), s_PTC.stride(1), left_PTC.stride(0),
         left_PTC.stride(1), *((x_TK, x_TK, 0) if spread is None else spread.arguments()),
+        *((x_TK, x_TK, x_TK, x_TK, 0) if rounding is None else rounding.arguments()),
         PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, MAX_R=rank_pass.max_class,
         EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled, DROPOUT=dropout,
-        **(NO_SPREAD if spread is None else spread.constants()), PRECISION=precision(x_TK), num_warps=warps,
-        num_stages=stages,
+        **(NO_SPREAD if spread is None else spread.constants()), ROUNDS=rounding is not None,
+        PRECISION=precision(x_TK), num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 

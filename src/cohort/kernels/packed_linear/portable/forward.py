@@ -19,6 +19,7 @@ import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
 from cohort.kernels.packed_linear.portable.augmented import spread_rows
+from cohort.kernels.packed_linear.portable.rounding import put_scales, round_columns, round_tile
 from cohort.kernels.packed_linear.portable.stages import arrives_last
 
 __all__ = ["drop", "entry_fields", "expand_kernel", "in_class", "kept_columns", "shrink_kernel", "sum_partials_kernel"]
@@ -84,10 +85,11 @@ def _shrink_part(
 def _shrink_rows(
     x, a0, a1, a2, s, shares, counter, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale,
     threshold, factor, k_begin, k_end, width, split, stride_xt, stride_a0, stride_a1, stride_a2, stride_part,
-    stride_row, stride_share, stride_share_row, spare, flags, stride_spare,
+    stride_row, stride_share, stride_share_row, spare, flags, stride_spare, sizes, factors, codes, scales,
+    stride_codes, writes_scales,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, SPLITS: tl.constexpr,
     EVEN: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr, FLAGS_UP: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    ROUNDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     rows = row_start + tl.arange(0, BM)
     # Rows past the end read the slot's own last row, never a neighbour's, and are not stored: no mask in the loop.
@@ -96,6 +98,8 @@ def _shrink_rows(
     rank_ok = ranks < rank
     rank_rows = (rank_row + ranks).to(tl.int64)
     keys = tl.load(row_keys + safe_rows) if DROPOUT else safe_rows
+    if ROUNDS:
+        found_scales = put_scales(sizes, scales, rows, rows < row_stop, writes_scales)
     acc0 = tl.zeros((BM, BR), dtype=tl.float32)
     acc1 = tl.zeros((BM, BR), dtype=tl.float32)
     acc2 = tl.zeros((BM, BR), dtype=tl.float32)
@@ -108,6 +112,8 @@ def _shrink_rows(
             col_ok = cols >= 0
         else:
             x_tile = tl.load(x_pointers, mask=col_ok[None, :], other=0.0)
+        if ROUNDS:
+            round_tile(x_tile, factors, codes, stride_codes, found_scales, rows, rows < row_stop, cols, col_ok)
         acc0 = _shrink_part(acc0, x_tile, a0, stride_a0, rank_rows, rank_ok, cols, col_ok, keys, key0, threshold,
                             factor,
                             DROPOUT, PRECISION)  # fmt: skip
@@ -155,13 +161,13 @@ def _shrink_rows(
 def shrink_kernel(
     table, x, a0, a1, a2, s, shares, counters, row_keys, key0, key1, key2, start0, start1, start2, width0, width1,
     width2, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, stride_share, stride_share_row, spare,
-    flags, stride_spare,
+    flags, stride_spare, sizes, factors, codes, scales, stride_codes,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, MAX_R: tl.constexpr,
     EVEN: tl.constexpr, APART: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr,
-    FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    FLAGS_UP: tl.constexpr, ROUNDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, SPLITS). Write ``S_p = (s) drop_p(X) A_p^T`` of each part p. SPREAD > 0 also spreads S of the one
-    part there is over that many columns behind X.
+    part there is over that many columns behind X. ROUNDS also writes the e4m3 codes of X, whose sizes are known.
 
     With SPLITS each program takes a share of K and leaves it in ``shares`` [PARTS * SPLITS, T, columns], float32 and
     part-major; the last of a tile adds them up. All parts read the same columns of X; APART, grid (tiles, SPLITS,
@@ -173,8 +179,10 @@ def shrink_kernel(
         return
     row_start, row_stop, rank_row, rank, scale, threshold, factor, _ = entry_fields(table, tile)
     width = width0
+    writes_scales = split == 0
     if APART:
         part = tl.program_id(2)
+        writes_scales = writes_scales & (part == 0)
         start, stride = start0, stride_a0
         a = a0
         if part == 1:
@@ -182,6 +190,9 @@ def shrink_kernel(
         if part == 2:
             a, start, width, stride = a2, start2, width2, stride_a2
         x += start
+        if ROUNDS:
+            codes += start
+            factors += start
         a0 = a
         stride_a0 = stride
         s += part.to(tl.int64) * stride_part
@@ -198,9 +209,13 @@ def shrink_kernel(
                     x, a0, a1, a2, s, shares, counters + tile, row_keys, key0, key1, key2, row_start, row_stop,
                     rank_row, rank, scale, threshold, factor, k_begin, k_end, width, split, stride_xt, stride_a0,
                     stride_a1, stride_a2, stride_part, stride_row, stride_share, stride_share_row, spare, flags,
-                    stride_spare, shared_parts, BM, BK, 16 << SHIFT, SPLITS, EVEN, SCALED, SPREAD, FLAGS, FLAGS_UP,
-                    DROPOUT, PRECISION,
+                    stride_spare, sizes, factors, codes, scales, stride_codes, writes_scales, shared_parts, BM, BK,
+                    16 << SHIFT, SPLITS, EVEN, SCALED, SPREAD, FLAGS, FLAGS_UP, ROUNDS, DROPOUT, PRECISION,
                 )  # fmt: skip
+    if ROUNDS:
+        if rank == 0:
+            round_columns(x, sizes, factors, codes, scales, stride_xt, stride_codes, row_start, row_stop, k_begin,
+                          k_end, width, writes_scales, BM)  # fmt: skip
     if SPREAD > 0:
         if (rank == 0) & (split == 0):
             rows = row_start + tl.arange(0, BM)
