@@ -17,6 +17,8 @@ from benchmarks.planning.plan_placement import EXIT_SHARES
 from benchmarks.several_gpus.part import Part
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
+from cohort.planning.cluster_simulation import simulate
+from cohort.planning.simulation_records import SimulatedTask, SimulationSettings
 from cohort.scheduling.admission import Capacity, Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_step_cost
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
@@ -25,7 +27,6 @@ from cohort.scheduling.cost.task_time import WaitingTrial, training_time
 from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.planner import PlacementSettings, plan_placement
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskOption, TaskRequest
-from cohort.scheduling.placement.simulate import SimulatedTask, SimulationSettings, simulate
 from cohort.scheduling.placement.verify import check_plan
 
 __all__ = ["QUESTION", "measure"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError, Problem
-from cohort.engine.estimate.estimate import estimate_task
+from cohort.estimate.estimate import estimate_task
 from cohort.planning import planning
 from cohort.planning.cluster_choice import choose_cluster
 from cohort.planning.planning import NamedTask, TaskPlan, load_tasks, plan_json, plan_tasks

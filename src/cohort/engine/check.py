@@ -9,8 +9,8 @@ from cohort.core.errors import InputError
 from cohort.core.units import counted, format_duration
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
-from cohort.engine.estimate.estimate import estimate_task, hardware_of
-from cohort.engine.estimate.task_costs import TimeParts
+from cohort.estimate.estimate import estimate_task, hardware_of
+from cohort.estimate.time_parts import TimeParts
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes, least_weight_bytes
 from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter

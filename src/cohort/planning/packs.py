@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.adapters.bank import aligned_rank
-from cohort.engine.estimate.task_costs import TaskCosts, cost_key
+from cohort.estimate.planned_machine import cost_key
+from cohort.estimate.task_costs import TaskCosts
 from cohort.machine.measurements import read_costs
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
 from cohort.memory.sizes import rank_row_bytes, task_optimizer

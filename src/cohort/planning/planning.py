@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.engine.estimate.estimate import TaskEstimate, estimate_task
+from cohort.estimate.estimate import TaskEstimate, estimate_task
 from cohort.planning.cluster_choice import ClusterChoice
+from cohort.planning.simulation_records import RunSegment
 from cohort.prepare.inputs import load_fitting_task
 from cohort.runs.directory import choose_name
 from cohort.scheduling.packing.records import PackJob
 from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.planner import plan_placement
 from cohort.scheduling.placement.records import Placement, PlacementPlan, TaskRequest
-from cohort.scheduling.placement.simulate import RunSegment
 from cohort.scheduling.placement.verify import check_plan
 from cohort.tasks.task_file import TaskFile
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-from dataclasses import dataclass, replace
-
-import torch
+from dataclasses import replace
 
 from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
-from cohort.core.numerics import Numerics
 from cohort.core.units import format_bytes
-from cohort.engine.estimate.device_weights import DeviceWeights
-from cohort.engine.estimate.likely_strategy import LikelyStrategy
-from cohort.engine.estimate.measuring_time import MeasuringTime
-from cohort.machine.machine import Machine
-from cohort.machine.measurements import CostKey, MeasuredCosts
+from cohort.estimate.device_weights import DeviceWeights
+from cohort.estimate.likely_strategy import LikelyStrategy
+from cohort.estimate.measuring_time import MeasuringTime
+from cohort.estimate.planned_machine import planned_machine
+from cohort.estimate.time_parts import (
+    FINISH_SECONDS,
+    GPU_SET_UP_SECONDS,
+    READ_BYTES_PER_SECOND,
+    START_SECONDS,
+    TimeParts,
+)
+from cohort.machine.measurements import MeasuredCosts
 from cohort.memory.host_streaming import choose_streamed_layers
 from cohort.memory.limit import (
     estimated_inputs,
@@ -55,65 +59,10 @@ from cohort.scheduling.cost.task_time import WaitingTrial, training_time
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["TaskCosts", "TimeParts", "cost_key"]
+__all__ = ["TaskCosts"]
 
-# starting Python with torch; on a GPU also its libraries, kernels and first graphs; reading weights from a local disk
-START_SECONDS = 5.0
-GPU_SET_UP_SECONDS = 10.0
-READ_BYTES_PER_SECOND = 1.5e9
-# adapters, tables and report at the end
-FINISH_SECONDS = 1.0
 # from this many measured packs on the analytic cost no longer matters
 ENOUGH_PACKS = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimeParts:
-    """Seconds of a task from the start of its process to its end, every trial trained in full.
-
-    Attributes:
-        training, evaluation: All trials' seconds.
-        comparison: Of the best trials on all validation rows, and of the winner on the test rows.
-        start: Until the first step.
-        rest: Records, checkpoints, and the results at the end.
-        source: Where a step's seconds come from.
-    """
-
-    training: float
-    evaluation: float
-    comparison: float
-    start: float
-    rest: float
-    source: CostSource
-
-    @property
-    def shortened(self) -> float:
-        """The part that early exits shorten: the comparison, too, may only cost its share of the search."""
-        return self.training + self.evaluation + self.comparison
-
-    @property
-    def total(self) -> float:
-        return self.shortened + self.start + self.rest
-
-
-def _machine_on(task: TaskFile, hardware: Hardware, *, memory_bytes: int, num_gpus: int = 1) -> Machine:
-    """Return the device of a task on hardware that need not be here."""
-    return Machine(
-        device=torch.device("cuda" if hardware.is_gpu else "cpu"),
-        device_name=hardware.name,
-        dtype="bfloat16" if hardware.is_gpu else "float32",
-        threads=1,
-        memory_bytes=memory_bytes,
-        # as many processes, on a CPU as well
-        num_gpus=num_gpus,
-        quantization=task.quantization,
-        numerics=Numerics(task.numerics),
-    )
-
-
-def cost_key(task: TaskFile, inputs: TaskInputs, hardware: Hardware) -> CostKey:
-    """Return the key of steps with every layer resident."""
-    return inputs.cost_key(hardware=hardware.name, precision=_machine_on(task, hardware, memory_bytes=0).precision)
 
 
 class TaskCosts:
@@ -134,7 +83,7 @@ class TaskCosts:
         self.bytes_per_value = 2 if hardware.is_gpu else 4
         self.layout = inputs.layout
         self.counts = count_model(inputs.config)
-        whole = _machine_on(task, hardware, memory_bytes=int(hardware.memory_bytes))
+        whole = planned_machine(task, hardware, memory_bytes=int(hardware.memory_bytes))
         self.weight_bytes = float(weight_bytes(inputs.config, whole))
         train = inputs.data.train
         self.proposals = TrialProposals(task, train)
@@ -200,7 +149,7 @@ class TaskCosts:
             raise InputError(problems)
         # ranks that hold one model together have one bank for admission
         num_ranks = 1 if self.strategy.holds_together(num_gpus) else num_gpus
-        machine = _machine_on(self.task, self.hardware, memory_bytes=int(free), num_gpus=num_ranks)
+        machine = planned_machine(self.task, self.hardware, memory_bytes=int(free), num_gpus=num_ranks)
         inputs = estimated_inputs(
             self.task,
             machine,
@@ -236,13 +185,13 @@ class TaskCosts:
     @functools.cached_property
     def strategy(self) -> LikelyStrategy:
         """How several devices would share the task."""
-        machine = _machine_on(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
+        machine = planned_machine(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
         return LikelyStrategy(self.task, machine, self.inputs, self.proposals, self.weights)
 
     @functools.cached_property
     def weights(self) -> DeviceWeights:
         """What one of several devices holds of the base model."""
-        machine = _machine_on(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
+        machine = planned_machine(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
         streamed = choose_streamed_layers(
             self.task,
             machine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.scheduling.placement.simulated_executors import SimulatedExecutors
+from cohort.planning.simulated_executors import SimulatedExecutors
 from tests.scheduling.placement.placement_instances import small_work
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.engine.estimate.task_costs import ENOUGH_PACKS, START_SECONDS, TaskCosts, cost_key
+from cohort.estimate.task_costs import ENOUGH_PACKS, TaskCosts
+from cohort.estimate.time_parts import START_SECONDS
 from cohort.machine.measurements import MeasuredCosts, RunCosts
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.scheduling.cost.hardware import KNOWN_GPUS, Hardware
@@ -91,16 +92,6 @@ def test_hardware_without_room_is_refused_by_what_is_too_large(folder: Path, inp
     limited = tiny_task(folder, num_gpus="auto", memory={"limit": "1 GiB"})
     with pytest.raises(InputError, match="and room for a pass"):
         costs(limited, inputs, KNOWN_GPUS["H200"]).sizes(1)
-
-
-def test_costs_are_kept_by_what_they_hold_for(folder: Path, inputs: TaskInputs) -> None:
-    task, gpu = tiny_task(folder), KNOWN_GPUS["H200"]
-    assert cost_key(task, inputs, CPU) != cost_key(task, inputs, gpu)
-    assert cost_key(task, inputs, gpu).precision == "bfloat16"
-    longer = tiny_task(folder, training={"max_steps": 99})
-    assert cost_key(task, inputs, CPU) == cost_key(longer, read_inputs(longer), CPU)
-    quantised = tiny_task(folder, quantization="fp8")
-    assert cost_key(quantised, inputs, gpu).precision == "bfloat16, fp8 weights"
 
 
 def odd_run(*, r: int = 16, seconds: float) -> RunCosts:

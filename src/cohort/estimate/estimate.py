@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
-from cohort.engine.estimate.task_costs import TaskCosts, TimeParts, cost_key
+from cohort.estimate.planned_machine import cost_key
+from cohort.estimate.task_costs import TaskCosts
+from cohort.estimate.time_parts import TimeParts
 from cohort.machine.devices import hardware_of
 from cohort.machine.measurements import read_costs
 from cohort.memory.sizes import Sizes

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError
-from cohort.engine.estimate.estimate import estimate_task, hardware_of, task_degrees
-from cohort.engine.estimate.task_costs import cost_key
 from cohort.engine.tune import tune
+from cohort.estimate.estimate import estimate_task, hardware_of, task_degrees
+from cohort.estimate.planned_machine import cost_key
 from cohort.machine.machine import Machine, choose_machine
 from cohort.machine.measurements import RunCosts, write_costs
 from cohort.machine.thread_count import settle_thread_count

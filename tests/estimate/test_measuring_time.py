@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cohort.engine.estimate.task_costs import TaskCosts
+from cohort.estimate.task_costs import TaskCosts
 from cohort.machine.measurements import MeasuredCosts, RunCosts
 from cohort.prepare.inputs import read_inputs
 from cohort.scheduling.cost.hardware import Hardware

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cohort.engine.estimate.device_weights import LINK_SHARE, DeviceWeights
+from cohort.estimate.device_weights import LINK_SHARE, DeviceWeights
 from cohort.memory.host_streaming import StreamedLayers
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
 

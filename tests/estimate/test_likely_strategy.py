@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.engine.estimate.task_costs import TaskCosts
+from cohort.estimate.task_costs import TaskCosts
 from cohort.machine.measurements import MeasuredCosts
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.scheduling.cost.hardware import KNOWN_GPUS

@@ -11,16 +11,16 @@ from itertools import pairwise
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.planning.cluster_simulation import simulate
+from cohort.planning.simulation_records import RunSegment, SimulatedTask, SimulationSettings
 from cohort.scheduling.placement.cluster_events import GpusGained, GpusLost
 from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster
-from cohort.scheduling.placement.simulate import RunSegment, SimulatedTask, SimulationSettings, simulate
 from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import replay_curves
+from tests.scheduling.placement.placement_instances import small_work, task
 from tests.tuning.loss_curves import curve
-
-from .placement_instances import small_work, task
 
 QUICK = PlacementSettings(work_limit=0.1)
 
@@ -138,15 +138,6 @@ def test_list_policies_run_in_the_same_world(policy: ListPolicy) -> None:
 def test_a_task_that_fits_nowhere_is_refused() -> None:
     with pytest.raises(InputError, match="task big"):
         simulate([SimulatedTask(request=task("big", 8, 1))], Cluster.of_one_node(4))
-
-
-def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="exit_shares"):
-        SimulationSettings(exit_shares=(0.0,))
-    with pytest.raises(ValueError, match="reestimate_share"):
-        SimulationSettings(reestimate_share=1.0)
-    with pytest.raises(ValueError, match="checkpoint_seconds"):
-        SimulationSettings(checkpoint_seconds=0)
 
 
 def test_many_tasks_on_many_gpus_take_seconds() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cohort.core.errors import Problem
-from cohort.engine.estimate.device_weights import DeviceWeights
+from cohort.estimate.device_weights import DeviceWeights
 from cohort.machine.machine import Machine
 from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
 from cohort.memory.strategy_options import strategy_work
