@@ -14,12 +14,13 @@ import torch
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
-from cohort.training.captured_pass import CapturedPasses, StagedReplay, _CapturedPass
+from cohort.training.captured_pass import CapturedPasses, StagedReplay, _CapturedPass, _Kind
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.objectives import OBJECTIVES
 from cohort.training.trial import TrialSpec
-from tests.training.small_models import random_rows, save_llama
+from tests.training.small_models import compared_rows, save_llama
 
-ROWS = random_rows(40, seed=3)
+ROWS = compared_rows(40, seed=3)
 
 
 def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:
@@ -29,12 +30,12 @@ def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:
     graph = object.__new__(_CapturedPass)
     recording: Any = SimpleNamespace(reset=lambda: calls.append("reset"))
     graph._graph, graph._losses_T = recording, torch.zeros(1)
-    graph.filling = 1
+    graph.filling, graph._backward = 1, recording
     graph._decoder = SimpleNamespace(ring=None)  # type: ignore[assignment]
     staged = StagedReplay(graph=graph, filling=1)
-    passes._graphs[True, 8] = [graph]
+    passes._graphs[_Kind.SUMS, 8] = [graph]
     assert passes.give_up()
-    assert calls == ["reset"]
+    assert calls == ["reset", "reset"]
     assert passes.replay(staged) is None
     assert not hasattr(graph, "_losses_T")
     assert not passes.give_up()
@@ -69,11 +70,15 @@ def test_a_staged_pass_is_void_once_its_graph_is_filled_for_another_and_no_circl
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("streamed", [(), (0, 1, 3, 4, 5)])
-def test_recorded_passes_train_alike(tmp_path: Path, streamed: tuple[int, ...]) -> None:
+# plain sums of token losses are one graph; terms that decide on the tokens' weights stand between two
+@pytest.mark.parametrize(
+    ("objective", "streamed"),
+    [("sft", ()), ("sft", (0, 1, 3, 4, 5)), ("dpo", ()), ("orpo", ()), ("kto", ())],
+)
+def test_recorded_passes_train_alike(tmp_path: Path, objective: str, streamed: tuple[int, ...]) -> None:
     """Trials come and go, ranks differ, one is poisoned; losses and weights agree with launches one by one.
 
-    So they do where layers pass through a ring: its copies are recorded with the pass.
+    So they do where layers pass through a ring: its copies are recorded with the pass, of plain sums.
     """
     save_llama(tmp_path, num_layers=6 if streamed else 2)
     runs, fetches = {}, {}
@@ -93,7 +98,7 @@ def test_recorded_passes_train_alike(tmp_path: Path, streamed: tuple[int, ...]) 
             ),
             device="cuda",
         )
-        for trial_id, (r, batch_size) in enumerate([(16, 4), (8, 1), (33, 2), (4, 3)]):
+        for trial_id, (r, batch_size) in enumerate([(16, 4), (8, 2), (33, 2), (4, 3)]):
             executor.load(
                 TrialSpec(
                     trial_id=trial_id,
@@ -102,6 +107,7 @@ def test_recorded_passes_train_alike(tmp_path: Path, streamed: tuple[int, ...]) 
                     learning_rate=1e-3,
                     batch_size=batch_size,
                     num_steps=30,
+                    objective=OBJECTIVES[objective],
                 )
             )
         losses = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,13 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import SlotSample, pack
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.training.captured_pass import StagedReplay
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_terms
-from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from cohort.training.passes import Passes, pass_size
-from tests.training.small_models import random_rows, save_llama
+from cohort.training.token_losses import token_losses
+from tests.training.small_models import compared_rows, random_rows, save_llama
 
 ROWS = random_rows(6, seed=9, longest=12)
 ENTRIES = [SlotSample(slot=row // 3, sample=ROWS.sample(row)) for row in range(6)]
@@ -70,6 +73,55 @@ def test_a_staged_pass_trains_as_one_that_is_not(decoder: Decoder, bank: Adapter
     other = passes.stage(ENTRIES[:2], STEPS, fresh_slots=NOTHING)
     assert torch.equal(passes.train(ENTRIES, STEPS, fresh_slots=NOTHING, staged=other), expected)
     assert torch.equal(bank.grads_RD, gradients)
+
+
+class Recorded:
+    """Stands for graphs: a forward pass, and a backward pass once the weights of the tokens are known."""
+
+    awaits_weights = True
+
+    def __init__(self, decoder: Decoder, bank: AdapterBank) -> None:
+        self._decoder, self._bank = decoder, bank
+        self.from_terms: bool | None = None
+
+    def stage(self, entries: Any, *, divisors: Any, fresh_slots: Any, from_terms: bool) -> StagedReplay:
+        del divisors, fresh_slots
+        self._batch = pack(entries, num_slots=self._bank.num_slots)
+        self.from_terms = from_terms
+        graph: Any = self
+        return StagedReplay(graph=graph, filling=0)
+
+    def replay(self, _: StagedReplay) -> torch.Tensor:
+        self._losses_T = token_losses(self._decoder, self._batch, self._bank.context(self._batch.segments))
+        return self._losses_T.detach()
+
+    def add_gradients(self, _: StagedReplay, weights_T: torch.Tensor) -> None:
+        self._losses_T.backward(weights_T)
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_terms_stand_between_a_recorded_forward_and_backward_pass(
+    decoder: Decoder, bank: AdapterBank, name: str
+) -> None:
+    rows, objective = compared_rows(6, seed=9, longest=12), OBJECTIVES[name]
+    size = objective.group_size
+    entries = [SlotSample(slot=int(row >= 2), sample=rows.sample(row), group_size=size) for row in range(6)]
+    values = () if name == "dpo" else (0.1, 0.5)
+    steps = {slot: StepTerms(objective=objective, divisor=divisor, values=values) for slot, divisor in ((0, 1), (1, 2))}
+    expected = passes_of(decoder, bank).train(entries, steps, fresh_slots=NOTHING)
+    gradients = bank.grads_RD.clone()
+    assert gradients.any()
+    bank.grads_RD.zero_()
+    recorded: Any = Recorded(decoder, bank)
+    passes = Passes(decoder, bank, memory=DeviceMemory("cpu"), captured=recorded)
+    assert torch.equal(passes.train(entries, steps, fresh_slots=NOTHING), expected)
+    assert torch.equal(bank.grads_RD, gradients)
+    assert recorded.from_terms is True
+    # plain sums among them: their weights are known before, those of terms are not
+    mixed = {**steps, 0: StepTerms(objective=DEFAULT_OBJECTIVE, divisor=9)}
+    recorded.from_terms = None
+    passes.train(entries, mixed, fresh_slots=NOTHING)
+    assert recorded.from_terms is None
 
 
 def test_measuring_gives_the_losses_and_no_gradient(decoder: Decoder, bank: AdapterBank) -> None:

@@ -5,6 +5,10 @@ A pass over an 8B model is some 2,500 launches, about 0.2 s of the host's time, 
 ranks, scales) from tensors that are filled before each replay. What a launch must know beforehand (rows of the stream,
 sequences and their greatest length, trained rows) is rounded up, so that few graphs serve all steps.
 
+Losses that are plain sums of their tokens have weights that are known beforehand: one graph holds the forward and the
+backward pass. Those of preferences follow from the losses, so forward and backward are a graph each, and the terms are
+computed between the two.
+
 Where Triton's kernels suit every layer, attention runs over the stream itself, as in a pass that is launched kernel by
 kernel: its tiles are one more tensor. Other rules (soft-capped scores) pad their sequences.
 
@@ -13,9 +17,11 @@ Shapes:  T rows of the stream · M trained rows · S sequences · L greatest len
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -39,6 +45,14 @@ from cohort.training.token_losses import token_losses
 __all__ = ["CapturedPasses", "StagedReplay"]
 
 
+class _Kind(IntEnum):
+    """What a graph does; an evaluation's passes only measure."""
+
+    MEASURES = 0
+    SUMS = 1
+    TERMS = 2
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StagedReplay:
     """A graph whose tensors are filled for one pass; void once the graph is filled for another.
@@ -51,6 +65,11 @@ class StagedReplay:
     graph: _CapturedPass
     filling: int
 
+    @property
+    def awaits_weights(self) -> bool:
+        """Whether its replay is a forward pass alone, to be followed by :meth:`CapturedPasses.add_gradients`."""
+        return self.graph.awaits_weights
+
 
 class CapturedPasses:
     """The graphs of one executor. Training passes add to the bank's gradients; evaluation passes only measure.
@@ -62,8 +81,8 @@ class CapturedPasses:
     def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> None:
         """Record passes of at most ``most_rows`` rows of ``decoder`` with ``bank``, which must not move."""
         self._decoder, self._bank, self._most_rows = decoder, bank, most_rows
-        # by whether they train and the widest rank they were recorded for: narrower packs may use them, too
-        self._graphs: dict[tuple[bool, int], list[_CapturedPass]] = {}
+        # by kind and the widest rank they were recorded for: narrower packs may use them, too
+        self._graphs: dict[tuple[_Kind, int], list[_CapturedPass]] = {}
         self._policy: RecordingPolicy | None = None
         self._has_launched = False
         self._pool: Any | None = None
@@ -81,6 +100,14 @@ class CapturedPasses:
         self._pool = None
         return held
 
+    def add_gradients(self, staged: StagedReplay, weights_T: Tensor) -> None:
+        """Run the backward pass of what :meth:`replay` has just computed, staged ``from_terms``.
+
+        Args:
+            weights_T: What the loss of each row of the stream counts in the sum of all slots' losses.
+        """
+        staged.graph.add_gradients(weights_T)
+
     def run(
         self,
         entries: Sequence[SlotSample],
@@ -96,7 +123,8 @@ class CapturedPasses:
         """Run a pass of filler as one for ``need`` would be recorded, so that its kernels are compiled."""
         shape = rounded_up(need, padded=self._decoder.config.pads_attention, exact=self._bank.is_exact)
         slots = self._bank.slot_table()
-        _CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains).launch()
+        kind = _Kind.SUMS if trains else _Kind.MEASURES
+        _CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind).launch()
 
     def replay(self, staged: StagedReplay) -> Tensor | None:
         """Run a staged pass and return its losses [T], valid until the next replay.
@@ -114,6 +142,7 @@ class CapturedPasses:
         *,
         divisors: Mapping[int, int] | None = None,
         fresh_slots: Collection[int] = (),
+        from_terms: bool = False,
     ) -> StagedReplay | None:
         """Fill the tensors of a graph for a pass over ``entries``; None where its kernels are launched one by one.
 
@@ -124,14 +153,17 @@ class CapturedPasses:
             divisors: By slot: the gradients of the sums of token losses, divided, are added to the bank. With None the
                 pass only measures.
             fresh_slots: Slots whose gradients overwrite what the bank holds instead.
+            from_terms: The weights of the tokens come after the losses, with :meth:`add_gradients`, not from
+                ``divisors``.
         """
         lengths = [len(entry.sample.tokens) for entry in entries]
         used = sum(lengths)
         # dropout draws by keys of the step, which are not among the tensors that are filled
         if used >= self._most_rows or any(entry.row_keys is not None for entry in entries):
             return None
-        # known once the ranks are connected
-        if self._decoder.ring is not None and not self._decoder.ring.source.is_recordable:
+        # the source is known once the ranks are connected; a pass in two recordings would have to leave the last layers
+        # in their buffers between them
+        if self._decoder.ring is not None and (from_terms or not self._decoder.ring.source.is_recordable):
             return None
         slots = self._bank.slot_table()
         widest = max(slots.ranks, default=0)
@@ -143,13 +175,15 @@ class CapturedPasses:
             length=max(lengths),
             num_trained=sum(int(np.count_nonzero(entry.sample.trained[1:])) for entry in entries),
         )
-        graph = self._graph(need, trains=divisors is not None, slots=slots, widest=widest)
+        kind = _Kind.MEASURES if divisors is None else _Kind.TERMS if from_terms else _Kind.SUMS
+        graph = self._graph(need, kind=kind, slots=slots, widest=widest)
         if graph is None:
             return None
         stream = lay_out(entries, num_slots=slots.num_slots, num_rows=graph.shape.num_rows)
-        return graph.stage(stream, slots=slots, divisors=divisors, fresh_slots=fresh_slots)
+        return graph.stage(stream, slots=slots, divisors=None if from_terms else divisors, fresh_slots=fresh_slots)
 
-    def _graph(self, need: PassShape, *, trains: bool, slots: SlotTable, widest: int) -> _CapturedPass | None:
+    def _graph(self, need: PassShape, *, kind: _Kind, slots: SlotTable, widest: int) -> _CapturedPass | None:
+        trains = kind is not _Kind.MEASURES
         # the first training pass is launched: it settles what no graph may change, such as where weights are
         if not self._has_launched:
             self._has_launched = trains
@@ -158,25 +192,25 @@ class CapturedPasses:
             self._policy = RecordingPolicy(self._decoder.config, exact=self._bank.is_exact)
         recorded = {
             graph.shape: graph
-            for (of_training, rank), graphs in sorted(self._graphs.items(), reverse=True)
-            if of_training == trains and rank >= widest
+            for (own, rank), graphs in sorted(self._graphs.items(), reverse=True)
+            if own is kind and rank >= widest
             for graph in graphs
         }
         use, record = self._policy.choose(need, recorded=list(recorded), trains=trains)
         if record is not None and record.num_rows <= self._most_rows:
-            graph = self._record(record, trains=trains, slots=slots)
+            graph = self._record(record, kind=kind, slots=slots)
             if graph is not None:
-                self._graphs.setdefault((trains, widest), []).append(graph)
+                self._graphs.setdefault((kind, widest), []).append(graph)
                 return graph
         return None if use is None else recorded[use]
 
-    def _record(self, shape: PassShape, *, trains: bool, slots: SlotTable) -> _CapturedPass | None:
+    def _record(self, shape: PassShape, *, kind: _Kind, slots: SlotTable) -> _CapturedPass | None:
         """Return a new graph; None where there is no memory for it."""
         begun = time.perf_counter()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
-            graph = _CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains)
+            graph = _CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
             graph.record(self._pool)
         except RuntimeError as error:
             # a recording that runs out of memory may also end as an error of the recording itself
@@ -199,12 +233,12 @@ class CapturedPasses:
 class _CapturedPass:
     """One graph and the tensors it reads, all of them in one buffer that one transfer fills."""
 
-    def __init__(
-        self, shape: PassShape, *, decoder: Decoder, bank: AdapterBank, slots: SlotTable, trains: bool
-    ) -> None:
+    def __init__(self, shape: PassShape, *, decoder: Decoder, bank: AdapterBank, slots: SlotTable, kind: _Kind) -> None:
         self.shape = shape
         self.filling = 0
-        self._trains = trains
+        self._kind = kind
+        # where the terms decide on the weights, a graph of its own
+        self._backward: torch.cuda.CUDAGraph | None = None
         device = bank.weights_RD.device
         num_rows = shape.num_rows
         self._pads = decoder.config.pads_attention
@@ -243,6 +277,10 @@ class _CapturedPass:
         self._decoder = decoder
         self._num_fetches = 0
 
+    @property
+    def awaits_weights(self) -> bool:
+        return self._backward is not None
+
     def launch(self) -> None:
         """Run the pass as it is filled, kernel by kernel."""
         self._pass(self._decoder)
@@ -251,6 +289,12 @@ class _CapturedPass:
         """Record the pass in the memory of ``pool``; from now on no weight of the model may move."""
         self._decoder.is_recorded = True
         self._graph, self._losses_T = self._capture(self._decoder, pool=pool)
+
+    def add_gradients(self, weights_T: Tensor) -> None:
+        """Run the backward pass of the last replay."""
+        assert self._backward is not None, "the weights of plain sums are filled in before the replay"
+        self._weights_T.copy_(weights_T)
+        self._backward.replay()
 
     def _attend_by(self, first: Tensor, second: Tensor) -> AttentionContext:
         shape = self.shape
@@ -280,6 +324,8 @@ class _CapturedPass:
         """Give back the recording's memory; the graph cannot be replayed after that."""
         self.filling += 1
         self._graph.reset()
+        if self._backward is not None:
+            self._backward.reset()
         del self._losses_T
 
     def _fill(self, stream: HostStream, *, divisors: Mapping[int, int]) -> None:
@@ -320,22 +366,34 @@ class _CapturedPass:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # threads that write states copy from the device meanwhile; only this one's calls are recorded
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            losses_T = self._pass(decoder)
-        return graph, losses_T
+        recording = functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local")
+        if self._kind is not _Kind.TERMS:
+            with recording(graph):
+                losses_T = self._pass(decoder)
+            return graph, losses_T
+        with recording(graph):
+            losses_T = self._forward(decoder)
+        # what the first keeps for the second stays its own: nothing else of the pool is replayed between the two
+        self._backward = torch.cuda.CUDAGraph()
+        with recording(self._backward):
+            seeded(losses_T, self._weights_T).backward()
+        return graph, losses_T.detach()
 
     def _pass(self, decoder: Decoder) -> Tensor:
         ring = decoder.ring
         before = 0 if ring is None else ring.num_fetches
-        with torch.set_grad_enabled(self._trains):
-            losses_T = token_losses(decoder, self._batch, self._lora, attention=self._attention)
-            if self._trains:
-                seeded(losses_T, self._weights_T).backward()
+        losses_T = self._forward(decoder)
+        if self._kind is not _Kind.MEASURES:
+            seeded(losses_T, self._weights_T).backward()
         if ring is not None:
             # within the recording, which would else end before its last copies
             ring.settle()
             self._num_fetches = ring.num_fetches - before
         return losses_T.detach()
+
+    def _forward(self, decoder: Decoder) -> Tensor:
+        with torch.set_grad_enabled(self._kind is not _Kind.MEASURES):
+            return token_losses(decoder, self._batch, self._lora, attention=self._attention)
 
 
 def _empty_stream(num_rows: int, *, num_slots: int) -> HostStream:
