@@ -128,8 +128,10 @@ def test_recorded_passes_train_alike(tmp_path: Path, objective: str, streamed: t
     # passes of filler before each recording come on top
     assert fetches[4096] >= fetches[0] >= len(streamed)
     one_by_one, recorded = runs[0], runs[4096]
-    assert recorded[0] == pytest.approx(one_by_one[0], rel=1e-5)
+    # a term of preferences is a small difference of sums of some hundred nats
+    rel, of_norm = (1e-5, 1e-4) if objective == "sft" else (1e-4, 1e-3)
+    assert recorded[0] == pytest.approx(one_by_one[0], rel=rel, abs=rel)
     for found, expected in zip(recorded[1:3], one_by_one[1:3], strict=True):
-        assert torch.linalg.vector_norm(found - expected) <= 1e-4 * torch.linalg.vector_norm(expected)
+        assert torch.linalg.vector_norm(found - expected) <= of_norm * torch.linalg.vector_norm(expected)
     for trial_id in (0, 2):
-        assert recorded[3][trial_id].loss == pytest.approx(one_by_one[3][trial_id].loss, rel=1e-5)
+        assert recorded[3][trial_id].loss == pytest.approx(one_by_one[3][trial_id].loss, rel=rel, abs=rel)
