@@ -104,8 +104,13 @@ def shard_decoder(config: DecoderConfig, region: SpinRegion, *, device: str, dty
     return Decoder(config, tensors=tensors, products=products, region=region)
 
 
-def strategies(layout: AdapterLayout, *, r: int, degree: int) -> dict[str, AdapterSpec | None]:
+def _slora(exchange_us: float) -> str:
+    return f"S-LoRA, exchange {exchange_us:g} us"
+
+
+def strategies(layout: AdapterLayout, *, r: int, options: argparse.Namespace) -> dict[str, AdapterSpec | None]:
     """Return what each strategy serves for LoRA of rank ``r``; None is the base alone."""
+    degree = options.degree
     bd = BlockDiagonal(nblocks=degree)
     swapped = BlockDiagonal(nblocks=degree, target_modules_bd_a=COLUMN_PARALLEL, target_modules_bd_b=ROW_PARALLEL)
     equal, double = rank_of_equal_size(layout.linears, r=r, blocks=bd), 2 * r // degree * degree
@@ -116,7 +121,7 @@ def strategies(layout: AdapterLayout, *, r: int, degree: int) -> dict[str, Adapt
         "BD, equal size": AdapterSpec(r=equal, lora_alpha=2.0 * equal, use_bdlora=bd),
         "BD, r' = 2r": AdapterSpec(r=max(degree, double), lora_alpha=4.0 * r, use_bdlora=bd),
         "swapped, equal size": AdapterSpec(r=same, lora_alpha=2.0 * same, use_bdlora=swapped),
-        "S-LoRA": AdapterSpec(r=equal, lora_alpha=2.0 * equal, use_bdlora=bd),
+        **{_slora(us): AdapterSpec(r=equal, lora_alpha=2.0 * equal, use_bdlora=bd) for us in options.exchange_us},
     }
 
 
@@ -176,17 +181,22 @@ def measure(shape: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
     whole = _config(shape, options.layers)
     local, layout = shard_config(whole, size=options.degree), AdapterLayout(linear_shapes(whole))
     cycles = int(options.all_reduce_us * 1e-6 * _clock_rate())
-    extra = int(options.exchange_us * 1e-6 * _clock_rate())
     # S-LoRA: a gather for q, k, v and one for gate, up; a sum within o and one within down
-    plain, slora = (
-        shard_decoder(local, SpinRegion(cycles=cycles, exchange_cycles=count), device=device, dtype=dtype)
-        for count in (0, extra)
+    plain, *slora = (
+        shard_decoder(
+            local,
+            SpinRegion(cycles=cycles, exchange_cycles=int(us * 1e-6 * _clock_rate())),
+            device=device,
+            dtype=dtype,
+        )
+        for us in (0.0, *options.exchange_us)
     )
+    decoders = {_slora(us): decoder for us, decoder in zip(options.exchange_us, slora, strict=True)}
     merged: dict[str, float] = {}
     for r in options.ranks:
-        for name, spec in strategies(layout, r=r, degree=options.degree).items():
+        for name, spec in strategies(layout, r=r, options=options).items():
             for kind, lengths in _streams(options):
-                decoder = slora if name == "S-LoRA" else plain
+                decoder = decoders.get(name, plain)
                 bank = None
                 if spec is not None:
                     bank = bank_of(layout, spec, count=len(lengths), degree=options.degree, decoder=decoder)
@@ -238,7 +248,8 @@ def headline_of(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) 
     for shape in options.shapes:
         for index, count in enumerate(options.requests):
             slora, bd = (
-                found.get((shape, f"decode {count}", options.ranks[-1], name)) for name in ("S-LoRA", "BD, equal size")
+                found.get((shape, f"decode {count}", options.ranks[-1], name))
+                for name in (_slora(options.exchange_us[0]), "BD, equal size")
             )
             if slora is not None and bd is not None:
                 suffix = f"_batch{count}" if index else ""
@@ -256,7 +267,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--prefill", type=int, default=1024)
     parser.add_argument("--all-reduce-us", type=float, default=10.0, help="the base's all-reduce (one-shot on 8 GPUs)")
-    parser.add_argument("--exchange-us", type=float, default=10.0, help="an exchange of S-LoRA's")
+    parser.add_argument(
+        "--exchange-us",
+        type=float,
+        nargs="+",
+        default=[10.0, 22.0],
+        help="an exchange of S-LoRA's, by one kernel and by NCCL on 8 GPUs; the headline takes the first",
+    )
     parser.add_argument("--tiny", action="store_true", help="a few seconds on a CPU, to try the script")
     parser.add_argument("--out", type=Path, default=RESULTS / "tp_rank_share.json")
     options = parser.parse_args(arguments)

@@ -171,6 +171,29 @@ class _FixedPages:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Inputs:
+    """What a pass reads, as parts of one buffer.
+
+    Attributes:
+        long_3T: int64: the tokens, their positions, and the rows of the pool that they are stored in.
+        tiles_T4, tables_TP: As :class:`PagedTiles` has them.
+    """
+
+    long_3T: Tensor
+    tiles_T4: Tensor
+    tables_TP: Tensor
+
+    @classmethod
+    def within(cls, buffer: Tensor, *, size: int) -> _Inputs:
+        long, tiles, tables = buffer.split([6 * size, 4 * size, len(buffer) - 10 * size])
+        return cls(
+            long_3T=long.view(torch.int64).view(3, size),
+            tiles_T4=tiles.view(size, 4),
+            tables_TP=tables.view(size, -1),
+        )
+
+
 class _DecodeGraph:
     """One recording and the tensors it reads."""
 
@@ -188,15 +211,16 @@ class _DecodeGraph:
     ) -> None:
         device, pages = decoder.device, blocks_for(most_keys)
         self._size, self._decoder, self._records = size, decoder, records
-        long, short = torch.zeros(3, size, dtype=torch.int64), torch.zeros(size, 4 + pages, dtype=torch.int32)
-        self._host = [tensor.pin_memory() if records else tensor for tensor in (long, short)]
-        self._staged = [tensor.to(device) for tensor in (long, short)]
-        tokens_T, positions_T, rows_T = self._staged[0]
-        self._tokens_T, self._positions_T = tokens_T, positions_T
-        # tiles and tables apart: a kernel reads rows of either without gaps
-        self._tiles_T4 = torch.zeros(size, 4, dtype=torch.int32, device=device)
-        self._tables_TP = torch.zeros(size, pages, dtype=torch.int32, device=device)
-        tiles = PagedTiles(tiles_N4=self._tiles_T4, tables_SP=self._tables_TP, queries=1, most_keys=most_keys)
+        # one transfer a pass: everything that a pass reads is in one buffer, each part without gaps
+        host = torch.zeros(size * (3 * 2 + 4 + pages), dtype=torch.int32)
+        self._host = host.pin_memory() if records else host
+        self._staged = self._host.to(device, copy=True)
+        self._filled = _Inputs.within(self._host, size=size)
+        inputs = _Inputs.within(self._staged, size=size)
+        self._tokens_T, self._positions_T, rows_T = inputs.long_3T
+        # the pages that each row of the host's table holds
+        self._pages: list[Sequence[int]] = [()] * size
+        tiles = PagedTiles(tiles_N4=inputs.tiles_T4, tables_SP=inputs.tables_TP, queries=1, most_keys=most_keys)
         self._attention = _FixedPages(cache, rows_T, tiles, max_model_len=max_model_len)
         self._lora: LoraContext | None = None
         self._row_tables: RowTables | None = None
@@ -226,18 +250,21 @@ class _DecodeGraph:
     def _fill(self, rows: Sequence[DecodeRow]) -> None:
         if self._records:
             torch.cuda.current_stream().synchronize()  # the last transfer still reads the pinned memory
-        long, short = (tensor.numpy() for tensor in self._host)
-        long[:], short[:] = 0, 0
+        count, filled = len(rows), self._filled
+        long, tiles, tables = filled.long_3T.numpy(), filled.tiles_T4.numpy(), filled.tables_TP.numpy()
+        long[:, count:], tiles[count:] = 0, 0
+        positions = [row.position for row in rows]
+        newest = [row.blocks[row.position // BLOCK_ROWS] * BLOCK_ROWS + row.position % BLOCK_ROWS for row in rows]
+        long[:, :count] = [row.token for row in rows], positions, newest
+        tiles[:count, 0] = tiles[:count, 3] = np.arange(count)
+        tiles[:count, 1], tiles[:count, 2] = 1, positions
         for index, row in enumerate(rows):
-            page = row.blocks[row.position // BLOCK_ROWS]
-            long[:, index] = row.token, row.position, page * BLOCK_ROWS + row.position % BLOCK_ROWS
-            short[index, :4] = index, 1, row.position, index
-            count = blocks_for(row.position + 1)
-            short[index, 4 : 4 + count] = np.asarray(row.blocks[:count], dtype=np.int32)
-        for staged, host in zip(self._staged, self._host, strict=True):
-            staged.copy_(host, non_blocking=True)
-        self._tiles_T4.copy_(self._staged[1][:, :4])
-        self._tables_TP.copy_(self._staged[1][:, 4:])
+            # a page more every 16 tokens; what is behind a sequence's own pages is not read
+            pages = row.blocks[: blocks_for(row.position + 1)]
+            if pages != self._pages[index]:
+                tables[index, : len(pages)] = pages
+                self._pages[index] = pages
+        self._staged.copy_(self._host, non_blocking=True)
 
     def _record(self, pool: Any) -> None:
         # one pass before recording compiles kernels and sets up libraries; it is all filler

@@ -74,6 +74,8 @@ class PassComputer:
             self.graphs = DecodeGraphs(decoder, self._cache, max_model_len=max_model_len)
         # keys and values of preempted sequences, by number
         self._stored: dict[int, StoredBlocks] = {}
+        # of the last pass that only decoded: the next one most often has the same sequences
+        self._decoded: tuple[tuple[int, ...], SegmentTable] | None = None
 
     @torch.no_grad()
     def compute(self, record: PassRecord) -> Scores | None:
@@ -105,14 +107,17 @@ class PassComputer:
         size = rows_of_graph(len(parts))
         if size is None:
             return None
-        slots = [-1 if part.slot is None else part.slot for part in parts]
-        segments = SegmentTable.from_samples(
-            [1] * len(parts),
-            slots=slots,
-            num_slots=self._adapters.num_slots,
-            num_rows=size,
-            multiplies_slots=True,
-        )
+        slots = tuple(-1 if part.slot is None else part.slot for part in parts)
+        if self._decoded is None or self._decoded[0] != slots:
+            table = SegmentTable.from_samples(
+                [1] * len(parts),
+                slots=slots,
+                num_slots=self._adapters.num_slots,
+                num_rows=size,
+                multiplies_slots=True,
+            )
+            self._decoded = slots, table
+        segments = self._decoded[1]
         rows = [
             DecodeRow(token=part.tokens[-1], position=part.start, blocks=part.blocks, slot=slot)
             for part, slot in zip(parts, slots, strict=True)
