@@ -217,9 +217,11 @@ def _rows(compiler: Any, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]
 
 def _differences(compiler: Any, job: bytes) -> str:
     own = name_parts(job, compiler._capability)
+    # a worker knows no ``__main__``
+    parts_there = importlib.import_module("benchmarks.kernels.compiled_ahead").name_parts
     texts = set()
     # several workers: any of them may have had the job
-    for future in [compiler._submit(name_parts, job, compiler._capability) for _ in range(8)]:
+    for future in [compiler._submit(parts_there, job, compiler._capability) for _ in range(8)]:
         theirs = future.result()
         for part, value in own.items():
             if theirs[part] != value:

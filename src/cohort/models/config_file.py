@@ -14,6 +14,7 @@ from cohort.core.errors import InputError, Problem, UnsupportedModelError
 from cohort.kernels.gated_activation import Activation
 from cohort.models.config import DecoderConfig, RotaryConfig
 from cohort.models.families import FAMILIES, ModelFamily
+from cohort.models.stated_settings import NotStatedError, StatedSettings
 from cohort.models.stored_nf4 import config_problem
 from cohort.models.transformers_answers import answered
 
@@ -42,12 +43,24 @@ def read_config(folder: Path) -> DecoderConfig:
     path = folder / "config.json"
     raw = _read_json(path)
     family = _family(raw, path)
-    settings = _settings(folder, path)
+    try:
+        return _decoder(_stated(raw), raw, family, path)
+    except (NotStatedError, InputError):
+        # something is left open, or wrong: transformers says what
+        return _decoder(_settings(folder, path), raw, family, path)
+
+
+def _decoder(settings: Any, raw: Mapping[str, Any], family: ModelFamily, path: Path) -> DecoderConfig:
+    """Return the decoder of settings.
+
+    Raises:
+        InputError: they ask for something that is not supported, or contradict each other.
+    """
     problems = list(_unsupported_settings(settings, raw, family, path))
     if problems:
         raise InputError(problems)
     # chat models end an answer with other tokens than config.json names; generation uses those of this file
-    generation = folder / "generation_config.json"
+    generation = path.with_name("generation_config.json")
     stops = (_read_json(generation) if generation.is_file() else {}).get("eos_token_id")
     head_dim = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
     try:
@@ -134,6 +147,13 @@ def _family(raw: Mapping[str, Any], path: Path) -> ModelFamily:
     )
 
 
+def _stated(raw: Mapping[str, Any]) -> Any:
+    """Return what the file states by itself."""
+    settings: Any = StatedSettings(raw)
+    setattr(settings, _SCALED, _scaled_rotary(settings, settings.rope_parameters["rope_type"]))
+    return settings
+
+
 def _settings(folder: Path, path: Path) -> Any:
     # transformers knows each family's defaults and old spellings
     def ask() -> Any:
@@ -199,11 +219,11 @@ def _rotary_settings(settings: Any) -> dict[str, Any]:
 
 def _scaled_rotary(config: Any, kind: str) -> dict[str, Any] | None:
     """Return the frequencies that transformers computes for a scaling rule; None where they are the plain ones."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     # dynamic scaling leaves them alone up to the stated context length; what is not supported is refused elsewhere
     if kind in ("default", "dynamic") or kind not in _ROTARY_TYPES:
         return None
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     return {"frequencies": frequencies.tolist(), "scale": float(scale)}
 

@@ -23,6 +23,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.quantised_files import QuantisedFiles
 from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_headers
 from cohort.models.source import find_model
+from cohort.models.stated_settings import stated_tokenizer_class
 from cohort.models.stored_nf4 import parts_of, tensor_problems
 from cohort.models.streaming.layer_streaming import LayerStreaming
 from cohort.models.transformers_answers import answered
@@ -278,7 +279,7 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
         return type(loaded[0]).__name__
 
     try:
-        kind = answered("tokenizer class", folder, ask=ask)
+        kind = stated_tokenizer_class(folder) or answered("tokenizer class", folder, ask=ask)
         if loaded:
             return loaded[0]
         import transformers

@@ -16,18 +16,19 @@ from cohort.kernels.dropout.reference import keep_threshold
 
 __all__ = ["as_signed32", "keep_tile", "mix32", "threshold_bits"]
 
-_GOLDEN = tl.constexpr(0x9E3779B9)
-_MULTIPLIER_1 = tl.constexpr(0x7FEB352D)
-_MULTIPLIER_2 = tl.constexpr(0x846CA68B)
+
+# Numbers are written out in functions that kernels share, and are no constants of the module: Triton up to 3.6 names a
+# kernel in its cache by the constants of a shared function only if it has named that function before, so by whatever
+# else was launched.
 
 
 @triton.jit
 def mix32(x):
     """Scramble uint32 values; bijective."""
     x = x ^ (x >> 16)
-    x = x * _MULTIPLIER_1
+    x = x * 0x7FEB352D
     x = x ^ (x >> 15)
-    x = x * _MULTIPLIER_2
+    x = x * 0x846CA68B
     return x ^ (x >> 16)
 
 
@@ -39,7 +40,7 @@ def keep_tile(row_keys, features, module_key, threshold):
     :func:`as_signed32`), so that one compiled kernel serves all modules.
     """
     keyed = mix32(row_keys.to(tl.uint32) + module_key.to(tl.uint32))
-    return mix32(keyed[:, None] ^ (features.to(tl.uint32) * _GOLDEN)[None, :]) >= threshold.to(tl.uint32)
+    return mix32(keyed[:, None] ^ (features.to(tl.uint32) * 0x9E3779B9)[None, :]) >= threshold.to(tl.uint32)
 
 
 def as_signed32(value: int) -> int:

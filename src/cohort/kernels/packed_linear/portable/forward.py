@@ -24,13 +24,12 @@ from cohort.kernels.packed_linear.portable.stages import arrives_last
 
 __all__ = ["drop", "entry_fields", "expand_kernel", "in_class", "kept_columns", "shrink_kernel", "sum_partials_kernel"]
 
-_ENTRY_WIDTH = tl.constexpr(8)
-
 
 @triton.jit
 def entry_fields(table, index):
     """Return (first row, row after the last, rank row, rank, scale, threshold, factor, partial) of entry ``index``."""
-    entry = table + (index + 1) * _ENTRY_WIDTH
+    # 8 is launch.tables.ENTRY_WIDTH; why it is written out: see kernels/dropout/triton.py
+    entry = table + (index + 1) * 8
     scale = tl.load(entry + 4).to(tl.float32, bitcast=True)
     factor = tl.load(entry + 6).to(tl.float32, bitcast=True)
     return (

@@ -15,7 +15,8 @@ import triton.language as tl
 
 __all__ = ["arrives_last", "chunks_done", "own_part", "put_gradient", "sum_parts"]
 
-_ENTRY_WIDTH = tl.constexpr(8)
+
+# 8 is the width of an entry (launch.tables.ENTRY_WIDTH); why it is written out: see kernels/dropout/triton.py
 
 
 @triton.jit
@@ -34,7 +35,7 @@ def chunks_done(sums, counters, partial, program, num_programs):
     """Return whether this is the last of the slot's chunks in column ``program``, so that its sum can be taken."""
     done = partial >= 0
     if done:
-        count = tl.load(sums + (partial + 1) * _ENTRY_WIDTH + 1)
+        count = tl.load(sums + (partial + 1) * 8 + 1)
         done = arrives_last(counters + partial * num_programs + program, count)
     return done
 
@@ -44,7 +45,7 @@ def own_part(sums, partial, chunk):
     """Return the first rank row that entry ``chunk`` leaves to slot sum ``partial``; 0 for -1."""
     own = partial * 0
     if partial >= 0:
-        entry = sums + (partial + 1) * _ENTRY_WIDTH
+        entry = sums + (partial + 1) * 8
         own = tl.load(entry) + (chunk - tl.load(entry + 4)) * tl.load(entry + 6)
     return own
 
@@ -71,7 +72,7 @@ def put_gradient(
 @triton.jit
 def sum_parts(sums, partial, sink, parts, cols, col_ok, part_start, stride_sink, part_width):
     """Put slot sum ``partial`` of its chunks' parts into the slot's sink rows, in chunk order, 16 ranks at a time."""
-    entry = sums + (partial + 1) * _ENTRY_WIDTH
+    entry = sums + (partial + 1) * 8
     first, count, rank_row, rank = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
     step, kind = tl.load(entry + 6).to(tl.int64) * part_width, tl.load(entry + 7)
     # tiles of offsets and running scalars: tiles of pointers would take twice the registers of all that runs before
