@@ -18,8 +18,10 @@ from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.compile_ahead import compile_ahead
 
-__all__ = ["LAYERS", "Base", "compile_kernels"]
+__all__ = ["LAYERS", "WIDEST_RANKS", "Base", "compile_kernels"]
 
+# the widest rank of a pack: each has kernels of its own
+WIDEST_RANKS = (16, 64, 256)
 # of a shape with random weights: enough for every kind of layer input
 LAYERS = {"1b": 4, "8b": 2, "tiny": 2}
 
@@ -60,14 +62,12 @@ class Base:
 
 
 def compile_kernels(decoder: Decoder) -> None:
-    """Compile what packs of any ranks launch, by all cores."""
-    kinds = [
-        AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout) for dropout in (0.0, 0.1) for r in (16, 32, 64, 128, 256)
-    ]
+    """Compile what the packs launch, by all cores: the widest rank of a pack decides, and its rows the tiles."""
+    kinds = [AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout) for dropout in (0.0, 0.1) for r in WIDEST_RANKS]
     begun = time.perf_counter()
     with KernelCompiler() as compiler:
         found = compile_ahead(
             decoder, compiler=compiler, target_linears=decoder.linears, adapters=kinds, usual=110,
-            pass_tokens=(600,), numerics=Numerics.EXACT,
+            pass_tokens=(128, 600, 1500, 8000), numerics=Numerics.EXACT,
         )  # fmt: skip
     print(f"{found.num_kernels} kernels compiled in {time.perf_counter() - begun:.1f} s", flush=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.numerics.bases import WIDEST_RANKS
 from cohort.adapters.bank import AdapterState, aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import PassKind
@@ -34,6 +35,7 @@ def _trial(trial_id: int, *, r: int, batch_size: int, dropout: float = 0.0) -> T
     )
 
 
+RANKS = (8, 12, 16, 24, 32, 64, 128, 256)
 # the trials whose bits are compared; the last takes two passes of ranks
 PROBES = (
     _trial(0, r=16, batch_size=3),
@@ -82,13 +84,18 @@ class Found:
 
 def draw_pack(draw: random.Random, *, size: int, recorded: bool, probes: Sequence[TrialSpec] | None = None) -> Pack:
     """Return a pack of ``size`` trials; one that is recorded has no dropout, which a graph does not know."""
+    widest = draw.choice((*WIDEST_RANKS, WIDEST_RANKS[-1]))
     if probes is None:
         able = [probe for probe in PROBES if not (recorded and probe.adapter.lora_dropout)]
+        able = [probe for probe in able if probe.adapter.r <= widest]
         probes = draw.sample(able, min(size - 1, draw.randint(1, len(able))))
+    # the first has the widest rank; large packs have few wide ones
+    ranks = [r for r in RANKS if r <= widest]
+    chosen = [widest, *(draw.choice(ranks if size < 12 else [*ranks[:3], ranks[-1]]) for _ in range(size))]
     neighbours = [
         _trial(
             10 + index,
-            r=draw.choice([8, 12, 16, 24, 32, 64, 128, 256]) if size < 12 else draw.choice([8, 16, 16, 32, 64, 256]),
+            r=chosen[index],
             # a few thousand tokens a step
             batch_size=draw.randint(1, 6) if size < 12 else draw.randint(1, 2),
             dropout=0.0 if recorded else draw.choice([0.0, 0.0, 0.2]),
