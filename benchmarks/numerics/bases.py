@@ -15,6 +15,7 @@ from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
+from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.models.weights import load_decoder
 from cohort.training.compile_ahead import compile_ahead
 
@@ -28,25 +29,30 @@ LAYERS = {"1b": 4, "8b": 2, "tiny": 2}
 
 @dataclass(frozen=True)
 class Base:
-    """A model to train on: a shape's name, or the directory of a checkpoint."""
+    """A model to train on: a shape's name, perhaps with its weights kept as in ``8b+fp8``, or a directory."""
 
     name: str
 
     @property
     def described(self) -> str:
-        return f"{self.name}, {LAYERS[self.name]} layers" if self.is_shape else Path(self.name).parent.name
+        return f"{self.name}, {LAYERS[self._shape]} layers" if self._is_shape else Path(self.name).parent.name
 
     @property
-    def is_shape(self) -> bool:
-        return self.name in LAYERS
+    def _shape(self) -> str:
+        return self.name.partition("+")[0]
+
+    @property
+    def _is_shape(self) -> bool:
+        return self._shape in LAYERS
 
     def decoder(self) -> Decoder:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        if not self.is_shape:
+        if not self._is_shape:
             return load_decoder(Path(self.name), dtype="bfloat16" if device == "cuda" else "float32", device=device)
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        config = decoder_config(self.name, num_layers=LAYERS[self.name])
-        return random_decoder(config, device=device, dtype=dtype)
+        config = decoder_config(self._shape, num_layers=LAYERS[self._shape])
+        kept = WEIGHT_FORMATS[self.name.partition("+")[2] or "none"]
+        return random_decoder(config, device=device, dtype=dtype, weight_format=kept)
 
     @staticmethod
     def rows_of(decoder: Decoder) -> tuple[TokenisedRows, ...]:

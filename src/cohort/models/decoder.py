@@ -114,7 +114,7 @@ class Decoder:
     def _require_exact_forms(self) -> None:
         other = next((product for product in self.products if not can_be_exact(product)), None)
         if other is not None:
-            weights = "weights in 16 or 32 bits, int8 or nf4"
+            weights = "weights in 16 or 32 bits, fp8, int8 or nf4"
             raise _not_exact(found=f"frozen products of {type(other).__name__}", allowed=weights)
         if self._is_divided:
             whole = "strategy: replicas | adapter_parallel"

@@ -13,7 +13,6 @@ from cohort.kernels.exact_product import has_exact_product
 from cohort.machine.kernel_choices import exact_products
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
-from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
 
@@ -33,10 +32,6 @@ def numerics_problems(task: TaskFile, machine: Machine, *, config: DecoderConfig
     found: list[tuple[str, str, str]] = []
     if not has_exact_product(machine.device):
         found.append((f"exact on a GPU without Triton's kernels: {exact_products(machine.device)}", "fast here", _FAST))
-    if not WEIGHT_FORMATS[task.quantization].has_exact_products:
-        exact = " | ".join(name for name, kept in WEIGHT_FORMATS.items() if kept.has_exact_products)
-        hint = f"{_FAST[:-1]}; or choose another quantization."
-        found.append((f"exact with quantization: {task.quantization}", f"exact with quantization: {exact}", hint))
     if task.strategy in ("tensor", "pipeline"):
         whole = "exact with strategy: auto | replicas | adapter_parallel, whose GPUs divide no sum"
         found.append((f"exact with strategy: {task.strategy}", whole, f"{_FAST[:-1]}; or strategy: replicas."))

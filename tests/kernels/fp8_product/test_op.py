@@ -77,3 +77,21 @@ def test_rows_on_a_gpu_do_not_depend_on_their_neighbours() -> None:
     others = torch.arange(300) != 7
     assert found[7].isnan().all()
     assert torch.equal(found[others], clean[others])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("num_out", "num_in"), [(6144, 4096), (4096, 14336), (37, 24)])
+def test_exact_rows_have_their_bits_in_any_stream(num_out: int, num_in: int) -> None:
+    weight = quantise_rows(torch.randn(num_out, num_in, device="cuda") * 0.02)
+    kept: dict[str, Any] = {"codes_NK": weight.codes_TK, "scales_N": weight.scales_T, "exact": True}
+    x = torch.randn(4096, num_in, device="cuda", dtype=torch.bfloat16)
+    dy = torch.randn(4096, num_out, device="cuda", dtype=torch.bfloat16)
+    bias = torch.randn(num_out, device="cuda", dtype=torch.bfloat16)
+    y, dx = fp8_forward(x, bias_N=bias, **kept), fp8_grad_input(dy, **kept)
+    for rows in (1, 16, 33, 200, 1100, 2048):
+        own = slice(700, 700 + rows)
+        assert torch.equal(fp8_forward(x[own], bias_N=bias, **kept), y[own]), rows
+        assert torch.equal(fp8_grad_input(dy[own], **kept), dx[own]), rows
+    kept["exact"] = False
+    assert relative_error(y, fp8_forward(x.float(), bias_N=bias, **kept)) < 3 * 2**-9
+    assert relative_error(dx, fp8_grad_input(dy.float(), **kept)) < 3 * 2**-9

@@ -13,7 +13,7 @@ Shapes:  M rows of the stream · K inner width · N output columns
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -22,10 +22,21 @@ from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
 from cohort.kernels.exact_product.agreed_blas import blas_agrees, blas_product
+from cohort.kernels.packed_linear.choice.tiles import fitting_stages
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, hopper_reads, runs_hopper
-from cohort.kernels.packed_linear.launch.support import num_multiprocessors
+from cohort.kernels.packed_linear.launch.support import num_multiprocessors, shared_bytes
 
-__all__ = ["INNER", "ProductTile", "describe", "portable_product", "product", "takes_hopper"]
+__all__ = [
+    "CODES_INNER",
+    "INNER",
+    "ProductTile",
+    "codes_product",
+    "describe",
+    "portable_product",
+    "product",
+    "takes_hopper",
+    "write_anywhere",
+]
 
 # Columns of K of one step: the order of a sum, so the same for every tile.
 INNER = 64
@@ -46,11 +57,14 @@ class ProductTile:
 # the number of rows is no constant of the binary: one compilation for every stream
 @triton.jit(do_not_specialize=["M"])
 def _product_kernel(
-    x, w, y, bias, M, N, K, stride_xm, stride_wn, stride_wk, stride_ym,
+    x, w, y, bias, x_scales, w_scales, M, N, K, stride_xm, stride_wn, stride_wk, stride_ym,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    SCALED: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles,). ``y (+)= x w^T (+ bias)`` where w(n, k) lies at ``n stride_wn + k stride_wk``."""
+    """Grid (tiles,). ``y (+)= x w^T (+ bias)`` where w(n, k) lies at ``n stride_wn + k stride_wk``.
+
+    With ``SCALED`` rows of x and of w are codes, each row with a scale.
+    """
     program = tl.program_id(0)
     num_m, num_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
     in_group = GROUP * num_n
@@ -77,6 +91,9 @@ def _product_kernel(
         w_tile += BK * stride_wk
     ok = (rows < M)[:, None] & ok_n[None, :]
     places = y + rows.to(tl.int64)[:, None] * stride_ym + columns[None, :]
+    if SCALED:
+        acc *= tl.load(x_scales + rows, mask=rows < M, other=0.0)[:, None]
+        acc *= tl.load(w_scales + columns, mask=ok_n, other=0.0)[None, :]
     if BIAS:
         acc += tl.load(bias + columns, mask=ok_n, other=0.0).to(tl.float32)[None, :]
     if ADD:
@@ -93,12 +110,14 @@ def portable_product(
     bias_N: Tensor | None = None,
     add: bool = False,
     inner: int = INNER,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """Write ``x w^T (+ bias)`` into y, or add it to what y holds.
 
     Args:
         x_MK, y_MN: Matrices whose rows are dense.
         weight_NK: A weight of any strides: the transpose of one gives ``x w``.
+        scales: Of the rows of x [M] and of the weight [N], float32; None where both are what they stand for.
     """
     (num_rows, width), num_out = x_MK.shape, weight_NK.shape[0]
     if num_rows == 0 or num_out == 0:
@@ -106,10 +125,10 @@ def portable_product(
     grid = (triton.cdiv(num_rows, tile.rows) * triton.cdiv(num_out, tile.columns),)
     with on_device_of(x_MK):
         _product_kernel[grid](
-            x_MK, weight_NK, y_MN, x_MK if bias_N is None else bias_N, num_rows, num_out, width, x_MK.stride(0),
-            weight_NK.stride(0), weight_NK.stride(1), y_MN.stride(0),
+            x_MK, weight_NK, y_MN, x_MK if bias_N is None else bias_N, *(scales or (x_MK, x_MK)), num_rows, num_out,
+            width, x_MK.stride(0), weight_NK.stride(0), weight_NK.stride(1), y_MN.stride(0),
             BM=tile.rows, BN=tile.columns, BK=inner, GROUP=GROUP, ADD=add, BIAS=bias_N is not None,
-            EVEN=width % inner == 0 and num_out % tile.columns == 0,
+            SCALED=scales is not None, EVEN=width % inner == 0 and num_out % tile.columns == 0,
             PRECISION="ieee" if x_MK.element_size() == 4 else "tf32",
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
@@ -123,6 +142,14 @@ _TILES = (
 )
 # exact float32 products are unrolled into single multiplications: larger tiles spill and compile for minutes
 _FLOAT32 = (ProductTile(rows=32, columns=32, stages=2),)
+_CODES = (
+    ProductTile(rows=128, columns=256, warps=8, stages=4),
+    ProductTile(rows=128, columns=128, warps=8, stages=4),
+    ProductTile(rows=64, columns=128),
+    ProductTile(rows=64, columns=64),
+)
+# Columns of K of one step over 8-bit codes.
+CODES_INNER = 128
 
 
 def product(x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, forward: bool) -> Tensor:
@@ -140,10 +167,35 @@ def product(x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, forward: 
         else:
             exact_hopper_product(x_MI, weight_NK, y_MO, forward=forward)
         return y_MO if bias_N is None else y_MO.add_(bias_N)
+    write_anywhere(x_MI, weight_NK, y_MO, bias_N=bias_N, forward=forward)
+    return y_MO
+
+
+def write_anywhere(
+    x_MI: Tensor, weight_NK: Tensor, y_MO: Tensor, *, bias_N: Tensor | None = None, forward: bool
+) -> None:
+    """Write the product that needs no Hopper, in the tiles that suit the number of rows."""
     x_MI = x_MI if x_MI.stride(1) == 1 else x_MI.contiguous()
     tiles = _FLOAT32 if x_MI.element_size() == 4 else _TILES
-    tile = _tile_for(tiles, num_rows=x_MI.shape[0], width=num_out, programs=num_multiprocessors(x_MI.device))
+    tile = _tile_for(tiles, num_rows=x_MI.shape[0], width=y_MO.shape[1], programs=num_multiprocessors(x_MI.device))
     portable_product(x_MI, weight_NK if forward else weight_NK.t(), y_MO, tile=tile, bias_N=bias_N)
+
+
+def codes_product(
+    codes_MI: Tensor, weight_OI: Tensor, *, scales_M: Tensor, scales_O: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Return ``(codes * scales) (weight * scales)^T`` [M, O] in ``dtype``, from 8-bit floats; both lie row by row.
+
+    A row's bits depend on its codes, its scale and the weight alone.
+    """
+    y_MO = torch.empty(codes_MI.shape[0], weight_OI.shape[0], dtype=dtype, device=codes_MI.device)
+    num_rows, width = y_MO.shape
+    tile = _tile_for(_CODES, num_rows=num_rows, width=width, programs=num_multiprocessors(codes_MI.device))
+    stages = fitting_stages(
+        tile.stages, stage_bytes=(tile.rows + tile.columns) * CODES_INNER, limit_bytes=shared_bytes(codes_MI.device)
+    )
+    tile, scales = replace(tile, stages=stages), (scales_M, scales_O)
+    portable_product(codes_MI, weight_OI, y_MO, tile=tile, inner=CODES_INNER, scales=scales)
     return y_MO
 
 

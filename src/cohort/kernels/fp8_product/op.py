@@ -12,8 +12,10 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
+from cohort.kernels.exact_product import exact_product
 from cohort.kernels.fp8_product import reference
 from cohort.kernels.fp8_product.reference import CODES
+from cohort.kernels.row_stable_product import row_stable_product
 
 __all__ = [
     "Fp8Rows",
@@ -98,18 +100,26 @@ def transposed(codes_NK: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fp8_forward(
-    x_TK: Tensor, *, codes_NK: Tensor, scales_N: Tensor, bias_N: Tensor | None = None, rows: Fp8Rows | None = None
+    x_TK: Tensor,
+    *,
+    codes_NK: Tensor,
+    scales_N: Tensor,
+    bias_N: Tensor | None = None,
+    rows: Fp8Rows | None = None,
+    exact: bool = False,
 ) -> Tensor:
     """Return ``x W^T (+ bias)`` [T, N] in x's dtype, x rounded to e4m3 by rows; outside autograd.
 
     Args:
         codes_NK, scales_N: ``W = codes * scales[:, None]``.
         rows: ``x`` as :func:`quantise_rows` gives it, where that was computed already.
+        exact: Give a row the same bits in any stream, on a GPU, too: each entry is one sum over K in one order.
     """
     if not has_product(x_TK, codes_NK):
-        return reference.fp8_forward(x_TK, codes_NK=codes_NK, scales_N=scales_N, bias_N=bias_N)
+        product = _exact_float_product if exact else row_stable_product
+        return reference.fp8_forward(x_TK, codes_NK=codes_NK, scales_N=scales_N, bias_N=bias_N, product=product)
     rows = rows or quantise_rows(x_TK)
-    y_TN = _product(rows, codes_NK.t(), scales_N, dtype=x_TK.dtype, fast=FAST_SUM_FORWARD)
+    y_TN = _product(rows, codes_NK, scales_N, dtype=x_TK.dtype, fast=FAST_SUM_FORWARD, exact=exact)
     return y_TN if bias_N is None else y_TN.add_(bias_N)
 
 
@@ -121,6 +131,7 @@ def fp8_grad_input(
     scales_N: Tensor,
     codes_KN: Tensor | None = None,
     rows: Fp8Rows | None = None,
+    exact: bool = False,
 ) -> Tensor:
     """Return ``dy W`` [T, K] in dy's dtype from the codes of the forward product; outside autograd.
 
@@ -129,14 +140,16 @@ def fp8_grad_input(
     Args:
         codes_KN: The codes transposed, where they are kept; otherwise they are transposed now, to the same bits.
         rows: ``dy`` as :func:`quantise_rows` gives it with the factors ``scales_N``, where that was computed already.
+        exact: As of :func:`fp8_forward`.
     """
     if not has_product(dy_TN, codes_NK):
-        return reference.fp8_grad_input(dy_TN, codes_NK=codes_NK, scales_N=scales_N)
+        product = _exact_float_product if exact else row_stable_product
+        return reference.fp8_grad_input(dy_TN, codes_NK=codes_NK, scales_N=scales_N, product=product)
     rows = rows or quantise_rows(dy_TN, factors_K=scales_N)
     # Hopper multiplies e4m3 only where the summed axis is the consecutive one, in both operands
     turned_KN = transposed(codes_NK) if codes_KN is None else codes_KN
     ones_K = torch.ones(turned_KN.shape[0], dtype=torch.float32, device=dy_TN.device)
-    return _product(rows, turned_KN.t(), ones_K, dtype=dy_TN.dtype, fast=FAST_SUM_BACKWARD)
+    return _product(rows, turned_KN, ones_K, dtype=dy_TN.dtype, fast=FAST_SUM_BACKWARD, exact=exact)
 
 
 def has_product(x: Tensor, codes_NK: Tensor) -> bool:
@@ -145,14 +158,26 @@ def has_product(x: Tensor, codes_NK: Tensor) -> bool:
     return x.device.type == "cuda" and x.dtype is torch.bfloat16 and aligned and fp8_problem(x.device) is None
 
 
-def _product(rows: Fp8Rows, weight: Tensor, scales: Tensor, *, dtype: torch.dtype, fast: bool) -> Tensor:
-    """Return ``(codes * scales) @ weight * scales``; ``weight`` is column-major."""
+def _exact_float_product(x_TI: Tensor, weight_IO: Tensor) -> Tensor:
+    return exact_product(x_TI, weight_IO, forward=False)
+
+
+def _product(
+    rows: Fp8Rows, weight_OI: Tensor, scales: Tensor, *, dtype: torch.dtype, fast: bool, exact: bool
+) -> Tensor:
+    """Return ``(codes * scales) @ (weight * scales)^T``."""
     num_rows = rows.codes_TK.shape[0]
     if num_rows == 0:
-        return torch.empty(0, weight.shape[1], dtype=dtype, device=weight.device)
+        return torch.empty(0, weight_OI.shape[0], dtype=dtype, device=weight_OI.device)
+    if exact:
+        kernels = implementation("exact_product", Backend.TRITON)
+        found: Tensor = kernels.codes_product(
+            rows.codes_TK, weight_OI, scales_M=rows.scales_T, scales_O=scales, dtype=dtype
+        )
+        return found
     return torch._scaled_mm(
         rows.codes_TK,
-        weight,
+        weight_OI.t(),
         scale_a=rows.scales_T[:, None],
         scale_b=scales[None, :],
         out_dtype=dtype,

@@ -9,6 +9,8 @@ Shapes:  T rows of the stream · K input width · N output width
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -38,22 +40,38 @@ def quantise_rows(x_TK: Tensor, *, factors_K: Tensor | None = None) -> tuple[Ten
     return (x_TK / scales_T[:, None]).to(CODES), scales_T
 
 
-def fp8_forward(x_TK: Tensor, *, codes_NK: Tensor, scales_N: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """Return ``x W^T (+ bias)`` [T, N] in x's dtype, with ``W = codes * scales[:, None]`` and x rounded by rows."""
+def fp8_forward(
+    x_TK: Tensor,
+    *,
+    codes_NK: Tensor,
+    scales_N: Tensor,
+    bias_N: Tensor | None = None,
+    product: Callable[[Tensor, Tensor], Tensor] = row_stable_product,
+) -> Tensor:
+    """Return ``x W^T (+ bias)`` [T, N] in x's dtype, with ``W = codes * scales[:, None]`` and x rounded by rows.
+
+    ``product`` multiplies the codes, as float32: x [T, K] by a matrix [K, N].
+    """
     codes_TK, scales_T = quantise_rows(x_TK)
     # scales leave the sum: a tensor core adds the products of the codes in float32
-    y_TN = row_stable_product(codes_TK.float(), codes_NK.float().t()).mul_(scales_T[:, None]).mul_(scales_N)
+    y_TN = product(codes_TK.float(), codes_NK.float().t()).mul_(scales_T[:, None]).mul_(scales_N)
     return (y_TN if bias_N is None else y_TN.add_(bias_N)).to(x_TK.dtype)
 
 
-def fp8_grad_input(dy_TN: Tensor, *, codes_NK: Tensor, scales_N: Tensor) -> Tensor:
+def fp8_grad_input(
+    dy_TN: Tensor,
+    *,
+    codes_NK: Tensor,
+    scales_N: Tensor,
+    product: Callable[[Tensor, Tensor], Tensor] = row_stable_product,
+) -> Tensor:
     """Return ``dy W`` [T, K] in dy's dtype, from the same codes as the forward product.
 
     The scales of W stand on the axis that is summed over, so they go into dy before it is rounded:
     ``dy W = (dy * scales) codes``.
     """
     codes_TN, scales_T = quantise_rows(dy_TN, factors_K=scales_N)
-    return row_stable_product(codes_TN.float(), codes_NK.float()).mul_(scales_T[:, None]).to(dy_TN.dtype)
+    return product(codes_TN.float(), codes_NK.float()).mul_(scales_T[:, None]).to(dy_TN.dtype)
 
 
 def transposed(codes_NK: Tensor) -> Tensor:

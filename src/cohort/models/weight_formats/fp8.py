@@ -40,12 +40,16 @@ class Fp8Linear:
 
     Satisfies ``CodedProduct`` and ``CodedGradient`` of :mod:`cohort.kernels.packed_linear.frozen_product`. The LoRA
     term is added by its own products, from x as it was: only the frozen product sees rounded rows.
+
+    Attributes:
+        is_exact: Whether a row's bits must not follow from the rows around it, on a GPU, too.
     """
 
     def __init__(self, codes_NK: Tensor, scales_N: Tensor, bias_N: Tensor | None = None, *, dtype: torch.dtype) -> None:
         """Wrap codes in e4m3 and their scales (float32); ``dtype`` is that of inputs and outputs."""
         self._codes_NK, self._scales_N, self._bias_N, self._dtype = codes_NK, scales_N, bias_N, dtype
         self._codes_KN: Tensor | None = None
+        self.is_exact = False
 
     @property
     def in_features(self) -> int:
@@ -90,14 +94,26 @@ class Fp8Linear:
         return _CodedInput(self, codes)
 
     def forward(self, x_TK: Tensor, codes: Fp8Rows | None = None) -> Tensor:
-        return fp8_forward(x_TK, codes_NK=self._codes_NK, scales_N=self._scales_N, bias_N=self._bias_N, rows=codes)
+        return fp8_forward(
+            x_TK,
+            codes_NK=self._codes_NK,
+            scales_N=self._scales_N,
+            bias_N=self._bias_N,
+            rows=codes,
+            exact=self.is_exact,
+        )
 
     def gradient_factors(self, like: Tensor) -> Tensor | None:
         return self._scales_N if has_product(like, self._codes_NK) else None
 
     def grad_input(self, dy_TN: Tensor, codes: Fp8Rows | None = None) -> Tensor:
         return fp8_grad_input(
-            dy_TN, codes_NK=self._codes_NK, scales_N=self._scales_N, codes_KN=self._codes_KN, rows=codes
+            dy_TN,
+            codes_NK=self._codes_NK,
+            scales_N=self._scales_N,
+            codes_KN=self._codes_KN,
+            rows=codes,
+            exact=self.is_exact,
         )
 
 
@@ -183,5 +199,4 @@ FORMAT = WeightFormat(
     quantisation=_QUANTISATION,
     device_problem=fp8_problem,
     copy_bytes=_copy_bytes,
-    has_exact_products=False,
 )

@@ -58,7 +58,6 @@ class WeightFormat:
         device_problem: Why a device cannot compute in this format; None where it can.
         copy_bytes: Bytes of what is kept besides the weights to save time, by the bytes of all weights and those that
             the model may take of a GPU.
-        has_exact_products: Whether products of these weights can give a row the same bits in any stream on a GPU.
     """
 
     name: str
@@ -70,7 +69,6 @@ class WeightFormat:
     quantisation: Quantisation | None = None
     device_problem: Callable[[torch.device], str | None] = lambda _: None
     copy_bytes: Callable[[int, int], int] = lambda *_: 0
-    has_exact_products: bool = True
 
     def tensor_bytes(self, shape: tuple[int, ...], dtype: torch.dtype, *, is_linear: bool) -> int:
         """Return the bytes of one tensor of the decoder: a linear's weight, or any other."""
