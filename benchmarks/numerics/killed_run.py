@@ -45,10 +45,11 @@ class KilledRun:
         return states, losses
 
 
-def start(base: str, *, steps: int, seed: int) -> KilledRun:
-    """Start the process on ``base``."""
+def start(base: str, *, steps: int, most_steps: int, seed: int) -> KilledRun:
+    """Start the process on ``base``; a trial that has made ``most_steps`` makes no more."""
     folder = Path(tempfile.mkdtemp(prefix="killed-run-"))
-    command = [sys.executable, "-m", "benchmarks.numerics.killed_run", base, str(folder), str(steps), str(seed)]
+    numbers = [str(steps), str(most_steps), str(seed)]
+    command = [sys.executable, "-m", "benchmarks.numerics.killed_run", base, str(folder), *numbers]
     return KilledRun(subprocess.Popen(command), folder, steps)
 
 
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("base")
     parser.add_argument("folder", type=Path)
     parser.add_argument("steps", type=int)
+    parser.add_argument("most_steps", type=int)
     parser.add_argument("seed", type=int)
     options = parser.parse_args()
     draw = random.Random(options.seed + 1)
@@ -64,7 +66,12 @@ def main() -> None:
     own, *others = Base.rows_of(decoder)
     probes = [probe for probe in PROBES if probe.trial_id in PROBE_IDS]
     run = Run(
-        decoder, draw_pack(draw, size=6, recorded=False, probes=probes), own, steps=10**9, draw=draw, other_rows=others
+        decoder,
+        draw_pack(draw, size=6, recorded=False, probes=probes),
+        own,
+        steps=options.most_steps,
+        draw=draw,
+        other_rows=others,
     )
     while min(map(len, run.losses.values())) < options.steps:
         run.step()

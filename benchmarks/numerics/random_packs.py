@@ -41,7 +41,8 @@ def compared_packs(
     draw = random.Random(seed)
     killed = None
     if kills:
-        killed = killed_run.start(base.name, steps=draw.randint(steps // 10 + 1, steps * 4 // 5), seed=seed)
+        after = draw.randint(steps // 10 + 1, steps * 4 // 5)
+        killed = killed_run.start(base.name, steps=after, most_steps=steps, seed=seed)
     probes = {probe.trial_id: probe for probe in PROBES}
 
     @functools.cache
