@@ -24,11 +24,11 @@ from cohort.training.trial import TrialSpec, TrialState
 __all__ = ["PROBES", "Found", "Pack", "Run", "draw_pack"]
 
 
-def _trial(trial_id: int, *, r: int, batch_size: int, dropout: float = 0.0) -> TrialSpec:
+def _trial(trial_id: int, *, r: int, batch_size: int, dropout: float = 0.0, use_dora: bool = False) -> TrialSpec:
     return TrialSpec(
         trial_id=trial_id,
         seed=100 + trial_id,
-        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout),
+        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout, use_dora=use_dora),
         learning_rate=1e-3,
         batch_size=batch_size,
         num_steps=1000,
@@ -36,12 +36,13 @@ def _trial(trial_id: int, *, r: int, batch_size: int, dropout: float = 0.0) -> T
 
 
 RANKS = (8, 12, 16, 24, 32, 64, 128, 256)
-# the trials whose bits are compared; the last takes two passes of ranks
+# the trials whose bits are compared; 200 ranks take two passes
 PROBES = (
     _trial(0, r=16, batch_size=3),
     _trial(1, r=8, batch_size=1, dropout=0.1),
     _trial(2, r=64, batch_size=4),
     _trial(3, r=200, batch_size=2),
+    _trial(4, r=24, batch_size=2, dropout=0.1, use_dora=True),
 )
 
 
@@ -99,6 +100,8 @@ def draw_pack(draw: random.Random, *, size: int, recorded: bool, probes: Sequenc
             # a few thousand tokens a step
             batch_size=draw.randint(1, 6) if size < 12 else draw.randint(1, 2),
             dropout=0.0 if recorded else draw.choice([0.0, 0.0, 0.2]),
+            # a graph knows no magnitudes either
+            use_dora=not recorded and draw.random() < 0.15,
         )
         for index in range(size - len(probes))
     ]

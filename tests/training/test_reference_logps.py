@@ -84,3 +84,20 @@ def test_exact_numerics_hold_for_the_reference_too(folder: Path) -> None:
     with use_backend(Backend.TRITON):
         assert answer_log_probs(decoder, [], token_budget=8, too_large=too_large, numerics=exact) == []
     assert all(getattr(product, "is_exact", False) for product in decoder.products)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("use_dora", [False, True])
+def test_an_exact_reference_has_its_bits_in_any_passes(folder: Path, *, use_dora: bool) -> None:
+    decoder, rows = load_decoder(folder, dtype="bfloat16", device="cuda"), compared_rows(40, seed=3, longest=40)
+    layout, spec = AdapterLayout(decoder.linears), AdapterSpec(r=12, lora_alpha=12, use_dora=use_dora)
+    weights_rD = 0.1 * torch.randn(spec.num_rows, layout.width, generator=torch.Generator().manual_seed(0))
+    adapter = ReferenceAdapter(layout=layout, spec=spec, weights_rD=weights_rD)
+    samples = [rows.sample(row) for row in range(len(rows))]
+    found = [
+        answer_log_probs(
+            decoder, samples, token_budget=budget, too_large=too_large, adapter=adapter, numerics=Numerics.EXACT
+        )
+        for budget in (50, 200, 5000)
+    ]
+    assert found[0] == found[1] == found[2]

@@ -141,6 +141,7 @@ class PackedLinear:
             slots=lora.slots,
             segments=lora.segments,
             row_keys_T=lora.row_keys_T,
+            exact=isinstance(lora.tables, LaunchTables) and lora.tables.exact,
         )
 
     def apart(self, x_TK: Tensor, lora: LoraContext | None, *, codes: Fp8Rows | None = None) -> Tensor | Apart:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.kernels.dropout import dropout_rows
-from cohort.kernels.packed_linear import FrozenProduct, LoraPart, SlotTable, packed_linear
+from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
 from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.kernels.segments import SampleSpan, SegmentTable
 
@@ -111,6 +111,7 @@ class Magnitudes:
         slots: SlotTable,
         segments: SegmentTable,
         row_keys_T: Tensor | None,
+        exact: bool = False,
     ) -> Tensor:
         """Return the packed linear's output y with the magnitudes of each slot that has them; other rows as they are.
 
@@ -118,10 +119,11 @@ class Magnitudes:
             y_TN: What :func:`packed_linear` gave for ``x``.
             parts: The adapted siblings with their names, as they were given to it.
             row_keys_T: Dropout keys; None where nothing is dropped.
+            exact: Give a slot the bits that it has alone, on a GPU, too: its gradients are summed sample by sample.
         """
         by_slot = {own.slot: own for own in magnitude_slots}
-        # bits matter on the CPU alone; a GPU has fewer, larger operations slot by slot
-        segments = segments if y_TN.device.type == "cpu" else segments.by_slot()
+        # where bits may follow from the pass, a GPU has fewer, larger operations slot by slot
+        segments = segments if exact or y_TN.device.type == "cpu" else segments.by_slot()
         spans = [span for span in segments.samples if span.slot in by_slot and span.stop > span.start]
         if not spans:
             return y_TN
@@ -139,7 +141,7 @@ class Magnitudes:
             y_TN = result
         for name, part in parts if dropped else ():
             assert row_keys_T is not None, "only keys drop"
-            y_TN = self._add_dropped(y_TN, x_TK, frozen, (name, part), dropped, by_slot, slots, row_keys_T)
+            y_TN = self._add_dropped(y_TN, x_TK, frozen, (name, part), dropped, by_slot, slots, row_keys_T, exact=exact)
         return y_TN
 
     def _add_dropped(
@@ -152,6 +154,8 @@ class Magnitudes:
         by_slot: dict[int, MagnitudeSlot],
         slots: SlotTable,
         row_keys_T: Tensor,
+        *,
+        exact: bool,
     ) -> Tensor:
         """Add ``(gain - 1) (W + s BA) drop(x)`` on the rows of ``spans``, whose y holds ``W x + s BA drop(x)``."""
         name, part = named
@@ -174,14 +178,16 @@ class Magnitudes:
         if self._dropped_RD is None:
             self._dropped_RD = torch.zeros_like(self._grads_RD)
         columns = self._layout.columns[name]
+        segments = SegmentTable.from_samples(
+            lengths, slots=[span.slot for span in spans], num_slots=slots.num_slots, num_rows=num_rows
+        )
         u_TN = packed_linear(
             torch.cat(rows),
             frozen=frozen,
             parts=[replace(part, grad_a_RK=self._dropped_RD[:, columns.a], grad_b_RN=self._dropped_RD[:, columns.b])],
             slots=slots,
-            segments=SegmentTable.from_samples(
-                lengths, slots=[span.slot for span in spans], num_slots=slots.num_slots, num_rows=num_rows
-            ),
+            segments=segments,
+            tables=LaunchTables(segments, slots, device=x_TK.device, exact=True) if exact else None,
         )
         starts = [0, *itertools.accumulate(lengths)]
         pieces = [

@@ -13,7 +13,6 @@ from cohort.kernels.exact_product import has_exact_product
 from cohort.machine.kernel_choices import exact_products
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
-from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["numerics_note", "numerics_problems"]
@@ -35,8 +34,6 @@ def numerics_problems(task: TaskFile, machine: Machine, *, config: DecoderConfig
     if task.strategy in ("tensor", "pipeline"):
         whole = "exact with strategy: auto | replicas | adapter_parallel, whose GPUs divide no sum"
         found.append((f"exact with strategy: {task.strategy}", whole, f"{_FAST[:-1]}; or strategy: replicas."))
-    if True in possible_values(task, "use_dora"):
-        found.append(("exact with use_dora on a GPU", "exact without DoRA", _FAST))
     if config is not None and config.pads_attention:
         what = f"exact with {config.family}, whose capped scores are computed in padded batches on a GPU"
         found.append((what, "exact with other families", _FAST))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from cohort.adapters.bank import AdapterBank
-from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 from cohort.core.numerics import Numerics
 from cohort.kernels.backend import Backend, choose_backend, describe_backend
 from cohort.models.decoder import Decoder
 
-__all__ = ["check_exact", "set_numerics"]
+__all__ = ["set_numerics"]
 
 
 def set_numerics(numerics: Numerics, *, decoder: Decoder, bank: AdapterBank) -> None:
@@ -36,16 +35,3 @@ def set_numerics(numerics: Numerics, *, decoder: Decoder, bank: AdapterBank) -> 
         return
     decoder.use_exact_products()
     bank.is_exact = True
-
-
-def check_exact(spec: AdapterSpec, bank: AdapterBank) -> None:
-    """Raise InputError for an adapter that has no exact form where the grouped kernels run."""
-    if bank.is_exact and spec.use_dora:
-        raise InputError(
-            Problem(
-                where="numerics: exact",
-                found="a trial with use_dora, whose magnitudes are multiplied by pass on a GPU",
-                allowed="adapters without DoRA",
-                hint="Set numerics: fast, or use_dora: false.",
-            )
-        )

@@ -27,7 +27,7 @@ from cohort.training.batch_values import with_measured_values
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
-from cohort.training.exact_numerics import check_exact, set_numerics
+from cohort.training.exact_numerics import set_numerics
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.group_terms import group_slots
 from cohort.training.micro_batches import MicroBatches, sample_too_large
@@ -192,7 +192,6 @@ class Executor:
         """
         if spec.trial_id in self._residents:
             raise ValueError(f"trial {spec.trial_id} is already resident")
-        check_exact(spec.adapter, self.bank)
         if state is None:
             state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter, spec.seed)))
         if self.captured is not None and self.bank.needs_separate_compute(spec.adapter):
