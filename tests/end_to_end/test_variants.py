@@ -72,6 +72,9 @@ def test_lora_and_vera_trials_share_a_sweep_and_its_bits(folder: Path, tmp_path:
     assert outcome_of(tmp_path / "stopped") == outcome_of(tmp_path / "undisturbed")
     results = cohort.load(tmp_path / "undisturbed")
     vera = next(trial["trial"] for trial in results.trials if trial["parameters"]["use_vera"])
+    shown = {bool(trial["parameters"]["use_vera"]): set(trial["parameters"]) for trial in results.trials}
+    # VeRA reads none
+    assert ("lora_alpha" in shown[True], "lora_alpha" in shown[False]) == (False, True)
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     tokens, logits = torch.arange(5, 25)[None], {}
     for form in (ExportForm.PEFT, ExportForm.LORA, ExportForm.MERGED):

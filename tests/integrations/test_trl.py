@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from peft import LoraConfig, PeftConfig, VeraConfig
 from peft.tuners.lora.config import BdLoraConfig
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
 from cohort.core.errors import InputError
-from cohort.integrations.trl import TrlKeys, trl_keys
+from cohort.integrations.trl import PEFT_DEFAULT_MODULES, TrlKeys, trl_keys
+from cohort.models.families import FAMILIES
 
 
 class SchedulerType(Enum):
@@ -225,7 +227,7 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], told: str) -
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"target_modules": None}, "target_modules: found None; .*PEFT chooses by the kind of model"),
+        ({"target_modules": 3}, "target_modules: found 3; .*an expression or None"),
         ({"bias": "all"}, "LoraConfig: bias: found 'all'"),
         ({"init_lora_weights": "mica"}, "init_lora_weights: found 'mica'"),
         ({"init_lora_weights": False}, "init_lora_weights: found False"),
@@ -236,6 +238,12 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], told: str) -
 def test_adapters_that_cannot_be_trained_are_refused(fields: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         keys(lora=LoraConfig(**{"r": 8, "target_modules": ["q_proj"], **fields}))
+
+
+def test_peft_s_own_choice_of_modules_is_the_same_in_every_family() -> None:
+    assert keys(lora=LoraConfig()).sections["lora"]["target_modules"] == sorted(PEFT_DEFAULT_MODULES)
+    for family in FAMILIES:
+        assert TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[family] == list(PEFT_DEFAULT_MODULES), family
 
 
 def test_what_no_task_decides_is_named() -> None:

@@ -13,17 +13,21 @@ from torch import Tensor
 from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.events import StepDone
+from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.objectives import OBJECTIVES
 from cohort.training.trial import TrialSpec
-from tests.training.small_models import random_rows, save_llama, save_qwen2
+from tests.training.small_models import compared_rows, random_rows, save_llama, save_qwen2
 from tests.training.variants import VARIANTS
 
 STEPS = 4
 OPTIM = ("adamw", "lion", "muon", "sgd")
 ROWS = random_rows(40, seed=3)
 VALIDATION = random_rows(9, seed=4)
+# pairs, with labels and what a reference gives them: every objective reads them
+COMPARED, COMPARED_VALIDATION = compared_rows(40, seed=3), compared_rows(10, seed=4)
 
 
 def trial(
@@ -48,9 +52,14 @@ def trial(
     )
 
 
-# optimizers in turn, so that they share a pack too
+# optimizers and objectives in turn, so that all kinds of them share a pack, too
 OF_VARIANTS = [
-    replace(trial(10 + n), adapter=adapter, optim=OPTIM[n % len(OPTIM)] if adapter.has_only_factors else "adamw")
+    replace(
+        trial(10 + n),
+        adapter=adapter,
+        optim=OPTIM[n % len(OPTIM)] if adapter.has_only_factors else "adamw",
+        objective=list(OBJECTIVES.values())[n % len(OBJECTIVES)],
+    )
     for n, adapter in enumerate(VARIANTS.values())
 ]
 SUBJECTS = [
@@ -93,11 +102,11 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def executor_for(decoder: Decoder, *, token_budget: int = 10_000) -> Executor:
+def executor_for(decoder: Decoder, *, token_budget: int = 10_000, rows: TokenisedRows = ROWS) -> Executor:
     return Executor(
         decoder,
         target_linears=decoder.linears,
-        train_rows=ROWS,
+        train_rows=rows,
         settings=ExecutorSettings(
             num_slots=16, num_rank_rows=512, token_budget=token_budget, evaluation_token_budget=token_budget
         ),
@@ -106,12 +115,14 @@ def executor_for(decoder: Decoder, *, token_budget: int = 10_000) -> Executor:
 
 def outcome(executor: Executor, subject: TrialSpec, events: Sequence[StepDone]) -> tuple[list[StepDone], Tensor, float]:
     mine = [event for event in events if event.trial_id == subject.trial_id]
-    evaluated = executor.evaluate([subject.trial_id], rows=VALIDATION, row_ids=range(len(VALIDATION)))
+    rows = COMPARED_VALIDATION if executor.train_rows is COMPARED else VALIDATION
+    row_ids = range(len(rows) // subject.objective.group_size)
+    evaluated = executor.evaluate([subject.trial_id], rows=rows, row_ids=row_ids)
     return mine, executor.weights(subject.trial_id), evaluated[subject.trial_id].loss
 
 
-def alone(decoder: Decoder, subject: TrialSpec) -> tuple[list[StepDone], Tensor, float]:
-    executor = executor_for(decoder)
+def alone(decoder: Decoder, subject: TrialSpec, *, rows: TokenisedRows = ROWS) -> tuple[list[StepDone], Tensor, float]:
+    executor = executor_for(decoder, rows=rows)
     executor.load(subject)
     return outcome(executor, subject, [event for _ in range(STEPS) for event in executor.step()])
 
@@ -131,8 +142,8 @@ def test_neighbours_and_splits_change_no_bit(decoder: Decoder, subject: TrialSpe
 
 @pytest.fixture(scope="module")
 def in_a_varied_pack(with_biases: Decoder) -> dict[int, tuple[list[StepDone], Tensor, float]]:
-    """Plain LoRA and every variant in one pack."""
-    executor = executor_for(with_biases, token_budget=60)
+    """Plain LoRA and every variant in one pack, trained by every objective."""
+    executor = executor_for(with_biases, token_budget=60, rows=COMPARED)
     for spec in [SUBJECTS[1], *OF_VARIANTS]:
         executor.load(spec)
     events = [event for _ in range(STEPS) for event in executor.step()]
@@ -143,13 +154,26 @@ def in_a_varied_pack(with_biases: Decoder) -> dict[int, tuple[list[StepDone], Te
 def test_variants_in_one_pack_have_the_bits_they_have_alone(
     with_biases: Decoder, in_a_varied_pack: dict[int, tuple[list[StepDone], Tensor, float]], subject: TrialSpec
 ) -> None:
-    assert_same(in_a_varied_pack[subject.trial_id], alone(with_biases, subject))
+    assert_same(in_a_varied_pack[subject.trial_id], alone(with_biases, subject, rows=COMPARED))
 
 
-@pytest.mark.parametrize("victim", ["dora", "patterns", "pissa", "bd", "vera"])
-def test_a_poisoned_variant_leaves_the_others_bits_alone(with_biases: Decoder, victim: str) -> None:
-    subject, bad = OF_VARIANTS[[*VARIANTS].index("dora_patterns")], OF_VARIANTS[[*VARIANTS].index(victim)]
-    executor = executor_for(with_biases)
+@pytest.fixture(scope="module")
+def unharmed(with_biases: Decoder) -> dict[str, tuple[list[StepDone], Tensor, float]]:
+    """Two variants as they end alone."""
+    return {name: alone(with_biases, of_variant(name), rows=COMPARED) for name in ("dora_patterns", "patterns")}
+
+
+def of_variant(name: str) -> TrialSpec:
+    return OF_VARIANTS[[*VARIANTS].index(name)]
+
+
+@pytest.mark.parametrize("victim", VARIANTS)
+def test_a_poisoned_variant_leaves_the_others_bits_alone(
+    with_biases: Decoder, unharmed: dict[str, tuple[list[StepDone], Tensor, float]], victim: str
+) -> None:
+    name = "patterns" if victim == "dora_patterns" else "dora_patterns"
+    subject, bad = of_variant(name), of_variant(victim)
+    executor = executor_for(with_biases, rows=COMPARED)
     for spec in (bad, subject):
         executor.load(spec)
     events = list(executor.step())
@@ -157,7 +181,7 @@ def test_a_poisoned_variant_leaves_the_others_bits_alone(with_biases: Decoder, v
     executor.bank.weights_RD[executor.bank.rank_rows(slot)] = float("nan")
     executor.bank.refresh(slot)
     events += [event for _ in range(STEPS - 1) for event in executor.step()]
-    assert_same(outcome(executor, subject, events), alone(with_biases, subject))
+    assert_same(outcome(executor, subject, events), unharmed[name])
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -20,7 +20,7 @@ from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
 from cohort.integrations.trl_preference import IDLE_FIELDS, MAPPED_FIELDS, PREFERENCE_CONFIGS, preference_objective
 
-__all__ = ["ConfigFields", "TrlKeys", "trl_keys"]
+__all__ = ["PEFT_DEFAULT_MODULES", "ConfigFields", "TrlKeys", "trl_keys"]
 
 _SFT, _LORA, _VERA = "SFTConfig", "LoraConfig", "VeraConfig"
 
@@ -83,6 +83,8 @@ _REASONS = {
     "bias": "adapters have no biases",
     "lora_bias": "adapters have no biases",
 }
+PEFT_DEFAULT_MODULES = ("q_proj", "v_proj")
+"""What PEFT adapts where ``target_modules`` is None, in every family that Cohort trains."""
 _UNKNOWN = "this version of Cohort has no counterpart"
 
 
@@ -331,6 +333,8 @@ def _modules(lora: ConfigFields) -> dict[str, Any]:
     """Return which linears are adapted, and what differs between them."""
     section: dict[str, Any] = {}
     modules = lora.get("target_modules")
+    if modules is None:
+        modules = PEFT_DEFAULT_MODULES
     if modules == "all-linear":
         section["target_modules"] = modules
     elif isinstance(modules, list | tuple | set | frozenset):
@@ -340,7 +344,7 @@ def _modules(lora: ConfigFields) -> dict[str, Any]:
         section["target_modules"] = modules
     else:
         hint = "Write target_modules='all-linear', or a list such as ['q_proj', 'v_proj']."
-        allowed = "'all-linear', a list of names or an expression (PEFT chooses by the kind of model)"
+        allowed = "'all-linear', a list of names, an expression or None"
         lora.refuse("target_modules", allowed=allowed, hint=hint)
     for key in ("rank_pattern", "alpha_pattern", "exclude_modules", "layers_to_transform", "layers_pattern"):
         value = lora.get(key)

@@ -24,15 +24,17 @@ def adapter_spec(task: TaskFile, values: Mapping[str, Any]) -> AdapterSpec:
     Raises:
         InputError: two of the values exclude each other.
     """
+    vectors = _vectors(task, values)
     try:
         return AdapterSpec(
             r=int(values["r"]),
-            lora_alpha=float(values["lora_alpha"]),
+            # VeRA has none, and its record shows none
+            lora_alpha=1.0 if vectors else float(values["lora_alpha"]),
             lora_dropout=float(values["lora_dropout"]),
-            use_rslora=bool(values["use_rslora"]),
+            use_rslora=bool(values.get("use_rslora", False)),
             init_lora_weights=str(values.get("init_lora_weights", "true")),
             use_dora=bool(values.get("use_dora", False)),
-            use_vera=_vectors(task, values),
+            use_vera=vectors,
             use_bdlora=task.block_diagonal(int(values.get("nblocks", 1))),
             rank_pattern=tuple(task.lora.rank_pattern.items()),
             alpha_pattern=tuple(task.lora.alpha_pattern.items()),

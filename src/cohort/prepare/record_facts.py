@@ -27,6 +27,7 @@ from cohort.prepare.trials import PlannedTrial
 from cohort.prepare.vector_checks import has_vectors
 from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
 from cohort.runs.records import JsonValue
+from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import default_values
 from cohort.tuning.evaluation_times import EvaluationPlan
@@ -110,6 +111,9 @@ def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
     searched = set(task.search.space)
     hidden = searched if has_blocks(task) else {*searched, "nblocks"}
     hidden = hidden if has_vectors(task) else {*hidden, "use_vera", "d_initial", "projection_prng_key"}
+    if set(possible_values(task, "use_vera")) == {True}:
+        # what VeRA does not read
+        hidden = {*hidden, "lora_alpha", "use_rslora"}
     shared = {name: value for name, value in task.searchable_defaults().items() if name not in hidden}
     # a value that depends on another hyperparameter (2r) is kept as it is written
     plain: dict[str, JsonValue] = {

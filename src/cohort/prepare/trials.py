@@ -17,7 +17,7 @@ from cohort.prepare.objectives import task_objective
 from cohort.runs.facts import InputFacts
 from cohort.runs.records import NewTrial
 from cohort.tasks.task_file import TaskFile
-from cohort.tasks.trial_values import ALWAYS_SHOWN, default_values
+from cohort.tasks.trial_values import default_values, shown_values
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
@@ -95,9 +95,8 @@ def plan_trial(
         settings=task.evaluation_settings(),
         times=times,
     )
-    names = (*task.search.space, *ALWAYS_SHOWN)
     return PlannedTrial(
-        configuration={name: configuration[name] for name in names if name in configuration},
+        configuration=shown_values(task, configuration),
         spec=spec,
         candidate=candidate,
         planned_tokens=round(_samples(spec, num_rows) * int(rows.offsets[-1]) / num_rows),

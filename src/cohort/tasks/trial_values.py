@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,21 @@ from cohort.tasks.sections.objective_section import objective_value_refusals
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.parameters import Configuration, Constant, MultipleOf, Value
 
-__all__ = ["ALWAYS_SHOWN", "added_parameters", "default_values", "trial_values_of"]
+__all__ = ["added_parameters", "default_values", "shown_values", "trial_values_of"]
 
 # shown for every trial, together with the searched ones, since people compare adapters by them
-ALWAYS_SHOWN = ("learning_rate", "r", "lora_alpha", "batch_size")
+_ALWAYS_SHOWN = ("learning_rate", "r", "lora_alpha", "batch_size")
+
+
+def shown_values(task: TaskFile, values: Mapping[str, Value], *, also: Iterable[str] = ()) -> dict[str, Value]:
+    """Return the hyperparameters that a trial's record shows, of all that it has: what is searched, and a few more.
+
+    VeRA reads no ``lora_alpha``; a trial of VeRA shows it only where the task searches it for others.
+    """
+    names = dict.fromkeys((*task.search.space, *_ALWAYS_SHOWN, *also))
+    if values.get("use_vera") and "lora_alpha" not in task.search.space:
+        names.pop("lora_alpha")
+    return {name: values[name] for name in names if name in values}
 
 
 def default_values(task: TaskFile) -> Configuration:
@@ -78,7 +89,7 @@ def added_parameters(
         name: value.of(base[value.parameter]) if isinstance(value, MultipleOf) else value
         for name, value in base.items()
     }
-    return {name: plain[name] for name in dict.fromkeys((*task.search.space, *ALWAYS_SHOWN, *(source or ()), *parsed))}
+    return shown_values(task, plain, also=(*(source or ()), *parsed))
 
 
 def _parsed(task: TaskFile, values: Mapping[str, Any]) -> tuple[dict[str, Value | MultipleOf], list[Problem]]:

@@ -45,9 +45,10 @@ def adapter_size(
             section.get("target_modules_bd_b", COLUMN_PARALLEL),
         )
         blocks = BlockDiagonal(nblocks=nblocks, target_modules_bd_a=tuple(in_a), target_modules_bd_b=tuple(in_b))
+    is_vera = bool(settings.get("use_vera"))
     spec = AdapterSpec(
         r=int(settings["r"]),
-        lora_alpha=float(settings["lora_alpha"]),
+        lora_alpha=1.0 if is_vera else float(settings["lora_alpha"]),
         use_rslora=bool(settings.get("use_rslora", False)),
         use_bdlora=blocks,
     )
@@ -56,7 +57,7 @@ def adapter_size(
     if blocks is not None:
         own = sum(blocks.width_of(name, (ins, outs)) * count for name, (ins, outs, count) in shapes.items())
     num_parameters, scale = spec.r * own, spec.scale
-    if settings.get("use_vera"):
+    if is_vera:
         num_parameters, scale = sum((outs + spec.r) * count for _, outs, count in shapes.values()), 1.0
     return AdapterSize(
         trainable_parameters=num_parameters, rank_of_equal_lora=round(num_parameters / plain, 4), scale=scale
