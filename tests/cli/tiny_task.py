@@ -29,7 +29,9 @@ num_gpus: 0
 """
 
 
-def write_tiny_model(folder: Path, *, num_layers: int = 2, max_positions: int = 128) -> Path:
+def write_tiny_model(
+    folder: Path, *, num_layers: int = 2, max_positions: int = 128, num_heads: int = 4, num_kv_heads: int = 2
+) -> Path:
     """Save a random Llama and its tokenizer to ``folder``."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<s>": 0, "</s>": 1, **{letter: index + 2 for index, letter in enumerate(alphabet)}}
@@ -43,8 +45,8 @@ def write_tiny_model(folder: Path, *, num_layers: int = 2, max_positions: int = 
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=num_layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
         max_position_embeddings=max_positions,
         bos_token_id=0,
         eos_token_id=1,

@@ -5,6 +5,7 @@ Whatever stops a run, it goes on with any strategy and any number of ranks.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from dataclasses import replace
@@ -24,6 +25,7 @@ from cohort.parallel.commands import Reply
 from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.step_window import StepWindow
 from cohort.runs.reader import RunReader
+from cohort.tasks.task_file import TaskFile
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
 
@@ -34,16 +36,21 @@ TWO = replace(OPTIONS, num_ranks=2)
 OF_LOSSES, OF_NORMS = 1e-4, 2e-3
 
 
+def task_of(folder: Path, **sections: Any) -> TaskFile:
+    """Return a task whose evaluations generate answers as well."""
+    return tiny_task(folder, **{"evaluation": {"metric": "exact_match", "max_new_tokens": 3}, **sections})
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_inputs(tmp_path_factory.mktemp("tiny"))
-    write_tiny_model(folder / "model", num_layers=4)
+    write_tiny_model(folder / "model", num_layers=4, num_heads=8, num_kv_heads=4)
     return folder
 
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> Outcome:
-    tune(tiny_task(folder), folder / "one", options=OPTIONS)
+    tune(task_of(folder), folder / "one", options=OPTIONS)
     return result_of(folder / "one")
 
 
@@ -104,7 +111,7 @@ def test_a_killed_stage_ends_the_run_and_a_resume_gives_the_bits_of_one_process(
 ) -> None:
     run, watcher = tmp_path / "run", Killing(started, at=9)
     with pytest.raises(RankLostError, match=r"rank \d .*go on with `cohort resume`"):
-        tune(tiny_task(folder, strategy="pipeline"), run, options=TWO, watcher=watcher)
+        tune(task_of(folder, strategy="pipeline"), run, options=TWO, watcher=watcher)
     assert "strategy: pipeline; 2 processes hold 2 + 2 layers" in " ".join(watcher.notes)
     assert all(process._process.poll() is not None for process in started), "the others end with the one that is lost"
     with RunReader.open(run / "run.db") as reader:
@@ -116,7 +123,7 @@ def test_a_killed_stage_ends_the_run_and_a_resume_gives_the_bits_of_one_process(
 def test_a_run_of_shards_goes_on_in_one_process(folder: Path, tmp_path: Path, expected: Outcome) -> None:
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        tune(tiny_task(folder, strategy="tensor"), run, options=TWO, watcher=Interrupting(12))
+        tune(task_of(folder, strategy="tensor"), run, options=TWO, watcher=Interrupting(12))
     resume(run, options=OPTIONS)
     require_near(run, expected)
 
@@ -125,7 +132,7 @@ def test_a_run_of_shards_goes_on_in_one_process(folder: Path, tmp_path: Path, ex
 def test_a_killed_shard_ends_the_run_and_half_of_the_budget_is_kept_after_a_shortage(
     folder: Path, tmp_path: Path, expected: Outcome, started: list[RankProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, task = tmp_path / "run", tiny_task(folder, strategy="tensor")
+    run, task = tmp_path / "run", task_of(folder, strategy="tensor")
     with pytest.raises(RankLostError, match=r"rank \d"):
         tune(task, run, options=TWO, watcher=Killing(started, at=9))
     # as if one rank had answered its next windows with a shortage of memory
@@ -150,14 +157,14 @@ def test_a_killed_shard_ends_the_run_and_half_of_the_budget_is_kept_after_a_shor
 @pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
 def test_stages_give_the_bits_of_one_process(folder: Path, tmp_path: Path, expected: Outcome, num_ranks: int) -> None:
-    tune(tiny_task(folder, strategy="pipeline"), tmp_path / "run", options=replace(OPTIONS, num_ranks=num_ranks))
+    tune(task_of(folder, strategy="pipeline"), tmp_path / "run", options=replace(OPTIONS, num_ranks=num_ranks))
     assert result_of(tmp_path / "run") == expected
 
 
 @pytest.mark.slow
 def test_stages_of_a_quantised_model_give_the_bits_of_one_process(folder: Path, tmp_path: Path) -> None:
-    tune(tiny_task(folder, quantization="nf4"), tmp_path / "one", options=OPTIONS)
-    tune(tiny_task(folder, quantization="nf4", strategy="pipeline"), tmp_path / "run", options=TWO)
+    tune(task_of(folder, quantization="nf4"), tmp_path / "one", options=OPTIONS)
+    tune(task_of(folder, quantization="nf4", strategy="pipeline"), tmp_path / "run", options=TWO)
     assert result_of(tmp_path / "run") == result_of(tmp_path / "one")
 
 
@@ -167,9 +174,9 @@ def test_stages_of_a_quantised_model_give_the_bits_of_one_process(folder: Path, 
 def test_two_gpus_hold_one_model(folder: Path, tmp_path: Path, strategy: str) -> None:
     """Sums in bfloat16 have another order, so early losses are near those of one GPU; a resume moves to one GPU."""
     one, two = tmp_path / "one", tmp_path / "two"
-    tune(tiny_task(folder, num_gpus=1), one, options=OPTIONS)
+    tune(task_of(folder, num_gpus=1), one, options=OPTIONS)
     with pytest.raises(KeyboardInterrupt):
-        tune(tiny_task(folder, strategy=strategy, num_gpus=2), two, options=OPTIONS, watcher=Interrupting(14))
+        tune(task_of(folder, strategy=strategy, num_gpus=2), two, options=OPTIONS, watcher=Interrupting(14))
     with_strategy(two, "replicas")
     resume(two, options=replace(OPTIONS, num_ranks=1))
     expected, found = outcome_of(one)["steps"], outcome_of(two)["steps"]
@@ -181,11 +188,32 @@ def test_two_gpus_hold_one_model(folder: Path, tmp_path: Path, strategy: str) ->
 
 
 @pytest.mark.slow
-def test_shards_answer_prompts(folder: Path, tmp_path: Path) -> None:
-    sections: dict[str, Any] = {"evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
-    tune(tiny_task(folder, **sections), tmp_path / "one", options=OPTIONS)
-    tune(tiny_task(folder, strategy="tensor", **sections), tmp_path / "run", options=TWO)
-    require_near(tmp_path / "run", result_of(tmp_path / "one"))
+@pytest.mark.parametrize(
+    ("objective", "strategy"), [("dpo", "pipeline"), ("orpo", "pipeline"), ("dpo", "tensor"), ("kto", "tensor")]
+)
+def test_preferences_are_learned_with_the_base_model_as_the_reference(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str, strategy: str
+) -> None:
+    pairs = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"{n}!"} for n in range(24)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    sections: dict[str, Any] = {
+        "dataset": {"train": "pairs.jsonl"},
+        "objective": objective,
+        "evaluation": {"metric": "reward_accuracy"},
+    }
+    tune(task_of(folder, **sections), tmp_path / "one", options=OPTIONS)
+    # else what one process has measured would be found
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
+    watcher = Interrupting(10)
+    with pytest.raises(KeyboardInterrupt):
+        tune(task_of(folder, strategy=strategy, **sections), tmp_path / "run", options=TWO, watcher=watcher)
+    resume(tmp_path / "run", options=TWO)
+    is_measured = any("reference log-probabilities of 48 answers" in note for note in watcher.notes)
+    assert is_measured == (objective != "orpo")
+    if strategy == "pipeline":
+        assert result_of(tmp_path / "run") == result_of(tmp_path / "one")
+    else:
+        require_near(tmp_path / "run", result_of(tmp_path / "one"))
 
 
 @pytest.mark.slow
@@ -201,6 +229,8 @@ def test_shards_answer_prompts(folder: Path, tmp_path: Path) -> None:
         (("replicas", 1), ("tensor", 2)),
         (("adapter_parallel", 2), ("tensor", 2)),
         (("tensor", 2), ("adapter_parallel", 2)),
+        (("tensor", 2), ("tensor", 4)),
+        (("tensor", 4), ("tensor", 2)),
     ],
 )
 def test_a_run_goes_on_with_another_strategy(
@@ -209,7 +239,7 @@ def test_a_run_goes_on_with_another_strategy(
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         tune(
-            tiny_task(folder, strategy=before[0]),
+            task_of(folder, strategy=before[0]),
             run,
             options=replace(OPTIONS, num_ranks=before[1]),
             watcher=Interrupting(10),
@@ -226,7 +256,7 @@ def test_a_run_goes_on_with_another_strategy(
 def test_a_run_that_lost_a_stage_goes_on_by_itself(
     folder: Path, tmp_path: Path, expected: Outcome, started: list[RankProcess]
 ) -> None:
-    run, watcher, task = tmp_path / "run", Killing(started, at=9), tiny_task(folder, strategy="pipeline")
+    run, watcher, task = tmp_path / "run", Killing(started, at=9), task_of(folder, strategy="pipeline")
     train_despite_losses(lambda: tune(task, run, options=TWO, watcher=watcher), run, watcher=watcher, options=TWO)
     assert result_of(run) == expected
     assert len(started) == 4
@@ -236,17 +266,16 @@ def test_what_does_not_work_with_a_strategy_is_refused_before_training(folder: P
     task = tiny_task(
         folder,
         strategy="pipeline",
-        evaluation={"metric": "exact_match"},
         training={"optim": "adamw_8bit"},
         memory={"host_streamed_layers": 3},
     )
     with pytest.raises(InputError) as refused:
         tune(task, tmp_path / "run", options=replace(OPTIONS, num_ranks=5))
     found = [f"{problem.where} {problem.found} {problem.allowed}" for problem in refused.value.problems]
-    for words in ("5 stages for a model with 4 layers", "a metric of generated text", "adamw_8bit", "3 with strategy"):
+    for words in ("5 stages for a model with 4 layers", "adamw_8bit", "3 with strategy"):
         assert any(words in text for text in found), words
     with pytest.raises(InputError, match=r"3 ranks for a model with"):
-        tune(tiny_task(folder, strategy="tensor"), tmp_path / "run", options=replace(OPTIONS, num_ranks=3))
+        tune(task_of(folder, strategy="tensor"), tmp_path / "run", options=replace(OPTIONS, num_ranks=3))
     assert not (tmp_path / "run").exists()
     # one GPU holds the whole model
-    assert check_task(tiny_task(folder, strategy="tensor")).num_trials == 6
+    assert check_task(task_of(folder, strategy="tensor")).num_trials == 6

@@ -14,8 +14,7 @@ from cohort.memory.rank_groups import choose_group, stage_cuts
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.parallel.rank_group import PipelineGroup, TensorGroup
 from cohort.tasks.task_file import TaskFile
-from cohort.training.objectives.dpo import DirectPreferenceOptimization
-from cohort.training.objectives.orpo import OddsRatioPreferenceOptimization
+from cohort.training.objectives.kto import KahnemanTverskyOptimization
 from tests.memory.test_host_streaming import H200, LLAMA_70B, task_of
 from tests.memory.test_sizes import grid
 
@@ -35,6 +34,11 @@ def group_of(strategy: str, *, num_ranks: int = 4, task: TaskFile | None = None,
     )
 
 
+def with_reference_adapter() -> TaskFile:
+    task = task_of()
+    return task.model_copy(update={"objective": task.objective.model_copy(update={"reference_adapter": "one"})})
+
+
 def test_layers_are_cut_so_that_the_head_counts() -> None:
     assert group_of("tensor") == TensorGroup(size=4)
     plan = group_of("pipeline")
@@ -52,8 +56,8 @@ def test_layers_are_cut_so_that_the_head_counts() -> None:
         ("pipeline", {"num_ranks": 81}, "81 stages for a model with 80 layers"),
         ("tensor", {"adapter": replace(SPEC.adapter, use_dora=True)}, "DoRA"),
         ("tensor", {"adapter": replace(SPEC.adapter, use_bdlora=BlockDiagonal(nblocks=2))}, "training 2 blocks on 4"),
-        ("tensor", {"objective": DirectPreferenceOptimization()}, "compares with a reference model"),
-        ("pipeline", {"objective": OddsRatioPreferenceOptimization()}, "an objective that compares samples"),
+        ("tensor", {"task": with_reference_adapter()}, "have no passes for another adapter"),
+        ("pipeline", {"objective": KahnemanTverskyOptimization()}, "kto with strategy: pipeline"),
         ("pipeline", {"task": task_of(host_streamed_layers=9)}, "9 with strategy: pipeline"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from cohort.core.memory_records import PassKind
 from cohort.parallel import commands
+from cohort.parallel.answers import Prompt
 from cohort.parallel.commands import (
     Command,
     Drop,
@@ -26,7 +27,7 @@ from cohort.parallel.commands import (
     Step,
     Weights,
 )
-from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.rank_executor import RankExecutor
 from tests.training.small_models import random_rows
 
 SPEC: Any = SimpleNamespace(trial_id=3)

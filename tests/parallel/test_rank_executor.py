@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cohort.parallel import rank_executor
-from cohort.parallel.answers import LEAST_GENERATION_TOKENS, AnswerGenerator
-from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.answers import LEAST_GENERATION_TOKENS, AnswerGenerator, Prompt
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.training.device_memory import DeviceMemory
 
 

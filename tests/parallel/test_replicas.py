@@ -14,8 +14,9 @@ from cohort.core.numerics import Numerics
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
+from cohort.parallel.answers import Prompt
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
-from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_server import _reply
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor

@@ -29,7 +29,7 @@ def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reference:
     monkeypatch.setattr(module, "task_objective", lambda _: OBJECTIVES["dpo"])
     machine = Machine(device=torch.device("cpu"), device_name="x", dtype="float32", threads=1, memory_bytes=1 << 30)
     decoder = load_decoder(tmp_path / "model", dtype="float32", device="cpu")
-    return Reference(task=task, decoder=decoder, machine=machine, model_hash="a", token_budget=30)
+    return Reference(task=task, measured_by=decoder, machine=machine, model_hash="a", token_budget=30)
 
 
 def test_answers_are_asked_once_and_found_again(reference: Reference) -> None:

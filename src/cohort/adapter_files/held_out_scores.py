@@ -184,7 +184,7 @@ def _with_reference(rows: TokenisedRows, *, loaded: RunModel) -> TokenisedRows:
     require_same_reference(task, recorded=facts.inputs.reference_adapter_hash)
     reference = Reference(
         task=task,
-        decoder=loaded.decoder,
+        measured_by=loaded.decoder,
         machine=loaded.machine,
         model_hash=facts.inputs.model_hash or "",
         token_budget=facts.sizes.token_budget or _TOKEN_BUDGET,

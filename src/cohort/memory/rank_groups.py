@@ -94,11 +94,11 @@ def group_problems(
     if machine.numerics is Numerics.EXACT and machine.device.type == "cuda":
         yield refused("numerics", f"exact with strategy: {strategy}", "fast: sums over GPUs have another order")
     objective = specs[0].objective
-    if objective.needs_reference:
+    if task.objective.reference_adapter is not None:
         yield refused(
-            "objective",
-            f"an objective that compares with a reference model, with strategy: {strategy}",
-            "objectives without one: no rank holds the whole model that would be the reference",
+            "objective.reference_adapter",
+            f"{task.objective.reference_adapter} with strategy: {strategy}",
+            "the base model as the reference: ranks that hold it together have no passes for another adapter",
         )
     if task.memory.host_streamed_layers not in ("auto", 0):
         yield refused(
@@ -116,11 +116,11 @@ def group_problems(
         yield from _pipeline_problems(
             task, num_ranks=num_ranks, config=config, layout=layout, specs=specs, refused=refused
         )
-        if objective.group_size > 1 or objective.compares_batch:
+        if objective.compares_batch:
             yield refused(
                 "objective",
-                "an objective that compares samples, with strategy: pipeline",
-                "sft: samples that are compared would have to share a micro-batch",
+                "kto with strategy: pipeline",
+                "sft | dpo | orpo | cpo | simpo: what kto measures before each step would empty the pipeline each time",
             )
         bad = {name: UNDIVIDED_OPTIMIZERS[name] for name in optimizers if name == EIGHT_BIT}
     for name, why in bad.items():
@@ -176,12 +176,6 @@ def _pipeline_problems(
     specs: Sequence[TrialSpec],
     refused: Callable[[str, str, str], Problem],
 ) -> Iterator[Problem]:
-    if task.evaluation.generates:
-        yield refused(
-            "evaluation.metric",
-            "a metric of generated text with strategy: pipeline",
-            "loss, and metrics that need no generated text: the stages generate none",
-        )
     if num_ranks > config.num_layers:
         yield Problem(
             where=task.where("num_gpus"),

@@ -177,7 +177,7 @@ class _Asked:
         needed = (
             held.weight_bytes
             + aligned_rank(max(spec.adapter.num_rows for spec in self.specs)) * row_bytes
-            + passes(int(self.rows.lengths.max()))
+            + passes(int(self.rows.group_lengths(self.specs[0].objective.group_size).max()))
         )
         room = machine.memory_bytes if task.memory.limit is None else min(machine.memory_bytes, task.memory.limit)
         if needed > room * (1 - task.memory.margin):

@@ -10,7 +10,7 @@ import torch
 from cohort.serving.generate import GenerateRequest, PickedToken
 from cohort.training.device_memory import is_out_of_memory, release_cached
 
-__all__ = ["LEAST_GENERATION_TOKENS", "Answer", "AnswerGenerator", "TokenStream"]
+__all__ = ["LEAST_GENERATION_TOKENS", "Answer", "AnswerGenerator", "Prompt", "TokenStream"]
 
 LEAST_GENERATION_TOKENS = 16
 """With a smaller budget an answer is generated alone, so that a still smaller one would free nothing."""
@@ -32,6 +32,14 @@ class Answer:
     index: int
     tokens: tuple[int, ...]
     is_cut: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What one resident, or the frozen model alone (None), is to continue."""
+
+    trial_id: int | None
+    tokens: Sequence[int]
 
 
 class AnswerGenerator:
@@ -57,6 +65,23 @@ class AnswerGenerator:
         """
         self._repeats_smaller = repeats_smaller
         self.token_budget, self._device, self._make_room = token_budget, device, make_room
+
+    def continued(
+        self, prompts: Sequence[Prompt], *, slot_of: Callable[[int], int], max_new_tokens: int, stream: TokenStream
+    ) -> list[list[int]]:
+        """Return the tokens of the answer to each prompt."""
+        requests = [
+            GenerateRequest(
+                prompt_tokens=prompt.tokens,
+                max_new_tokens=max_new_tokens,
+                slot=None if prompt.trial_id is None else slot_of(prompt.trial_id),
+            )
+            for prompt in prompts
+        ]
+        found: list[list[int]] = [[] for _ in prompts]
+        for answer in self.answers(requests, stream=stream):
+            found[answer.index] = list(answer.tokens)
+        return found
 
     def answers(self, requests: Sequence[GenerateRequest], *, stream: TokenStream) -> Iterator[Answer]:
         """Yield each answer of ``stream`` once it is finished; how many run at a time changes none of them."""

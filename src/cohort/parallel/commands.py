@@ -11,7 +11,8 @@ from torch import Tensor
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.answers import Prompt
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_group import RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.shared_bytes import BytesHandle

@@ -22,6 +22,7 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
+from cohort.parallel.answers import Prompt
 from cohort.parallel.commands import (
     Command,
     Drop,
@@ -41,7 +42,6 @@ from cohort.parallel.commands import (
     Weights,
 )
 from cohort.parallel.pipeline.pass_clock import joined_times
-from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.rank_group import RankGroupPlan, join_states
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.rank_process import GO_ON

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cohort.adapters.bank import AdapterBank
 from cohort.core.memory_records import PassKind
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.answers import AnswerGenerator
+from cohort.parallel.answers import AnswerGenerator, Prompt
 from cohort.parallel.peer_source import PeerSource, has_parts
 from cohort.parallel.shared_bytes import BytesHandle
 from cohort.parallel.step_window import StepWindow, run_window
@@ -18,15 +17,7 @@ from cohort.serving.generate import GenerateRequest, PickedToken, generation_tok
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["Prompt", "RankExecutor"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prompt:
-    """What one resident, or the frozen model alone (None), is to continue."""
-
-    trial_id: int | None
-    tokens: Sequence[int]
+__all__ = ["RankExecutor"]
 
 
 class RankExecutor(Executor):
@@ -86,14 +77,6 @@ class RankExecutor(Executor):
         With fewer answers at a time if memory runs out, which changes none of them.
         """
         bank: AdapterBank = self.bank
-        requests = [
-            GenerateRequest(
-                prompt_tokens=prompt.tokens,
-                max_new_tokens=max_new_tokens,
-                slot=None if prompt.trial_id is None else self.slot_of(prompt.trial_id),
-            )
-            for prompt in prompts
-        ]
 
         def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
             with self.memory.observe(PassKind.EVALUATE, None):
@@ -106,10 +89,7 @@ class RankExecutor(Executor):
                     token_budget=token_budget,
                 )
 
-        continued: list[list[int]] = [[] for _ in prompts]
-        for answer in self._generator.answers(requests, stream=tokens_of):
-            continued[answer.index] = list(answer.tokens)
-        return continued
+        return self._generator.continued(prompts, slot_of=self.slot_of, max_new_tokens=max_new_tokens, stream=tokens_of)
 
     def share_parts(self) -> BytesHandle:
         """Return the handle to this rank's parts of divided layers."""

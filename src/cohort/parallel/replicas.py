@@ -20,6 +20,7 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
+from cohort.parallel.answers import Prompt
 from cohort.parallel.commands import (
     Command,
     ConnectParts,
@@ -39,7 +40,7 @@ from cohort.parallel.commands import (
     Weights,
 )
 from cohort.parallel.peer_source import has_parts
-from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.step_window import StepWindow, joined
 from cohort.parallel.work_meter import WorkMeter

@@ -299,11 +299,11 @@ def _with_reference(
     """Return the rows with what the reference model gives their answers, where that is needed, and a note about it."""
     memory = placed.memory
     if placed.decoder is None:
-        # groups refuse objectives with a reference
+        # ranks that hold the model together measure it once they have it
         return data, None
     reference = Reference(
         task=task,
-        decoder=placed.decoder,
+        measured_by=placed.decoder,
         machine=memory.machine,
         model_hash=facts.inputs.model_hash or "",
         token_budget=sizes.executor.evaluation_token_budget,

@@ -32,13 +32,14 @@ from cohort.machine.machine import Machine, package_versions
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_local_model
+from cohort.parallel.commands import ServedExecutor
 from cohort.prepare.file_digests import file_digest
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.objectives import task_objective
 from cohort.tasks.task_file import TaskFile
 from cohort.training.micro_batches import sample_too_large
 from cohort.training.reference_adapter import read_reference_adapter
-from cohort.training.reference_logps import answer_log_probs
+from cohort.training.reference_logps import ANSWER_LOSS, answer_log_probs
 
 __all__ = ["Reference", "reference_adapter_hash", "reference_problems", "require_same_reference"]
 
@@ -104,21 +105,33 @@ def reference_problems(task: TaskFile, config: DecoderConfig, *, model_directory
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """An answer, and where it is among the rows."""
+
+    rows: TokenisedRows
+    row: int
+    sample: Sample
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reference:
     """Asks a task's reference model for the log-probabilities of answers.
 
     Attributes:
+        measured_by: The frozen model, or an executor that has it; an executor measures no reference adapter.
         model_hash: SHA-256 of the base model's files.
         token_budget: Most tokens of a pass.
         memory_limit_bytes: On a CPU, the most that model and passes may take together.
+        num_shards: Ranks whose sums make a number, which round otherwise than one.
     """
 
     task: TaskFile
-    decoder: Decoder
+    measured_by: Decoder | ServedExecutor
     machine: Machine
     model_hash: str
     token_budget: int
     memory_limit_bytes: int | None = None
+    num_shards: int = 1
 
     def of_data(self, data: LoadedDataset, *, say: Callable[[str], None]) -> tuple[LoadedDataset, str | None]:
         """Return the rows of all splits with their reference log-probabilities, and a note; as they are without need.
@@ -144,15 +157,18 @@ class Reference:
         self, splits: Sequence[TokenisedRows], *, say: Callable[[str], None] = lambda _: None
     ) -> tuple[list[TokenisedRows], str]:
         """Return rows with their reference log-probabilities, and where these are from."""
-        samples: dict[bytes, tuple[Sample, str]] = {}
+        samples: dict[bytes, _Answer] = {}
         for rows in splits:
             for row in range(len(rows)):
                 sample = rows.sample(row)
-                samples.setdefault(_content(sample), (sample, rows.sources[row]))
+                samples.setdefault(_content(sample), _Answer(rows=rows, row=row, sample=sample))
         path = _file(self._key(samples))
         whose = "the reference adapter" if self.task.objective.reference_adapter else "the base model"
         what = f"{counted(len(samples), 'answer')} by {whose}"
         found = _read(path, count=len(samples))
+        if found is None and self.num_shards > 1:
+            # those of one process are as good, and a run that moves from there keeps them
+            found = _read(_file(replace(self, num_shards=1)._key(samples)), count=len(samples))
         if found is None:
             say(f"reference log-probabilities of {what}")
             found = self._computed(list(samples.values()))
@@ -181,32 +197,50 @@ class Reference:
             "threads": self.machine.threads,
             "torch": dict(package_versions()).get("torch"),
         }
+        if self.num_shards > 1:
+            parts["shards"] = self.num_shards
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
         for content in contents:
             digest.update(hashlib.sha256(content).digest())
         return digest.hexdigest()
 
-    def _computed(self, samples: Sequence[tuple[Sample, str]]) -> NDArray[np.float64]:
+    def _computed(self, answers: Sequence[_Answer]) -> NDArray[np.float64]:
+        if isinstance(self.measured_by, Decoder):
+            return self._by_model(self.measured_by, answers)
+        return _by_executor(self.measured_by, answers)
+
+    def _by_model(self, decoder: Decoder, answers: Sequence[_Answer]) -> NDArray[np.float64]:
         adapter = self.task.objective.reference_adapter
-        place = {id(sample): source for sample, source in samples}
+        place = {id(answer.sample): answer.rows.sources[answer.row] for answer in answers}
 
         def too_large(entry: SlotSample, words: str) -> SampleTooLargeError:
             return sample_too_large(entry.sample, words, whose="the reference model", source=place[id(entry.sample)])
 
         # the longest first: a shortage of memory shows at once, and rows of like length share passes
-        ordered = sorted(range(len(samples)), key=lambda index: -len(samples[index][0].tokens))
+        ordered = sorted(range(len(answers)), key=lambda index: -len(answers[index].sample.tokens))
         log_probs = answer_log_probs(
-            self.decoder,
-            [samples[index][0] for index in ordered],
+            decoder,
+            [answers[index].sample for index in ordered],
             token_budget=self.token_budget,
             too_large=too_large,
-            adapter=None if adapter is None else read_reference_adapter(Path(adapter), self.decoder.config),
+            adapter=None if adapter is None else read_reference_adapter(Path(adapter), decoder.config),
             memory_limit_bytes=self.memory_limit_bytes,
             numerics=self.machine.numerics,
         )
-        found = np.empty(len(samples), dtype=np.float64)
+        found = np.empty(len(answers), dtype=np.float64)
         found[ordered] = log_probs
         return found
+
+
+def _by_executor(executor: ServedExecutor, answers: Sequence[_Answer]) -> NDArray[np.float64]:
+    found = np.empty(len(answers), dtype=np.float64)
+    places: dict[int, list[int]] = {}
+    for place, answer in enumerate(answers):
+        places.setdefault(id(answer.rows), []).append(place)
+    for own in places.values():
+        rows, row_ids = answers[own[0]].rows, [answers[place].row for place in own]
+        found[own] = -np.array(executor.evaluate_base(rows=rows, row_ids=row_ids, objective=ANSWER_LOSS).terms)
+    return found
 
 
 def _content(sample: Sample) -> bytes:

@@ -111,11 +111,12 @@ class CachedAttention:
         if rule.suits_kernels and choose_backend(q_THE) is Backend.TRITON:
             if self._tiles is None:
                 self._tiles = _paged_tiles(self._sequences, device=self._device)
+            keys, values = self._cache.of_layer(layer_index)
             for tiles in self._tiles:
                 paged_attention(
                     q_THE,
-                    self._cache.keys[layer_index],
-                    self._cache.values[layer_index],
+                    keys,
+                    values,
                     tiles=tiles,
                     page_rows=BLOCK_ROWS,
                     window=rule.window,

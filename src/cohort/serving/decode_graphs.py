@@ -156,7 +156,7 @@ class _FixedPages:
         return self._max_model_len
 
     def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
-        keys, values = self._cache.keys[layer_index], self._cache.values[layer_index]
+        keys, values = self._cache.of_layer(layer_index)
         if self._o_THE is None:
             self._o_THE = torch.zeros_like(q_THE, memory_format=torch.contiguous_format)
         return paged_attention(

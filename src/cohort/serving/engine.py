@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cohort.core.errors import InputError, Problem
-from cohort.models.decoder import Decoder
 from cohort.serving.block_manager import BlockManager
 from cohort.serving.decode_graphs import DecodeGraphs
 from cohort.serving.kv_blocks import BLOCK_ROWS, blocks_for
-from cohort.serving.pass_computer import PassComputer, SlotContext
+from cohort.serving.pass_computer import PassComputer, PassModel, ScoresOf, SlotContext
 from cohort.serving.ranks import OneProcess, ServingRanks
 from cohort.serving.runner import NextToken, PassRunner
 from cohort.serving.sampler import TokenLogprobs
@@ -65,7 +64,7 @@ class ServingEngine:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: PassModel,
         *,
         adapters: EngineAdapters,
         num_blocks: int,
@@ -74,6 +73,7 @@ class ServingEngine:
         max_model_len: int | None = None,
         records_graphs: bool = False,
         ranks: ServingRanks | None = None,
+        scores_of: ScoresOf | None = None,
     ) -> None:
         """Allocate ``num_blocks`` blocks of 16 positions of keys and values.
 
@@ -83,6 +83,7 @@ class ServingEngine:
             max_model_len: Most tokens of a sequence; by default the model's context.
             records_graphs: Run passes that only decode as CUDA graphs, where the model has the kernels.
             ranks: The other ranks of a divided model; None where it is not divided.
+            scores_of: Gives the scores of final hidden states; None: the model's logits.
         """
         context = decoder.config.max_position_embeddings
         self.max_model_len = context if max_model_len is None else min(max_model_len, context)
@@ -93,7 +94,9 @@ class ServingEngine:
         ranks = ranks or OneProcess()
         sizes = {"num_blocks": num_blocks, "max_model_len": self.max_model_len}
         ranks.open_cache(**sizes, records_graphs=records_graphs)
-        self._computer = PassComputer(decoder, adapters=adapters, **sizes, records_graphs=records_graphs)
+        self._computer = PassComputer(
+            decoder, adapters=adapters, **sizes, records_graphs=records_graphs, scores_of=scores_of
+        )
         self.num_cache_bytes = self._computer.num_cache_bytes
         self._runner = PassRunner(self._computer, ranks=ranks)
         self._live: dict[int, LiveSequence] = {}

@@ -11,7 +11,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
 from cohort.serving.engine import ServingEngine, request_problems
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
-from cohort.serving.pass_computer import LoraFor
+from cohort.serving.pass_computer import LoraFor, PassModel, ScoresOf
 from cohort.serving.sampler import Sampling
 from cohort.serving.scheduler import Admission, SchedulerSettings
 from cohort.serving.sequence import AdapterRef, SequenceRequest
@@ -87,7 +87,7 @@ def generate(
 
 
 def stream(
-    decoder: Decoder,
+    decoder: PassModel,
     requests: Sequence[GenerateRequest],
     *,
     lora_for: LoraFor | None = None,
@@ -95,6 +95,7 @@ def stream(
     stop_ids: Collection[int] | None = None,
     sampling: Sampling | None = None,
     token_budget: int = 16_384,
+    scores_of: ScoresOf | None = None,
 ) -> Generator[PickedToken, None, None]:
     """Yield the tokens of all requests as they are generated, without the stop tokens.
 
@@ -108,6 +109,7 @@ def stream(
         sampling: By default the likeliest token.
         token_budget: Most positions (prompts and what they may grow to) whose keys and values are kept at once. One
             request that needs more gets what it needs.
+        scores_of: As of :class:`~cohort.serving.engine.ServingEngine`.
 
     Raises:
         InputError: empty or overlong prompts, or token ids the model does not have; all of them at once.
@@ -125,6 +127,7 @@ def stream(
         adapters=_BankSlots(lora_for, num_slots=num_slots),
         num_blocks=num_blocks,
         settings=_OFFLINE,
+        scores_of=scores_of,
     )
     stops = frozenset(decoder.config.eos_token_ids if stop_ids is None else stop_ids)
     index_of = {}

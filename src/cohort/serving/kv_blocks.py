@@ -43,9 +43,23 @@ class StoredBlocks:
 class KvBlocks:
     """The pool. Who owns which block is for :class:`~cohort.serving.block_manager.BlockManager` to say."""
 
-    def __init__(self, config: DecoderConfig, *, num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Allocate ``num_blocks`` blocks and the one of zeros, block 0."""
-        shape = (config.num_layers, (num_blocks + 1) * BLOCK_ROWS, config.num_kv_heads, config.head_dim)
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        num_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        layers: Sequence[int] | None = None,
+    ) -> None:
+        """Allocate ``num_blocks`` blocks and the one of zeros, block 0.
+
+        Args:
+            layers: Consecutive layers whose keys and values are kept, those of a stage; None for all.
+        """
+        layers = range(config.num_layers) if layers is None else layers
+        self._first_layer = layers[0]
+        shape = (len(layers), (num_blocks + 1) * BLOCK_ROWS, config.num_kv_heads, config.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.num_blocks = num_blocks
@@ -78,12 +92,18 @@ class KvBlocks:
 
     def write(self, layer_index: int, *, rows: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> None:
         """Store one row of keys and values at each of ``rows``."""
-        keys, values = self.keys[layer_index], self.values[layer_index]
+        keys, values = self.of_layer(layer_index)
         store_pages(k_TGE, v_TGE, keys_RGE=keys, values_RGE=values, rows_T=rows)
 
     def read(self, layer_index: int, *, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values at ``rows``, each [len(rows), G, E]."""
-        return self.keys[layer_index].index_select(0, rows), self.values[layer_index].index_select(0, rows)
+        keys, values = self.of_layer(layer_index)
+        return keys.index_select(0, rows), values.index_select(0, rows)
+
+    def of_layer(self, layer_index: int) -> tuple[Tensor, Tensor]:
+        """Return keys and values of one layer of the model, each [R, G, E]."""
+        place = layer_index - self._first_layer
+        return self.keys[place], self.values[place]
 
     def _rows(self, blocks: Sequence[int]) -> Tensor:
         return torch.from_numpy(rows_of(blocks)).to(self.keys.device)

@@ -15,6 +15,8 @@ from torch import Tensor
 from cohort.adapters.linear import LoraContext
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
+from cohort.models.attention import AttentionContext
+from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.serving.cached_attention import CachedAttention, NewPositions
 from cohort.serving.decode_graphs import DecodeGraphs, DecodeRow, rows_of_graph
@@ -22,10 +24,13 @@ from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, StoredBlocks
 from cohort.serving.pass_record import PassRecord, SequencePart
 from cohort.serving.sampler import Scores
 
-__all__ = ["LoraFor", "PassComputer", "SlotContext"]
+__all__ = ["LoraFor", "PassComputer", "PassModel", "ScoresOf", "SlotContext", "padded_logits"]
 
 LoraFor = Callable[[SegmentTable], LoraContext]
 """What the linears need for a stream laid out by a table: ``AdapterBank.context``."""
+
+ScoresOf = Callable[[Tensor], Scores]
+"""Gives the scores of final hidden states [B, D]."""
 
 # Every product sees at least 16 rows of no sequence at the end and a multiple of 16 in all: what keeps a row's bits its
 # own on a CPU (see data.packing).
@@ -43,6 +48,26 @@ class SlotContext(Protocol):
         ...
 
 
+class PassModel(Protocol):
+    """What passes ask of a model: of a decoder, or of a stage of one."""
+
+    @property
+    def config(self) -> DecoderConfig: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def part(self) -> Sequence[int]:
+        """The layers whose keys and values it has."""
+        ...
+
+    def forward(
+        self, tokens_T: Tensor, *, positions_T: Tensor, attention: AttentionContext, lora: LoraContext | None
+    ) -> Tensor: ...
+    def logits(self, hidden_TD: Tensor) -> Tensor: ...
+
+
 class PassComputer:
     """Computes passes on one device; of a divided model each rank has one, and all compute the same records.
 
@@ -53,24 +78,29 @@ class PassComputer:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: PassModel,
         *,
         adapters: SlotContext,
         num_blocks: int,
         max_model_len: int,
         records_graphs: bool = False,
+        scores_of: ScoresOf | None = None,
     ) -> None:
         """Allocate ``num_blocks`` blocks of keys and values, and one of zeros.
 
         Args:
             max_model_len: Most tokens of a sequence.
             records_graphs: Run passes that only decode as CUDA graphs, where the model has the kernels.
+            scores_of: Gives the scores of final hidden states [B, D]; None: the model's logits.
         """
+        self._scores_of = scores_of
         self._decoder, self._adapters = decoder, adapters
-        self._cache = KvBlocks(decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device)
+        self._cache = KvBlocks(
+            decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device, layers=decoder.part
+        )
         self.num_cache_bytes = self._cache.keys.nbytes + self._cache.values.nbytes
         self.graphs: DecodeGraphs | None = None
-        if records_graphs and DecodeGraphs.suit(decoder):
+        if records_graphs and isinstance(decoder, Decoder) and DecodeGraphs.suit(decoder):
             self.graphs = DecodeGraphs(decoder, self._cache, max_model_len=max_model_len)
         # keys and values of preempted sequences, by number
         self._stored: dict[int, StoredBlocks] = {}
@@ -147,7 +177,14 @@ class PassComputer:
             attention=CachedAttention(self._cache, sequences, device=device),
             lora=self._lora(parts, counts=counts, num_rows=num_rows),
         )
-        return Scores.of(self._logits(hidden_TD.index_select(0, last_B))) if len(last) else None
+        if not len(last):
+            return None
+        hidden_BD = hidden_TD.index_select(0, last_B)
+        return (
+            Scores.of(padded_logits(self._decoder, hidden_BD))
+            if self._scores_of is None
+            else self._scores_of(hidden_BD)
+        )
 
     def _lora(self, parts: Sequence[SequencePart], *, counts: Sequence[int], num_rows: int) -> LoraContext | None:
         slots = [-1 if part.slot is None else part.slot for part in parts]
@@ -156,11 +193,13 @@ class PassComputer:
         )
         return self._adapters.context(table)
 
-    def _logits(self, hidden_BD: Tensor) -> Tensor:
-        count = len(hidden_BD)
-        padded = hidden_BD.new_zeros(_with_filler(count), hidden_BD.shape[1])
-        padded[:count] = hidden_BD
-        return self._decoder.logits(padded)[:count]
+
+def padded_logits(decoder: PassModel, hidden_BD: Tensor) -> Tensor:
+    """Return the logits [B, V] of final hidden states, each with its own bits on a CPU."""
+    count = len(hidden_BD)
+    padded = hidden_BD.new_zeros(_with_filler(count), hidden_BD.shape[1])
+    padded[:count] = hidden_BD
+    return decoder.logits(padded)[:count]
 
 
 def _with_filler(num_rows: int) -> int:

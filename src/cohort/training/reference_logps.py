@@ -6,8 +6,10 @@ The passes and their sums are those of an evaluation, so a trial that is still t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
@@ -21,10 +23,22 @@ from cohort.training.evaluation_loss import BASE_SLOT
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.group_terms import answer_losses
 from cohort.training.micro_batches import MicroBatches
+from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.passes import Passes
 from cohort.training.reference_adapter import ReferenceAdapter
 
-__all__ = ["answer_log_probs"]
+__all__ = ["ANSWER_LOSS", "AnswerLoss", "answer_log_probs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerLoss(Objective):
+    """A row's term is ``-log p`` of its trained answer: for a model that only an evaluation reaches."""
+
+    def terms(self, groups: Groups) -> Tensor:
+        return groups.answer_losses_GS[:, 0]
+
+
+ANSWER_LOSS = AnswerLoss()
 
 
 @torch.no_grad()

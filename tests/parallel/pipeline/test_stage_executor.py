@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +16,20 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
+from cohort.data.packing import SlotSample
 from cohort.models.weights import load_decoder
 from cohort.parallel.rank_group import PipelineGroup, join_states
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.objectives.dpo import DirectPreferenceOptimization
+from cohort.training.objectives.orpo import OddsRatioPreferenceOptimization
 from cohort.training.optimizers import optimizer_for
+from cohort.training.reference_logps import ANSWER_LOSS, answer_log_probs
 from cohort.training.trial import TrialSpec, TrialState
 from tests.parallel.pipeline.stage_threads import StageThreads, stage_threads
-from tests.training.small_models import random_rows, save_llama
+from tests.training.small_models import compared_rows, random_rows, save_llama
 
 ROWS, VALIDATION = random_rows(16, seed=1, longest=20), random_rows(5, seed=2)
+PAIRS = compared_rows(16, seed=3, longest=20)
 SETTINGS = ExecutorSettings(num_slots=7, num_rank_rows=160, token_budget=60, evaluation_token_budget=40)
 PLAN = PipelineGroup(cuts=(0, 1, 3))
 
@@ -74,10 +80,18 @@ def state_of(model: Path, stages: StageThreads, spec: TrialSpec) -> TrialState:
     return join_states(PLAN, layout, spec, stages.all(lambda stage: stage.state(spec.trial_id)))
 
 
+def in_order(events: Sequence[StepDone]) -> tuple[StepDone, ...]:
+    return tuple(sorted(events, key=lambda event: event.trial_id))
+
+
+def never_too_large(entry: SlotSample, words: str) -> Exception:
+    return AssertionError(f"{entry}: {words}")
+
+
 def events_of(stages: StageThreads, quotas: dict[int, int]) -> list[tuple[StepDone, ...]]:
     windows = stages.all(lambda stage: stage.run(quotas))
     assert not windows[0].rounds
-    return [tuple(sorted(events, key=lambda event: event.trial_id)) for events in windows[-1].rounds]
+    return [in_order(events) for events in windows[-1].rounds]
 
 
 def test_windows_states_and_evaluations_are_those_of_one_process(model: Path) -> None:
@@ -123,5 +137,25 @@ def test_budgets_are_lowered_and_no_stage_repeats_a_pass(model: Path) -> None:
     assert stage.token_budgets == {PassKind.TRAIN: 10, PassKind.EVALUATE: 40}
     assert not stage.take_shortages()
     assert not stage.make_room()
-    with pytest.raises(NotImplementedError, match="generate no text"):
-        stage.generate([], max_new_tokens=1, stop_ids=frozenset())
+
+
+def test_pairs_share_a_micro_batch_and_give_the_bits_of_one_process(model: Path) -> None:
+    """A group is one sample of the schedule; reference log-probabilities come with the rows."""
+    alone, stages = one_process(model), pipeline_of(model)
+    specs = [
+        replace(SPECS[0], objective=DirectPreferenceOptimization(beta=0.3)),
+        replace(SPECS[3], objective=OddsRatioPreferenceOptimization(beta=0.5)),
+        # rows of no pair in the same windows
+        SPECS[1],
+    ]
+    for spec in specs:
+        alone.load(spec, rows=PAIRS)
+        stages.all(lambda stage, spec=spec: stage.load(spec, rows=PAIRS))  # type: ignore[misc]
+    assert events_of(stages, {0: 3, 1: 3, 3: 3}) == [in_order(alone.step()) for _ in range(3)]
+    expected = alone.evaluate((0, 3), rows=PAIRS, row_ids=range(5))
+    assert stages.all(lambda stage: stage.evaluate((0, 3), rows=PAIRS, row_ids=range(5)))[-1] == expected
+    # the reference's own numbers, as an evaluation of the base model gives them
+    samples = [PAIRS.sample(row) for row in range(4)]
+    log_probs = answer_log_probs(load_decoder(model), samples, token_budget=40, too_large=never_too_large)
+    asked = stages.all(lambda stage: stage.evaluate_base(rows=PAIRS, row_ids=range(4), objective=ANSWER_LOSS))
+    assert [-term for term in asked[-1].terms] == log_probs

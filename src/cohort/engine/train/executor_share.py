@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.rank_executor import Prompt
+from cohort.parallel.answers import Prompt
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.objectives import DEFAULT_OBJECTIVE

@@ -10,7 +10,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.time_spent import TimeSpent
 from cohort.metrics import CHOICE_ACCURACY, MetricFailedError, score_texts
-from cohort.parallel.rank_executor import Prompt
+from cohort.parallel.answers import Prompt
 from cohort.prepare.metrics import answer_prompts, reference_row, task_choices, task_metrics
 from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity

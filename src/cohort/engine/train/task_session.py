@@ -17,6 +17,7 @@ from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
 from cohort.memory.watch import MemoryWatch
+from cohort.prepare.group_reference import with_group_reference
 from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import PassFacts
 
@@ -55,6 +56,7 @@ class TaskSession:
             run: Its run, whose record ends at ``checkpoint``.
             checkpoint: Where the run stands; None for a new one.
         """
+        preparation, referred = with_group_reference(preparation, self._executor)
         share = ExecutorShare(self._executor, rows=preparation.inputs.data.train, place=self._num_joined)
         member = TaskRun(preparation, share, run, arrival=self._num_joined)
         self._members[member.supervisor] = member
@@ -69,9 +71,9 @@ class TaskSession:
             del self._members[member.supervisor]
             member.close_trackers()
             raise
-        if not self._num_joined:
-            for note in self._executor.notes:
-                run.watcher.note(note)
+        notes = () if self._num_joined else self._executor.notes
+        for note in (*notes, *(() if referred is None else (referred,))):
+            run.watcher.note(note)
         self._num_joined += 1
         self._joining.append(member.supervisor)
         return member

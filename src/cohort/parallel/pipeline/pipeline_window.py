@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
+from cohort.data.packing import SlotSample
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
 from cohort.scheduling.microbatch.records import AdapterBatches, MicroBatch
-from cohort.training.group_terms import StepTerms
+from cohort.training.group_terms import StepTerms, group_starts
 from cohort.training.step_samples import Resident, samples_of
 
 __all__ = ["batches_of", "pipeline_window"]
@@ -15,19 +17,20 @@ __all__ = ["batches_of", "pipeline_window"]
 def batches_of(resident: Resident, *, num_steps: int) -> AdapterBatches:
     """Return the lengths of a trial's next steps, for the scheduler; adapters are numbered by slot.
 
+    Samples that are compared share a micro-batch: a group of them is one sample of the schedule.
+
     Raises:
-        ValueError: the trial's objective compares samples that must share a micro-batch, or measures numbers of a whole
-            step before it; neither is supported.
+        ValueError: the trial's objective measures numbers of a whole step before it.
     """
-    if resident.spec.objective.group_size > 1:
-        raise ValueError("samples that are compared must share a micro-batch: a pipeline does not support them")
     if resident.spec.objective.compares_batch:
         raise ValueError("a pipeline has no pass before a step that measures the objective's numbers (kto's KL term)")
-    lengths = tuple(
-        tuple(len(entry.sample.tokens) for entry in samples_of(resident, step=resident.step + ahead))
-        for ahead in range(num_steps)
-    )
-    return AdapterBatches(adapter=resident.slot, lengths=lengths)
+    lengths = []
+    for ahead in range(num_steps):
+        entries = samples_of(resident, step=resident.step + ahead)
+        tokens = [len(entry.sample.tokens) for entry in entries]
+        starts = [*group_starts(entries), len(entries)]
+        lengths.append(tuple(sum(tokens[first:end]) for first, end in itertools.pairwise(starts)))
+    return AdapterBatches(adapter=resident.slot, lengths=tuple(lengths))
 
 
 def pipeline_window(
@@ -36,7 +39,7 @@ def pipeline_window(
     """Return the micro-batches of a schedule with their samples.
 
     Args:
-        schedule: Adapters are slots; batch 0 is the next step of each.
+        schedule: Adapters are slots; batch 0 is the next step of each, and its samples are whole groups.
         residents: By slot.
     """
     last: dict[tuple[int, int], int] = {}
@@ -56,9 +59,16 @@ def pipeline_window(
         ordered = sorted(micro_batch.samples)
         window.append(
             PipelineMicroBatch(
-                entries=tuple(samples[sample.adapter, sample.batch][sample.place] for sample in ordered),
+                entries=tuple(
+                    entry for sample in ordered for entry in _group(samples[sample.adapter, sample.batch], sample.place)
+                ),
                 terms={sample.adapter: terms[sample.adapter, sample.batch] for sample in ordered},
                 ends=tuple(sorted(slot for (slot, batch), end in last.items() if end == number)),
             )
         )
     return tuple(window)
+
+
+def _group(entries: Sequence[SlotSample], place: int) -> Sequence[SlotSample]:
+    size = entries[0].group_size
+    return entries[place * size : (place + 1) * size]

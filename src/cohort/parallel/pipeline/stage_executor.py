@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,12 +16,14 @@ from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
+from cohort.parallel.answers import AnswerGenerator, Prompt
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage, StageLinks
+from cohort.parallel.pipeline.stage_generation import StageModel
 from cohort.parallel.pipeline.window_plan import flat_tokens, plan_window
-from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.step_window import StepWindow
 from cohort.scheduling.pipeline.simulation import PassTime
+from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
 from cohort.training.executor import ExecutorSettings
@@ -89,6 +91,12 @@ class StageExecutor:
             token_budget=settings.evaluation_token_budget,
             memory=self._memory,
             reliefs=(),
+            repeats_smaller=False,
+        )
+        self._number, self._links = stage, links
+        self._generator = AnswerGenerator(
+            token_budget=max(4 * settings.evaluation_token_budget, generation_tokens(decoder)),
+            device=decoder.device,
             repeats_smaller=False,
         )
         self._residents: dict[int, Resident] = {}
@@ -226,8 +234,29 @@ class StageExecutor:
         return self._evaluate({BASE_SLOT: objective}, rows=rows, row_ids=row_ids)[BASE_SLOT]
 
     def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
-        """Refuse: a task whose metric needs answers does not begin with a pipeline."""
-        raise NotImplementedError("the stages of a pipeline generate no text")
+        """Return the likeliest continuation of each prompt, without the stop token, on every stage."""
+        model = StageModel(self._decoder, stage=self._number, num_stages=self._plan.size, links=self._links)
+
+        def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
+            with self._memory.observe(PassKind.EVALUATE, None):
+                yield from stream(
+                    model,
+                    some,
+                    lora_for=self.bank.context,
+                    num_slots=self.bank.num_slots,
+                    stop_ids=stop_ids,
+                    token_budget=token_budget,
+                    scores_of=model.scores,
+                )
+
+        found = self._generator.continued(
+            prompts,
+            slot_of=lambda trial_id: self._residents[trial_id].slot,
+            max_new_tokens=max_new_tokens,
+            stream=tokens_of,
+        )
+        self._links.flush()
+        return found
 
     @property
     def pass_times(self) -> tuple[PassTime, ...]:

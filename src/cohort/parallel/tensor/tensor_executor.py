@@ -16,7 +16,8 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
-from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.answers import Prompt
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.step_window import StepWindow
 from cohort.parallel.tensor.groups import RankGroup
 from cohort.parallel.tensor.tensor_optimizer import TensorOptimizer
