@@ -24,6 +24,7 @@ from cohort.core.numerics import Numerics
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.kernels.exact_product import exact_product
 from cohort.models.decoder import Decoder
+from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor
 
@@ -47,11 +48,14 @@ def switch(decoder: Decoder, *, exact: bool) -> None:
     decoder.use_exact_products(exact=exact)
 
 
-def step_rows(shape: str, *, layers: int | None, only: list[str], profiled: bool) -> Iterator[dict[str, Any]]:
+def step_rows(
+    shape: str, *, layers: int | None, only: list[str], quantization: str, profiled: bool
+) -> Iterator[dict[str, Any]]:
     """A step of each pack in both modes, and the least of both."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = decoder_config(shape, num_layers=layers)
-    decoder = random_decoder(config, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    dtype, kept = torch.bfloat16 if device == "cuda" else torch.float32, WEIGHT_FORMATS[quantization]
+    decoder = random_decoder(config, device=device, dtype=dtype, weight_format=kept)
     packs = TINY_PACKS if shape == "tiny" else PACKS
     for name, (ranks, batch, length, recorded) in packs.items():
         if only and name not in only:
@@ -81,7 +85,12 @@ def step_rows(shape: str, *, layers: int | None, only: list[str], profiled: bool
         alternating_medians(steps, repeats=0, warmups=SETTLED if recorded else 3)
         recording = _recording_seconds(executors)
         times = alternating_medians(steps, repeats=9, warmups=0)
-        row: dict[str, Any] = {"section": "step", "pack": name, "tokens": len(ranks) * batch * length}
+        row: dict[str, Any] = {
+            "section": "step",
+            "quantization": quantization,
+            "pack": name,
+            "tokens": len(ranks) * batch * length,
+        }
         row |= {f"{kind}_ms": round(1e3 * seconds, 3) for kind, seconds in times.items()}
         row["recorded_while_timed"] = _recording_seconds(executors) > recording
         yield row | {"ratio": times["exact"] / times["fast"]}
@@ -124,6 +133,9 @@ def _compile(decoder: Decoder, ranks: tuple[int, ...], *, usual: int, tokens: in
 
 def product_rows(shape: str) -> Iterator[dict[str, Any]]:
     """Each frozen product of a layer and of the head: the BLAS's against the exact one, as graphs in turns."""
+    # the kernels are in Triton, which a machine without a GPU may lack
+    from cohort.kernels.exact_product.triton import write_anywhere
+
     config = decoder_config(shape, num_layers=1)
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = {
@@ -134,7 +146,7 @@ def product_rows(shape: str) -> Iterator[dict[str, Any]]:
     }
     for name, (num_in, num_out) in shapes.items():
         weight = (torch.randn(num_out, num_in, device="cuda") * num_in**-0.5).bfloat16()
-        for rows in (256, 512, 1024, 2048, 8192):
+        for rows in (256, 1024, 4096, 8192):
             for forward in (True, False):
                 x = torch.randn(rows, num_in if forward else num_out, device="cuda").bfloat16()
                 operand = weight.T if forward else weight
@@ -142,9 +154,13 @@ def product_rows(shape: str) -> Iterator[dict[str, Any]]:
                     "blas": lambda x=x, operand=operand: torch.mm(x, operand),
                     "exact": lambda x=x, w=weight, forward=forward: exact_product(x, w, forward=forward),
                 }
-                times = interleaved(works, baseline="blas", rounds=4, block_seconds=0.02)
+                # what a GPU without Hopper's product takes, here
+                y = torch.empty(rows, operand.shape[1], device="cuda", dtype=torch.bfloat16)
+                works["triton"] = lambda x=x, w=weight, y=y, forward=forward: write_anywhere(x, w, y, forward=forward)
+                times = interleaved(works, baseline="blas", rounds=3, block_seconds=0.02)
                 row = {"section": "product", "linear": name, "tokens": rows, "forward": forward}
-                yield row | {"fast_ms": times["blas"][0], "exact_ms": times["exact"][0], "ratio": times["exact"][1]}
+                row |= {"fast_ms": times["blas"][0], "exact_ms": times["exact"][0], "ratio": times["exact"][1]}
+                yield row | {"triton_ms": times["triton"][0], "triton_ratio": times["triton"][1]}
 
 
 def peft_rows(shape: str) -> Iterator[dict[str, Any]]:
@@ -195,12 +211,19 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=None, help="fewer layers than the shape has")
     parser.add_argument("--packs", nargs="*", default=[])
     parser.add_argument("--sections", nargs="*", default=["step", "product", "peft"])
+    parser.add_argument("--quantization", default="none", choices=sorted(WEIGHT_FORMATS))
     parser.add_argument("--profile", action="store_true", help="also the kernels that make the difference")
     options = parser.parse_args()
     need_gpu(shape=options.shape)
     found: list[dict[str, Any]] = []
     sections: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-        "step": lambda: step_rows(options.shape, layers=options.layers, only=options.packs, profiled=options.profile),
+        "step": lambda: step_rows(
+            options.shape,
+            layers=options.layers,
+            only=options.packs,
+            quantization=options.quantization,
+            profiled=options.profile,
+        ),
         "product": lambda: product_rows(options.shape),
         "peft": lambda: peft_rows("tiny" if options.shape == "tiny" else "1b"),
     }
@@ -212,25 +235,17 @@ def main() -> None:
         except Exception as error:  # the other sections are worth having
             found.append({"section": name, "error": f"{type(error).__name__}: {error}"[:600]})
     write_result(options.out, question=QUESTION, headline=_headline(found, options.shape), rows=found)
-    columns = (
-        "section",
-        "pack",
-        "of",
-        "kernel",
-        "linear",
-        "forward",
-        "tokens",
-        "fast_ms",
-        "exact_ms",
-        "ratio",
-        "changed",
-        "error",
-    )
+    columns = ("section", "pack", "of", "kernel", "linear", "forward", "tokens", "fast_ms", "exact_ms", "ratio")
+    columns = (*columns, "triton_ms", "triton_ratio", "changed", "error")
     print_table(found, columns=columns)
 
 
 def _headline(rows: list[dict[str, Any]], shape: str) -> dict[str, float]:
-    found = {f"exact_cost_{shape}_{row['pack']}": row["ratio"] for row in rows if "pack" in row}
+    found = {}
+    for row in rows:
+        if "pack" in row:
+            kept = "" if row["quantization"] == "none" else f"_{row['quantization']}"
+            found[f"exact_cost_{shape}_{row['pack']}{kept}"] = row["ratio"]
     peft = [row["changed"] for row in rows if row["section"] == "peft" and "changed" in row]
     return found | ({"peft_changed_by_padding": peft[0]} if peft else {})
 
