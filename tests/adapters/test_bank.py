@@ -41,6 +41,21 @@ def test_a_full_bank_says_what_is_in_use() -> None:
     assert not bank.fits(AdapterSpec(r=1, lora_alpha=1))
 
 
+def test_an_adapter_that_cannot_be_put_in_leaves_its_slot_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank = AdapterBank(LAYOUT, num_slots=1, num_rank_rows=16, moments=MOMENTS)
+
+    def full(slot: int) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bank, "refresh", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            bank.insert(AdapterSpec(r=5, lora_alpha=1), state_of(5, fill=1))
+    assert bank.occupied == ()
+    assert not bank.weights_RD.any()
+    assert bank.insert(AdapterSpec(r=5, lora_alpha=1), state_of(5, fill=1)) == 0
+
+
 def test_removing_leaves_nothing_behind() -> None:
     bank = AdapterBank(LAYOUT, num_slots=1, num_rank_rows=16, moments=MOMENTS)
     slot = bank.insert(AdapterSpec(r=5, lora_alpha=1), state_of(5, fill=float("nan")))

@@ -10,7 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from cohort.adapters.block_diagonal import BlockDiagonal
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, adapter_config, serialised_weights
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
 from cohort.service.adapter_routes import path_below
 from tests.cli.tiny_task import write_tiny_model
 from tests.service.running_server import RunningServer, write_adapter
@@ -37,6 +43,21 @@ def test_another_shape_names_the_tensor_and_what_was_expected(server: RunningSer
     message = refused(server, 400, lora_name="broken", lora_path="broken")
     assert "model.layers.1.self_attn.k_proj" in message
     assert "found shape (15, 4); allowed: shape (16, 4)" in message
+
+
+def test_blocks_that_do_not_fit_name_the_tensor(server: RunningServer, model: Path) -> None:
+    layout = AdapterLayout(linear_shapes(read_config(model)))
+    folder = model.parent / "in_blocks"
+    folder.mkdir(exist_ok=True)
+    of_two, of_four = (AdapterSpec(r=4, lora_alpha=4, use_bdlora=BlockDiagonal(nblocks=n)) for n in (2, 4))
+    (folder / WEIGHTS_FILE).write_bytes(serialised_weights(layout, of_two, torch.zeros(4, layout.width)))
+    config = adapter_config(of_four, base_model=str(model), target_modules=["q_proj"])
+    (folder / CONFIG_FILE).write_text(json.dumps(config))
+    message = refused(server, 400, lora_name="in_blocks", lora_path="in_blocks")
+    # two blocks of rank 2 where four of rank 1 are named
+    assert "model.layers.0.self_attn.q_proj.lora_B.weight" in message
+    assert "found shape (32, 2)" in message
+    assert "(32, 1)" in message
 
 
 def test_weights_that_are_not_finite_are_refused(server: RunningServer, broken: Path) -> None:

@@ -27,7 +27,9 @@ from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.adapter_registry import AdapterHandle, NameTakenError, UnknownAdapterError
+from cohort.serving.engine import ServingEngine
 from cohort.serving.scheduler import Admission
+from cohort.serving.sequence import SequenceRequest
 from tests.serving.served import Served, serve
 
 
@@ -217,3 +219,44 @@ def test_a_tensor_that_is_not_understood_is_named_and_nothing_is_loaded(
         pool.load("strange", folder)
     with pytest.raises(UnknownAdapterError):
         pool.handle("strange")
+
+
+def test_a_device_out_of_memory_fails_the_one_that_is_loaded_and_no_other(
+    pool: AdapterPool, llama: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ServingEngine(llama.decoder, adapters=pool, num_blocks=20)
+
+    def answered(*names: str) -> dict[str, tuple[list[int | None], str | None]]:
+        numbers = {
+            engine.submit(
+                SequenceRequest(prompt_tokens=[20, 21, 22], max_new_tokens=4, adapter=pool.handle(name))
+            ): name
+            for name in names
+        }
+        found: dict[str, tuple[list[int | None], str | None]] = {name: ([], None) for name in names}
+        while engine.has_work:
+            outputs = engine.step()
+            for output in outputs:
+                tokens, error = found[numbers[output.number]]
+                found[numbers[output.number]] = ([*tokens, output.token], output.error or error)
+            if not outputs:
+                pool.wait_changed(0.02)
+        return found
+
+    alone = answered("a1")["a1"]
+    insert = AdapterBank.insert
+
+    def full(bank: AdapterBank, spec: AdapterSpec, state: AdapterState) -> int:
+        if spec.r == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return insert(bank, spec, state)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AdapterBank, "insert", full)
+        found = answered("a2", "a1", "a2")
+    assert found["a1"] == alone
+    assert found["a2"][0] == [None, None]
+    assert "adapter 'a2': the device ran out of memory" in str(found["a2"][1])
+    assert engine.num_live == engine.blocks.num_used == 0
+    # once there is room again it is served
+    assert len(answered("a2")["a2"][0]) == 4

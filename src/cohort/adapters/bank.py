@@ -17,9 +17,9 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
 from cohort.adapters.module_scales import module_scales
+from cohort.adapters.rank_row_slots import BankFullError, RankRowSlots, aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.vera import ScalingVectors
-from cohort.core.errors import CohortError
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import module_key
 from cohort.kernels.packed_linear import LoraPart, SlotTable
@@ -28,13 +28,6 @@ from cohort.kernels.packed_linear.rows.tables import MOST_ROWS, RowTables
 from cohort.kernels.segments import SegmentTable
 
 __all__ = ["AdapterBank", "AdapterState", "BankFullError", "Moment", "aligned_rank"]
-
-# tiles of the GPU kernels read 16 rank rows at a time; padding rows stay zero
-ROW_ALIGNMENT = 16
-
-
-class BankFullError(CohortError):
-    """No free slot, or no free run of rank rows, for another adapter."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,8 @@ class AdapterBank:
         self.num_slots = num_slots
         self.trains = trains
         self.is_exact = False
-        self.num_rank_rows = -(-num_rank_rows // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        self._slots = RankRowSlots(num_slots=num_slots, num_rank_rows=num_rank_rows)
+        self.num_rank_rows = self._slots.num_rank_rows
         shape = (self.num_rank_rows, layout.width)
         self.weights_RD = torch.zeros(shape, dtype=dtype, device=device)
         self.grads_RD = torch.zeros(shape if trains else (0, layout.width), dtype=dtype, device=device)
@@ -124,10 +118,6 @@ class AdapterBank:
         for columns in layout.columns.values():
             self.b_columns_D[columns.b] = True
         self.b_columns_D = self.b_columns_D.to(device)
-        self._specs: dict[int, AdapterSpec] = {}
-        self._starts: dict[int, int] = {}
-        # asked for by every pass, and the same until adapters come or go
-        self._slot_table: SlotTable | None = None
         self._outside_ND: dict[BlockDiagonal, Tensor] = {}
         # by slot, what its columns are multiplied by for the products
         self._factors_D: dict[int, Tensor] = {}
@@ -157,28 +147,17 @@ class AdapterBank:
     @property
     def occupied(self) -> tuple[int, ...]:
         """Slots in use, ascending."""
-        return tuple(sorted(self._specs))
+        return self._slots.occupied
 
     def spec(self, slot: int) -> AdapterSpec:
-        return self._specs[slot]
+        return self._slots.spec(slot)
 
     def rank_rows(self, slot: int) -> slice:
         """Return the rank rows of the state of ``slot``, padding left out."""
-        spec, start = self._specs[slot], self._starts[slot]
-        return slice(start + spec.first_state_row, start + spec.num_rows)
+        return self._slots.state_rows(slot)
 
     def slot_table(self) -> SlotTable:
-        if self._slot_table is not None:
-            return self._slot_table
-        slots = range(self.num_slots)
-        specs = [self._specs.get(slot) for slot in slots]
-        self._slot_table = SlotTable(
-            row_starts=tuple(self._starts.get(slot, 0) for slot in slots),
-            ranks=tuple(spec.num_factor_rows if spec else 0 for spec in specs),
-            scales=tuple(spec.scale if spec else 0.0 for spec in specs),
-            dropouts=tuple(spec.lora_dropout if spec else 0.0 for spec in specs),
-        )
-        return self._slot_table
+        return self._slots.table()
 
     @property
     def writes_gradients(self) -> bool:
@@ -218,7 +197,7 @@ class AdapterBank:
         return bool(self._magnitude_modules)
 
     def _magnitude_slot(self, slot: int) -> MagnitudeSlot:
-        spec, start = self._specs[slot], self._starts[slot]
+        spec, start = self.spec(slot), self._slots.start(slot)
         return MagnitudeSlot(
             slot=slot,
             rank_rows=slice(start, start + spec.num_factor_rows),
@@ -229,8 +208,7 @@ class AdapterBank:
         )
 
     def fits(self, spec: AdapterSpec) -> bool:
-        free_rank_rows = self.num_rank_rows - sum(aligned_rank(spec.num_rows) for spec in self._specs.values())
-        return len(self._specs) < self.num_slots and aligned_rank(spec.num_rows) <= free_rank_rows
+        return self._slots.fits(spec)
 
     def insert(self, spec: AdapterSpec, state: AdapterState) -> int:
         """Put an adapter into a free slot and return the slot.
@@ -245,6 +223,15 @@ class AdapterBank:
         if factors_D is not None:
             self.separate_compute()
         slot = self._take_rank_rows(spec)
+        try:
+            self._fill(slot, spec, state, factors_D)
+        except BaseException:
+            # such as too little memory: the slot is free again
+            self.remove(slot)
+            raise
+        return slot
+
+    def _fill(self, slot: int, spec: AdapterSpec, state: AdapterState, factors_D: Tensor | None) -> None:
         if factors_D is not None:
             self._factors_D[slot] = factors_D.to(self.weights_RD)
         rank_rows = self.rank_rows(slot)
@@ -257,26 +244,18 @@ class AdapterBank:
             columns = self.layout.columns.items()
             self._magnitude_modules[slot] = frozenset(name for name, own in columns if bool(row_D[own.b].any()))
         self.refresh(slot)
-        return slot
 
     def _take_rank_rows(self, spec: AdapterSpec) -> int:
         """Return a free slot with rank rows for ``spec``, all of them zero."""
-        if not self.fits(spec):
-            raise BankFullError(
-                f"no room for an adapter of rank {spec.num_rows}: {len(self._specs)} of {self.num_slots} slots and "
-                f"{sum(s.num_rows for s in self._specs.values())} of {self.num_rank_rows} rank rows are in use"
-            )
-        slot = next(slot for slot in range(self.num_slots) if slot not in self._specs)
-        start = self._free_start(spec.num_rows)
-        if start is None:
-            self._close_gaps()
-            start = self._free_start(spec.num_rows)
-        assert start is not None, "fits() promised room"
-        self._specs[slot], self._starts[slot] = spec, start
-        self._slot_table = None
-        padded = slice(start, start + aligned_rank(spec.num_rows))
+        for move in self._slots.moves_for(spec):
+            # no result depends on where an adapter is
+            for buffer in self._unique_buffers():
+                moved = buffer[move.old : move.old + move.size].clone()
+                buffer[move.old : move.old + move.size].zero_()
+                buffer[move.new : move.new + move.size].copy_(moved)
+        slot = self._slots.take(spec)
         for buffer in self._unique_buffers():
-            buffer[padded].zero_()
+            buffer[self._slots.padded_rows(slot)].zero_()
         return slot
 
     def _confine_gradients(self, slot: int) -> None:
@@ -285,7 +264,7 @@ class AdapterBank:
         Products of dense rank rows give gradients there too. With zeros for them the weights, which are zero there from
         the start, and the moments stay zero, and the norm is that of the blocks.
         """
-        spec = self._specs[slot]
+        spec = self.spec(slot)
         if spec.use_bdlora is None:
             return
         nblocks = spec.use_bdlora.nblocks
@@ -311,8 +290,8 @@ class AdapterBank:
     def refresh(self, slot: int) -> None:
         """Make what products read of ``slot`` from its master weights, where it is not the same."""
         self._magnitudes.changed(slot)
-        rank_rows = self._factor_rows(slot)
-        if (vectors := self._specs[slot].use_vera) is not None:
+        rank_rows = self._slots.factor_rows(slot)
+        if (vectors := self.spec(slot).use_vera) is not None:
             row = self.rank_rows(slot).start
             self._vectors.write_factors(vectors, self.compute_RD, rank_rows=rank_rows, row=row)
             return
@@ -326,33 +305,30 @@ class AdapterBank:
         for slot in slots:
             rank_rows, factors_D = self.rank_rows(slot), self._factors_D.get(slot)
             self._confine_gradients(slot)
-            if self._specs[slot].use_dora:
+            if self.spec(slot).use_dora:
                 self._magnitudes.finish_gradients(rank_rows)
-            if (vectors := self._specs[slot].use_vera) is not None:
-                self._vectors.turn_gradients(vectors, rank_rows=self._factor_rows(slot), row=rank_rows.start)
+            if (vectors := self.spec(slot).use_vera) is not None:
+                self._vectors.turn_gradients(vectors, rank_rows=self._slots.factor_rows(slot), row=rank_rows.start)
             if factors_D is not None:
-                self.grads_RD[self._factor_rows(slot)].mul_(factors_D)
-            frozen = slice(rank_rows.start + self._specs[slot].num_trained_rows, rank_rows.stop)
+                self.grads_RD[self._slots.factor_rows(slot)].mul_(factors_D)
+            frozen = slice(rank_rows.start + self.spec(slot).num_trained_rows, rank_rows.stop)
             if frozen.start < frozen.stop:
                 self.grads_RD[frozen].zero_()
 
     def after_update(self, slots: Collection[int]) -> None:
         """Make what products read from the masters that an optimizer stepped; plain copies it has refreshed itself."""
         for slot in slots:
-            if slot in self._factors_D or self._specs[slot].use_vera is not None:
+            if slot in self._factors_D or self.spec(slot).use_vera is not None:
                 self.refresh(slot)
             if slot in self._magnitude_modules:
                 self._magnitudes.changed(slot)
                 # passes add to them, also where they write over those of the factors
-                self.grads_RD[self._starts[slot] + self._specs[slot].magnitude_row].zero_()
+                self.grads_RD[self._slots.start(slot) + self.spec(slot).magnitude_row].zero_()
 
     def clear_gradients(self, slot: int) -> None:
         """Zero what an unfinished step has left."""
-        self.grads_RD[self._starts[slot] : self.rank_rows(slot).stop].zero_()
+        self.grads_RD[self._slots.start(slot) : self.rank_rows(slot).stop].zero_()
         self._magnitudes.clear_gradients(self.rank_rows(slot))
-
-    def _factor_rows(self, slot: int) -> slice:
-        return slice(self._starts[slot], self._starts[slot] + self._specs[slot].num_factor_rows)
 
     def read(self, slot: int, *, on_device: bool = False) -> AdapterState:
         """Return a copy of the adapter in ``slot``, on the host unless ``on_device``."""
@@ -365,11 +341,9 @@ class AdapterBank:
 
     def remove(self, slot: int) -> None:
         """Free ``slot`` and zero its rows, so that nothing of a diverged adapter stays."""
-        padded = slice(self._starts[slot], self._starts[slot] + aligned_rank(self._specs[slot].num_rows))
         for buffer in self._unique_buffers():
-            buffer[padded].zero_()
-        del self._specs[slot], self._starts[slot]
-        self._slot_table = None
+            buffer[self._slots.padded_rows(slot)].zero_()
+        self._slots.free(slot)
         self._factors_D.pop(slot, None)
         self._magnitude_modules.pop(slot, None)
         self._magnitudes.changed(slot)
@@ -378,30 +352,3 @@ class AdapterBank:
         shared = self.compute_RD is self.weights_RD
         masters = (self.weights_RD, self.grads_RD, *self.moments_RD.values())
         return masters if shared else (*masters, self.compute_RD)
-
-    def _close_gaps(self) -> None:
-        """Move every adapter down to the lowest free rank row; no result depends on where an adapter is."""
-        start = 0
-        for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
-            old, size = self._starts[slot], aligned_rank(self._specs[slot].num_rows)
-            if old != start:
-                for buffer in self._unique_buffers():
-                    moved = buffer[old : old + size].clone()
-                    buffer[old : old + size].zero_()
-                    buffer[start : start + size].copy_(moved)
-                self._starts[slot] = start
-            start += size
-
-    def _free_start(self, num_rows: int) -> int | None:
-        """First fit: the lowest start of a free run of rank rows."""
-        needed, start = aligned_rank(num_rows), 0
-        for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
-            if self._starts[slot] - start >= needed:
-                return start
-            start = self._starts[slot] + aligned_rank(self._specs[slot].num_rows)
-        return start if self.num_rank_rows - start >= needed else None
-
-
-def aligned_rank(r: int) -> int:
-    """Return what ``r`` rank rows of one adapter take in a bank."""
-    return -(-r // ROW_ALIGNMENT) * ROW_ALIGNMENT

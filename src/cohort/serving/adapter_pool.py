@@ -283,7 +283,13 @@ class AdapterPool:
             if not arrival.is_there:
                 return None
             rows_rD = self._arriving.pop(version.key).rows_rD
-        slot = self._bank.insert(kept.spec, AdapterState(weights=rows_rD))
+        try:
+            slot = self._bank.insert(kept.spec, AdapterState(weights=rows_rD))
+        except torch.OutOfMemoryError:
+            # those that wait for it fail, and it may be asked for again; all others go on
+            problem = "the device ran out of memory while it was loaded; others are served, try again later"
+            self._failures.append((handle, f"adapter {handle.name!r}: {problem}"))
+            return None
         self._ranks.insert(kept.token)
         self.num_loads += 1
         resident = self._residents[version.key] = _Resident(version, slot)
