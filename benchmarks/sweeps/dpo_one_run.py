@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from benchmarks.sweeps.trl_without_datasets import token_rows
+from benchmarks.trl_trainers import clock_of_steps, token_rows
 from cohort.data.tokenised import TokenisedRows
 
 __all__ = ["FIRST_STEPS", "peft_run", "seconds_of", "trl_run"]
@@ -112,7 +112,7 @@ def trl_run(
     entries = token_rows(entries_of(rows))
     from peft import LoraConfig
     from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, TrainerCallback
+    from transformers import PreTrainedTokenizerFast
     from trl import DPOConfig, DPOTrainer
 
     class OnTokens(DPOTrainer):
@@ -123,14 +123,6 @@ def trl_run(
 
     num_steps = -(-len(entries) // batch_size)
     ends: list[float] = []
-
-    class Clock(TrainerCallback):
-        """Notes when each step has ended on the device."""
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            wait()
-            ends.append(time.perf_counter())
-
     words = Tokenizer(models.WordLevel({"<eos>": 0, "<pad>": 1}, unk_token="<pad>"))
     measured = min(num_steps, most_steps)
     with tempfile.TemporaryDirectory(prefix="dpo-one-run-") as folder:
@@ -150,7 +142,7 @@ def trl_run(
             train_dataset=entries,
             processing_class=PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", pad_token="<pad>"),
             peft_config=LoraConfig(**LORA),
-            callbacks=[Clock()],
+            callbacks=[clock_of_steps(ends)],
         ).train()
     taken = ends[-1] - ends[FIRST_STEPS - 1]
     return row_of("one run, TRL", taken=taken, measured=measured, num_steps=num_steps, batch_size=batch_size)

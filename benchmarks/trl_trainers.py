@@ -1,4 +1,4 @@
-"""TRL's trainers on a machine without the package datasets: they need its names, and take any list of rows.
+"""TRL's trainers in benchmarks: rows of token ids, a clock, and no need of the package datasets.
 
 ``datasets`` brings pyarrow and pandas, 60 MB that a bare machine may lack. TRL imports the three for type checks and to
 prepare text; rows that are token ids already only have to be of the type that it checks.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["token_rows"]
+import torch
+
+__all__ = ["clock_of_steps", "token_rows"]
 
 MODULES = ("datasets", "datasets.fingerprint", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.types")
 
@@ -48,3 +51,16 @@ def token_rows(entries: Sequence[Mapping[str, Any]]) -> Any:
     from datasets import Dataset
 
     return Dataset.from_list([dict(entry) for entry in entries])
+
+
+def clock_of_steps(ends: list[float]) -> Any:
+    """Return a callback for a trainer that adds to ``ends`` when each step has ended, on the device as well."""
+    from transformers import TrainerCallback
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            ends.append(time.perf_counter())
+
+    return Clock()
