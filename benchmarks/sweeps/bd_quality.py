@@ -119,7 +119,7 @@ def run_structure(task: dict[str, Any], structure: str, options: argparse.Namesp
     losses: dict[int, dict[float, float]] = {}
     for values, loss in trials:
         value = math.inf if loss is None else loss
-        losses.setdefault(int(values["seed"]), {})[float(values["learning_rate"])] = value
+        losses.setdefault(int(str(values["seed"])), {})[float(str(values["learning_rate"]))] = value
     best = [min(by_rate.values()) for _, by_rate in sorted(losses.items())]
     return {
         "structure": structure,

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from scipy.stats import spearmanr
+from torch import Tensor
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.sweeps.bd_quality import tasks
 from cohort.adapters.bank import AdapterState
+from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.loading import load_dataset
 from cohort.models.targets import select_linears
@@ -70,11 +72,7 @@ class Study:
         """Return the validation loss of every trial at its end, in the order of the grid, on the base model that it was
         trained on and on the plain one; all train in one pack.
         """
-        executor, specs = self._executor(variant), list(_specs(variant, seed=seed, steps=steps))
-        for spec in specs:
-            executor.load(spec)
-        for _ in range(steps):
-            executor.step()
+        executor, specs = self._trained(variant, seed=seed, steps=steps)
         found = self._evaluated(executor)
         if variant.quantization == "none":
             return found, found
@@ -82,6 +80,21 @@ class Study:
         for spec in specs:
             plain.load(spec, TrialState(adapter=AdapterState(weights=executor.weights(spec.trial_id))))
         return found, self._evaluated(plain)
+
+    def winner(self, variant: Variant, *, seed: int, steps: int) -> tuple[AdapterLayout, AdapterSpec, Tensor]:
+        """Return the best adapter of a sweep, by its loss on the base model that it was trained on."""
+        executor, specs = self._trained(variant, seed=seed, steps=steps)
+        losses = self._evaluated(executor)
+        best = specs[losses.index(min(losses))]
+        return executor.bank.layout, best.adapter, executor.weights(best.trial_id)
+
+    def _trained(self, variant: Variant, *, seed: int, steps: int) -> tuple[Executor, list[TrialSpec]]:
+        executor, specs = self._executor(variant), list(_specs(variant, seed=seed, steps=steps))
+        for spec in specs:
+            executor.load(spec)
+        for _ in range(steps):
+            executor.step()
+        return executor, specs
 
     def _evaluated(self, executor: Executor) -> list[float]:
         rows = range(len(self.validation))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks.sweeps.adapters_on_bases import here_loss, peft_loss, published_base, quantised_base
 from cohort.adapter_files.export import ExportForm, export_adapter
 from cohort.core.errors import InputError
 from cohort.engine.shared_session import SharedSession
@@ -18,6 +19,7 @@ from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.models.weights import load_decoder
 from cohort.runs.reader import RunReader
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
+from tests.training.small_models import random_rows
 
 FORMATS = sorted(name for name, kept in WEIGHT_FORMATS.items() if kept.quantisation is not None)
 OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, token_budget=40)
@@ -41,8 +43,22 @@ def test_a_stopped_sweep_goes_on_bit_for_bit(folder: Path, tmp_path: Path, name:
         facts = reader.facts()
     assert facts.machine.precision == f"float32, {name} weights base, float32 adapters"
     assert f"linear layers in {name}" in (tmp_path / "whole" / "best" / "README.md").read_text()
+    is_worth_the_same_in_peft(folder / "model", tmp_path / "whole" / "best", name)
     if name == FORMATS[0]:
         leaves_the_base_model_as_it_was(folder, tmp_path / "whole")
+
+
+def is_worth_the_same_in_peft(model: Path, best: Path, name: str) -> None:
+    """PEFT loads the adapter on the published base and on the quantised one, with the losses that it has here."""
+    rows = random_rows(6, seed=5)
+    bases = {"none": published_base(model), name: quantised_base(model, name)}
+    theirs, ours = {}, {}
+    for key, base in bases.items():
+        theirs[key], ours[key] = peft_loss(base, best, rows), here_loss(model, key, best, rows)
+    assert theirs["none"] == pytest.approx(ours["none"], rel=1e-5)
+    # fp8 rounds the activations here, too: each of four products a layer by 4 %, at random
+    assert theirs[name] == pytest.approx(ours[name], rel=0.02 if name == "fp8" else 1e-5)
+    assert theirs[name] != theirs["none"]
 
 
 def leaves_the_base_model_as_it_was(folder: Path, run: Path) -> None:

@@ -21,6 +21,7 @@ from cohort.prepare.data_notes import split_notes
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals, num_first_trials
+from cohort.prepare.quantization import quantization_note
 from cohort.prepare.trials import evaluation_note, plan_evaluation
 from cohort.prepare.vector_checks import vector_notes
 from cohort.prepare.warnings import task_warnings
@@ -155,7 +156,9 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         data=inputs.data.report,
         outlook=_outlook(task, inputs, machine, trials=trials, plan=plan),
         examples=tuple(examples),
-        notes=(*notes, *place.notes, *(() if evaluation is None else (evaluation,))),
+        notes=tuple(
+            note for note in (*notes, *place.notes, quantization_note(machine), evaluation) if note is not None
+        ),
         warnings=tuple(task_warnings(task, inputs, trials=trials.first, plan=plan)),
     )
 

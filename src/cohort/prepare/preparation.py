@@ -30,6 +30,7 @@ from cohort.prepare.numerics import numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.placed_model import PlacedModel, place_model
 from cohort.prepare.proposals import TrialProposals
+from cohort.prepare.quantization import quantization_note
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
 from cohort.prepare.reference import Reference
 from cohort.prepare.trials import evaluation_note, plan_evaluation, recorded_evaluation
@@ -313,8 +314,9 @@ def _with_reference(
 
 
 def _machine_notes(memory: MemoryPlan, sizes: Sizes, rows: TokenisedRows) -> tuple[str | None, ...]:
-    """Return what is to be said about memory and numerics."""
-    return memory.note(), recomputed_note(sizes, rows.lengths), numerics_note(memory.machine)
+    """Return what is to be said about memory, numerics and the format of the weights."""
+    machine = memory.machine
+    return memory.note(), recomputed_note(sizes, rows.lengths), numerics_note(machine), quantization_note(machine)
 
 
 def _settle_evaluation(

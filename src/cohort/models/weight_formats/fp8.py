@@ -198,5 +198,6 @@ FORMAT = WeightFormat(
     compute_dtypes=(torch.float32, torch.bfloat16),
     quantisation=_QUANTISATION,
     device_problem=fp8_problem,
+    gpu_needs="compute capability 8.9 or newer (L40S, H100, H200)",
     copy_bytes=_copy_bytes,
 )

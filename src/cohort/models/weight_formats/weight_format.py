@@ -56,6 +56,7 @@ class WeightFormat:
         stored_dtypes: Dtypes of checkpoint tensors that can be read, as safetensors spells them.
         quantisation: How weights are read where they are not kept as they are.
         device_problem: Why a device cannot compute in this format; None where it can.
+        gpu_needs: What a GPU must have for it, in words; None where any will do.
         copy_bytes: Bytes of what is kept besides the weights to save time, by the bytes of all weights and those that
             the model may take of a GPU.
     """
@@ -68,6 +69,7 @@ class WeightFormat:
     stored_dtypes: tuple[str, ...] = ("F64", "F32", "BF16", "F16")
     quantisation: Quantisation | None = None
     device_problem: Callable[[torch.device], str | None] = lambda _: None
+    gpu_needs: str | None = None
     copy_bytes: Callable[[int, int], int] = lambda *_: 0
 
     def tensor_bytes(self, shape: tuple[int, ...], dtype: torch.dtype, *, is_linear: bool) -> int:

@@ -214,7 +214,7 @@ def shrink_kernel(
     if ROUNDS:
         if rank == 0:
             round_columns(x, sizes, factors, codes, scales, stride_xt, stride_codes, row_start, row_stop, k_begin,
-                          k_end, width, writes_scales, BM)  # fmt: skip
+                          k_end, width, writes_scales, BM, 128)  # fmt: skip
     if SPREAD > 0:
         if (rank == 0) & (split == 0):
             rows = row_start + tl.arange(0, BM)

@@ -23,9 +23,6 @@ from cohort.kernels.fp8_product.triton import put_codes, row_scales
 
 __all__ = ["Rounding", "begin_rounding", "put_scales", "round_columns", "round_tile"]
 
-# columns of a step over rows of no adapter
-FREE_BLOCK = tl.constexpr(128)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rounding:
@@ -70,14 +67,14 @@ def round_tile(x_tile, factors, codes, stride, scales, rows, row_ok, cols, col_o
 @triton.jit
 def round_columns(
     x, sizes, factors, codes, scales, stride_xt, stride_codes, row_start, row_stop, k_begin, k_end, width, writes,
-    BM: tl.constexpr,
+    BM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the codes of a tile of rows of no adapter, between two columns."""
+    """Write the codes of a tile of rows of no adapter, between two columns, BLOCK columns a step."""
     rows = row_start + tl.arange(0, BM)
     row_ok = rows < row_stop
     found = put_scales(sizes, scales, rows, row_ok, writes)
-    for k in range(k_begin, k_end, FREE_BLOCK):
-        cols = k + tl.arange(0, FREE_BLOCK)
+    for k in range(k_begin, k_end, BLOCK):
+        cols = k + tl.arange(0, BLOCK)
         col_ok = cols < tl.minimum(k_end, width)
         places = x + rows.to(tl.int64)[:, None] * stride_xt + cols[None, :]
         x_tile = tl.load(places, mask=row_ok[:, None] & col_ok[None, :], other=0.0)
