@@ -190,11 +190,12 @@ def test_a_lost_host_ends_the_run_cleanly_and_a_resume_gives_the_same_bits(folde
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_gpus_under_torchrun_give_the_bits_of_two_gpus_without(folder: Path, tmp_path: Path) -> None:
-    (folder / "gpu.yaml").write_text(json.dumps(tiny_data(num_gpus="auto")))
+@pytest.mark.parametrize("strategy", ["replicas", "pipeline", "tensor"])
+def test_two_gpus_under_torchrun_give_the_bits_of_two_gpus_without(folder: Path, tmp_path: Path, strategy: str) -> None:
+    (folder / "gpu.yaml").write_text(json.dumps(tiny_data(num_gpus="auto", strategy=strategy)))
     run, log = tmp_path / "run", tmp_path / "log"
     agent = torchrun("--nproc-per-node", "2", "-m", "cohort", "tune", folder / "gpu.yaml", "-o", run, log=log)
     assert ended(agent) == [0], log.read_text()
     assert "6 trials on 2 x cuda" in log.read_text()
-    tune(tiny_task(folder, num_gpus=2), tmp_path / "own")
+    tune(tiny_task(folder, num_gpus=2, strategy=strategy), tmp_path / "own")
     assert outcome_of(run)["steps"] == outcome_of(tmp_path / "own")["steps"]

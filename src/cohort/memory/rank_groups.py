@@ -137,11 +137,12 @@ def _tensor_problems(
     specs: Sequence[TrialSpec],
     refused: Callable[[str, str, str], Problem],
 ) -> Iterator[Problem]:
+    divides = True
     try:
         check_degree(config, num_ranks)
     except InputError as error:
+        divides = False
         yield from (replace(problem, where=task.where("num_gpus")) for problem in error.problems)
-        return
     if machine.quantization != PLAIN.name or config.stored_quantization != PLAIN.name:
         yield refused(
             "quantization",
@@ -156,6 +157,8 @@ def _tensor_problems(
             "DoRA, VeRA, PiSSA, OLoRA, or rank or alpha patterns with strategy: tensor",
             "plain LoRA, rsLoRA, LoRA+ and BD-LoRA: other adapters are not divided over ranks",
         )
+        return
+    if not divides:
         return
     reasons = dict[str, None]()
     for adapter in {spec.adapter for spec in specs}:

@@ -7,7 +7,7 @@ copies at the speed of their links, about 300 GB/s; streaming from host memory c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cohort.adapters.layout import AdapterLayout
@@ -23,7 +23,7 @@ from cohort.parallel.shared_bytes import can_share
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
-__all__ = ["WeightPlacement", "choose_placement"]
+__all__ = ["WeightPlacement", "choose_placement", "placement_problems"]
 
 
 _SEVERAL_HOSTS = "ranks on several hosts cannot read each other's memory"
@@ -68,16 +68,9 @@ def choose_placement(
         InputError: a number of streamed layers together with a strategy that divides them; and as
             :func:`choose_streamed_layers`.
     """
+    if problems := list(placement_problems(task)):
+        raise InputError(problems)
     wanted = task.memory.host_streamed_layers
-    if task.strategy == "adapter_parallel" and wanted not in ("auto", 0):
-        raise InputError(
-            Problem(
-                where=task.where("memory.host_streamed_layers"),
-                found=f"{wanted} with strategy: adapter_parallel, which divides the layers over the GPUs",
-                allowed="auto | 0 with this strategy",
-                hint="Remove one of both keys.",
-            )
-        )
     # each rank keeps a copy of its own of what is streamed
     own_bytes = None if host_bytes is None else host_bytes // num_ranks
 
@@ -110,6 +103,18 @@ def choose_placement(
         seconds_per_pass=streamed.seconds_per_pass,
         note=note,
     )
+
+
+def placement_problems(task: TaskFile) -> Iterator[Problem]:
+    """Yield what of a task contradicts its strategy, whatever it trains on."""
+    wanted = task.memory.host_streamed_layers
+    if task.strategy == "adapter_parallel" and wanted not in ("auto", 0):
+        yield Problem(
+            where=task.where("memory.host_streamed_layers"),
+            found=f"{wanted} with strategy: adapter_parallel, which divides the layers over the GPUs",
+            allowed="auto | 0 with this strategy",
+            hint="Remove one of both keys.",
+        )
 
 
 def _divided(streamed: StreamedLayers, *, num_ranks: int, all_layers: bool) -> WeightPlacement:

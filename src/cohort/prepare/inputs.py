@@ -35,6 +35,7 @@ from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.numerics import numerics_problems
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
+from cohort.prepare.strategy_problems import strategy_problems
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
 from cohort.tuning.samplers import count_configurations
 
@@ -112,6 +113,7 @@ def read_inputs(
     also: Sequence[Problem] = (),
     reads_rows: bool = True,
     machine: Machine | None = None,
+    num_ranks: int = 0,
     can_skip: bool = True,
 ) -> TaskInputs:
     """Read and check the inputs of ``task``.
@@ -121,6 +123,7 @@ def read_inputs(
         also: Known problems, to be listed with the others.
         reads_rows: False where known problems would only lead to more in the rows.
         machine: The device it will train on, if known; ``memory.limit`` must hold the base model there.
+        num_ranks: Processes that will train, where known: the task's strategy must work with so many.
         can_skip: As for :func:`cohort.data.loading.load_dataset`.
 
     Raises:
@@ -149,6 +152,9 @@ def read_inputs(
         problems += _misfits(task, model[1], tokenised[1])
         problems += reference_problems(task, model[1], model_directory=model[0])
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
+        if target_modules is not None and num_trials:
+            layout, own = _layout(model[1], target_modules), tokenised[1].train
+            problems += strategy_problems(task, machine, num_ranks=num_ranks, config=model[1], layout=layout, rows=own)
     if machine is not None:
         problems += numerics_problems(task, machine, config=None if model is None else model[1])
     if machine is not None and model is not None:
@@ -186,10 +192,12 @@ def read_inputs_and_machine(
     try:
         machine = machine_of(task, num_gpus=num_ranks if on_gpu else None)
     except InputError as error:
-        # raises this problem together with those of the inputs
-        read_inputs(task, max_problems=max_problems, also=[*also, *error.problems])
+        # raises this problem together with those of the inputs, and of the strategy on the GPUs that were asked for
+        asked = num_ranks or (task.num_gpus if isinstance(task.num_gpus, int) else 0)
+        read_inputs(task, max_problems=max_problems, also=[*also, *error.problems], num_ranks=asked)
         raise
-    return read_inputs(task, max_problems=max_problems, also=also, machine=machine), machine
+    wanted = num_ranks or machine.num_gpus
+    return read_inputs(task, max_problems=max_problems, also=also, machine=machine, num_ranks=wanted), machine
 
 
 def machine_of(task: TaskFile, *, num_gpus: int | str | None = None) -> Machine:

@@ -1,0 +1,54 @@
+"""Whether a task works with the strategy that it names, also on GPUs that are not here."""
+
+from __future__ import annotations
+
+import torch
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import Problem
+from cohort.core.numerics import Numerics
+from cohort.data.tokenised import TokenisedRows
+from cohort.machine.machine import Machine
+from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
+from cohort.memory.weight_placement import placement_problems
+from cohort.models.config import DecoderConfig
+from cohort.prepare.proposals import TrialProposals
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["strategy_problems"]
+
+
+def strategy_problems(
+    task: TaskFile,
+    machine: Machine | None,
+    *,
+    num_ranks: int,
+    config: DecoderConfig,
+    layout: AdapterLayout,
+    rows: TokenisedRows,
+) -> list[Problem]:
+    """Return everything of a task that does not work with its strategy on ``num_ranks`` ranks.
+
+    Args:
+        machine: What the ranks train on; None for GPUs as the task asks for them, which are not here.
+        rows: Those that its trials are trained on.
+    """
+    problems = list(placement_problems(task))
+    if task.strategy not in GROUP_STRATEGIES or num_ranks <= 1:
+        return problems
+    if machine is None:
+        machine = Machine(
+            device=torch.device("cuda"),
+            device_name="",
+            dtype="bfloat16",
+            threads=torch.get_num_threads(),
+            memory_bytes=0,
+            num_gpus=num_ranks,
+            quantization=task.quantization,
+            numerics=Numerics(task.numerics),
+        )
+    specs = TrialProposals(task, rows).largest()
+    found = group_problems(
+        task, machine, strategy=task.strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs
+    )
+    return [*problems, *found]

@@ -1,0 +1,40 @@
+"""What does not work with a strategy is said together with everything else, also where the GPUs are not here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cohort.core.errors import InputError
+from cohort.engine.check import check_task
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+
+@pytest.mark.skipif(torch.cuda.device_count() >= 3, reason="three GPUs are here")
+@pytest.mark.parametrize(
+    ("strategy", "sections", "words"),
+    [
+        (
+            "tensor",
+            {"training": {"optim": "adamw_8bit"}, "lora": {"use_dora": True}},
+            ["3 ranks for a model with", "adamw_8bit with strategy: tensor", "DoRA, VeRA"],
+        ),
+        ("pipeline", {}, ["3 stages for a model with 2 layers"]),
+        ("pipeline", {"numerics": "exact"}, ["exact with strategy: pipeline", "3 stages for a model with 2 layers"]),
+        ("adapter_parallel", {"memory": {"host_streamed_layers": 3}}, ["3 with strategy: adapter_parallel"]),
+        ("replicas", {}, []),
+    ],
+)
+def test_too_few_gpus_hide_no_other_problem(
+    tmp_path: Path, strategy: str, sections: dict[str, Any], words: list[str]
+) -> None:
+    folder = write_inputs(tmp_path / "in")
+    with pytest.raises(InputError) as refused:
+        check_task(tiny_task(folder, strategy=strategy, num_gpus=3, **sections))
+    found = [problem.found for problem in refused.value.problems]
+    assert "3 GPUs asked for" in found[0]
+    assert len(found) == 1 + len(words)
+    assert all(any(text.startswith(start) for text in found[1:]) for start in words), found
