@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -62,6 +63,14 @@ def fails(job: bytes, _: tuple[int, int]) -> None:
     raise ValueError(f"no room for\n{job.decode()}")
 
 
+@pytest.fixture
+def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers begin without Triton, which takes seconds to import."""
+    for name in ("_build_driver", "_import_triton"):
+        monkeypatch.setattr(compile_ahead, name, os.getpid)
+
+
+@pytest.mark.usefixtures("light_workers")
 def test_what_a_dead_worker_took_with_it_is_compiled_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_ahead, "_compile", dies_once)
     with KernelCompiler(num_workers=1) as compiler:
@@ -70,6 +79,7 @@ def test_what_a_dead_worker_took_with_it_is_compiled_by_others(tmp_path: Path, m
         assert compiler.wait() == Compiled(num_kernels=1, num_failed=0)
 
 
+@pytest.mark.usefixtures("light_workers")
 def test_a_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_ahead, "_compile", fails)
     with KernelCompiler(num_workers=1) as compiler:
@@ -77,6 +87,21 @@ def test_a_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPat
         assert compiler.wait() == Compiled(num_kernels=0, num_failed=1, first_error="ValueError: no room for kernel")
 
 
+@pytest.mark.usefixtures("light_workers")
+def test_a_compiler_that_hangs_is_not_waited_for() -> None:
+    with KernelCompiler(num_workers=2) as compiler:
+        compiler._compiling[b"short"] = compiler._submit(time.sleep, 0)
+        compiler._compiling[b"short"].result()
+        compiler._compiling[b"long"] = compiler._submit(time.sleep, 600)
+        processes = list(compiler._workers._processes.values())
+        found = compiler.wait(most_seconds=0.2)
+    assert found == Compiled(num_kernels=1, num_failed=1, first_error="TimeoutError: the compiler took too long")
+    for process in processes:
+        process.join(20)
+        assert not process.is_alive()
+
+
+@pytest.mark.usefixtures("light_workers")
 def test_jobs_that_come_after_the_death_of_a_worker_are_compiled_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,18 +14,32 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
+from cohort.kernels.backend import Backend, BackendChoice
+from cohort.kernels.compile_ahead import Compiled
 from cohort.prepare import kernels
-from cohort.prepare.kernels import KernelWarmUp
+from cohort.prepare.kernels import KernelWarmUp, workers_ahead
 
 
-def warm_up(device: str) -> KernelWarmUp:
+def warm_up(device: str, *, say: Any, workers: Any = None, quantization: str = "none") -> KernelWarmUp:
     machine: Any = SimpleNamespace(
-        device=torch.device(device), dtype="bfloat16", precision="bfloat16", numerics=Numerics.FAST
+        device=torch.device(device),
+        dtype="bfloat16",
+        precision="bfloat16",
+        numerics=Numerics.FAST,
+        quantization=quantization,
     )
     spec: Any = SimpleNamespace(adapter=AdapterSpec(r=8, lora_alpha=8.0))
     rows: Any = SimpleNamespace(lengths=np.array([3, 5]))
     config: Any = "sizes of a model"
-    return KernelWarmUp(machine, config=config, layout=AdapterLayout({"q": (8, 8)}), specs=[spec], rows=rows)
+    return KernelWarmUp(
+        machine,
+        config=config,
+        layout=AdapterLayout({"q": (8, 8)}),
+        specs=[spec],
+        rows=rows,
+        say=say,
+        workers=workers,
+    )
 
 
 def test_nothing_happens_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +48,103 @@ def test_nothing_happens_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernels, "KernelCompiler", fails)
     decoder: Any = None
-    warm_up("cpu").run(decoder, say=fails)
+    with warm_up("cpu", say=fails) as found:
+        found.begin()
+        found.finish(decoder)
+    task: Any = SimpleNamespace(num_gpus=None)
+    with workers_ahead(task) as workers:
+        assert workers is None
+
+
+class Workers:
+    """Stand for processes that compile."""
+
+    def __init__(self, num_failed: int = 0) -> None:
+        self.num_failed = num_failed
+        self.calls: list[str] = []
+
+    def wait(self) -> Compiled:
+        self.calls.append("wait")
+        return Compiled(num_kernels=3, num_failed=self.num_failed, first_error="no room" if self.num_failed else "")
+
+    def __exit__(self, *_: object) -> None:
+        self.calls.append("end")
+
+
+@pytest.fixture
+def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let this machine have a GPU and an empty cache, and note which decoder launches are collected from."""
+    choice = BackendChoice(backend=Backend.TRITON, reason="a test")
+    monkeypatch.setattr(kernels, "describe_backend", lambda _: choice)
+    monkeypatch.setattr(kernels, "cache_marker", lambda *_: tmp_path / "cohort-0.compiled")
+    monkeypatch.setattr(kernels, "release_cached", lambda _: None)
+    monkeypatch.setattr(kernels, "stand_in_decoder", lambda *_, **__: "stand-in")
+    monkeypatch.setattr(
+        kernels, "collect_launches", lambda decoder, *, compiler, **_: compiler.calls.append(f"collect {decoder}")
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("quantization", "ring", "calls"),
+    [
+        ("none", None, ["collect stand-in", "loaded", "wait", "end"]),
+        # how it is kept decides what is launched
+        ("nf4", None, ["loaded", "collect model", "wait", "end"]),
+        ("nf4", "ring", ["loaded", "end"]),
+    ],
+)
+def test_kernels_are_collected_before_the_weights_are_there_where_nothing_depends_on_them(
+    on_gpu: Path, quantization: str, ring: str | None, calls: list[str]
+) -> None:
+    workers, said = Workers(), list[str]()
+
+    class Model:
+        def __init__(self) -> None:
+            self.ring = ring
+
+        def __str__(self) -> str:
+            return "model"
+
+    model: Any = Model()
+    with warm_up("cuda", say=said.append, workers=workers, quantization=quantization) as found:
+        found.begin()
+        workers.calls.append("loaded")
+        found.finish(model)
+    assert workers.calls == calls
+    assert (on_gpu / "cohort-0.compiled").exists() == ("wait" in calls)
+    assert said == ["compiling kernels, once for this model, these ranks and this GPU"] * ("wait" in calls)
+
+
+def test_what_is_not_compiled_is_said_and_workers_end_with_an_error(on_gpu: Path) -> None:
+    said = list[str]()
+    model: Any = SimpleNamespace(ring=None)
+    with warm_up("cuda", say=said.append, workers=Workers(num_failed=2)) as found:
+        found.begin()
+        found.finish(model)
+    assert said[1:] == ["2 kernels will be compiled by the first pass that needs it: no room"]
+    workers = Workers()
+    (on_gpu / "cohort-0.compiled").unlink()
+    with pytest.raises(ZeroDivisionError), warm_up("cuda", say=said.append, workers=workers):
+        raise ZeroDivisionError
+    assert workers.calls == ["end"]
+
+
+def test_workers_start_ahead_where_nothing_was_compiled(on_gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: Any = contextlib.nullcontext("workers")
+    monkeypatch.setattr(kernels, "KernelCompiler", lambda: started)
+    monkeypatch.setattr(kernels, "triton_cache", lambda: on_gpu)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    on_a_gpu: Any = SimpleNamespace(num_gpus=1)
+    with workers_ahead(on_a_gpu) as workers:
+        assert workers is started.enter_result
+    on_a_cpu: Any = SimpleNamespace(num_gpus=0)
+    with workers_ahead(on_a_cpu) as workers:
+        assert workers is None
+    # another model's, perhaps: whether there is something to compile is known once this one's sizes are
+    (on_gpu / "cohort-1.compiled").touch()
+    with workers_ahead(on_a_gpu) as workers:
+        assert workers is None
 
 
 def test_a_cache_that_lost_kernels_is_filled_again(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import importlib.util
 import multiprocessing
 import os
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -26,9 +28,13 @@ import torch
 
 from cohort.core.parent_death import die_with_parent
 
-__all__ = ["Compiled", "KernelCompiler", "cache_marker"]
+__all__ = ["SUFFIX", "Compiled", "KernelCompiler", "cache_marker", "triton_cache"]
 
-MOST_WORKERS = 16
+# of the files that say what is in Triton's cache
+SUFFIX = ".compiled"
+MOST_WORKERS = 32
+# all variants of a model take 10 to 30 s; a compiler that hangs must not hold up a run that could compile by itself
+MOST_SECONDS = 240.0
 
 
 def cache_marker(*facts: object) -> Path | None:
@@ -37,17 +43,24 @@ def cache_marker(*facts: object) -> Path | None:
     It lies in that cache, so that emptying the cache removes it, too. It depends on the sources of the kernels,
     on the versions of what compiles them and on the GPU.
     """
-    try:
-        import triton
-    except ImportError:
+    cache = triton_cache()
+    if cache is None:
         return None
+    import triton
+
     digest = hashlib.sha256(repr((facts, triton.__version__, torch.__version__)).encode())
     if torch.cuda.is_available():
         digest.update(torch.cuda.get_device_name().encode())
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
-    folder = os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"
-    return Path(folder) / f"cohort-{digest.hexdigest()[:32]}.compiled"
+    return cache / f"cohort-{digest.hexdigest()[:32]}{SUFFIX}"
+
+
+def triton_cache() -> Path | None:
+    """Return where Triton keeps what it compiled; None where it is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +90,8 @@ class KernelCompiler:
         self._submit(_build_driver)
         for _ in range(self._count - 1):
             self._submit(_import_triton)
+        # the first launch needs it here, too, while the caller still reads its files
+        threading.Thread(target=_load_driver, daemon=True, name="cohort-triton").start()
 
     def __enter__(self) -> KernelCompiler:
         return self
@@ -98,22 +113,35 @@ class KernelCompiler:
         finally:
             jit._do_compile = own
 
-    def wait(self) -> Compiled:
+    def wait(self, *, most_seconds: float = MOST_SECONDS) -> Compiled:
         """Wait for all that was collected; return how many kernels were compiled.
 
         A kernel that a worker cannot compile is compiled by the pass that needs it, with its error if it has one.
         A worker that dies takes with it what the others had not begun: that is compiled by new workers, once.
+
+        Args:
+            most_seconds: What takes longer is left to the passes, and the workers are ended.
         """
-        wait(self._compiling.values())
-        lost = [job for job, future in self._compiling.items() if isinstance(future.exception(), BrokenProcessPool)]
+        end = time.monotonic() + most_seconds
+        wait(self._compiling.values(), timeout=most_seconds)
+        lost = [job for job, future in self._compiling.items() if isinstance(_error_of(future), BrokenProcessPool)]
         if lost:
             self._workers.shutdown(wait=False, cancel_futures=True)
             self._workers = self._new_workers()
             self._compiling |= {job: self._submit(_compile, job, self._capability) for job in lost}
-            wait(self._compiling.values())
-        errors = [error for future in self._compiling.values() if (error := future.exception()) is not None]
+            wait(self._compiling.values(), timeout=max(0.0, end - time.monotonic()))
+        errors = [error for future in self._compiling.values() if (error := _error_of(future)) is not None]
+        if any(not future.done() for future in self._compiling.values()):
+            self._end_workers()
         first = "" if not errors else " ".join(f"{type(errors[0]).__name__}: {errors[0]}".split())
         return Compiled(num_kernels=len(self._compiling) - len(errors), num_failed=len(errors), first_error=first)
+
+    def _end_workers(self) -> None:
+        """End workers that hang: Python waits for them at its own end."""
+        hanging = [*self._workers._processes.values()]
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        for process in hanging:
+            process.kill()
 
     def _new_workers(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
@@ -162,6 +190,11 @@ class KernelCompiler:
         return take
 
 
+def _error_of(future: Future[None]) -> BaseException | None:
+    """Return why a kernel is not there, if it is not."""
+    return future.exception() if future.done() else TimeoutError("the compiler took too long")
+
+
 @contextlib.contextmanager
 def _no_main_module() -> Iterator[None]:
     """Hide where ``__main__`` comes from: a spawned process would import it, and a script without a guard run again."""
@@ -195,6 +228,13 @@ def _import_triton() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     for module in ("triton", "cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton"):
         importlib.import_module(module)
+
+
+def _load_driver() -> None:
+    """Have Triton build and load its connection to the GPU in this process."""
+    with contextlib.suppress(Exception):
+        driver: Any = importlib.import_module("triton.runtime.driver").driver
+        _ = driver.active.utils
 
 
 def _build_driver() -> None:

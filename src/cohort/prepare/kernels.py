@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.durable_files import write_text
 from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, describe_backend
-from cohort.kernels.compile_ahead import KernelCompiler, cache_marker
+from cohort.kernels.compile_ahead import SUFFIX, KernelCompiler, cache_marker, triton_cache
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
-from cohort.training.compile_ahead import compile_ahead, kinds_of_adapters
+from cohort.models.stand_in import stand_in_decoder
+from cohort.models.weight_formats import PLAIN
+from cohort.tasks.task_file import TaskFile
+from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
+from cohort.training.device_memory import release_cached
 from cohort.training.trial import TrialSpec
 
-__all__ = ["KernelWarmUp"]
+__all__ = ["KernelWarmUp", "workers_ahead"]
 
 # sizes of passes that choose other tiles, from the largest that is planned to a single row's
 PASS_TOKENS = (16384, 4096, 1024, 256)
 
 
+@contextlib.contextmanager
+def workers_ahead(task: TaskFile) -> Iterator[KernelCompiler | None]:
+    """Yield workers that start before the model is known, where nothing was ever compiled; they end with the block.
+
+    Elsewhere there may be nothing to compile: :class:`KernelWarmUp` finds out, and starts workers if need be.
+    """
+    if task.num_gpus == 0 or not torch.cuda.is_available() or (cache := triton_cache()) is None:
+        yield None
+        return
+    device = torch.device("cuda")
+    is_cold = describe_backend(device).backend is Backend.TRITON and next(cache.glob(f"*{SUFFIX}"), None) is None
+    if not is_cold:
+        yield None
+        return
+    with KernelCompiler() as compiler:
+        yield compiler
+
+
 class KernelWarmUp:
-    """Workers that start while the model loads, if there is anything to compile."""
+    """The kernels of a task: collected before its model is loaded where that is possible, compiled meanwhile."""
 
     def __init__(
         self,
@@ -34,47 +59,70 @@ class KernelWarmUp:
         layout: AdapterLayout,
         specs: Sequence[TrialSpec],
         rows: TokenisedRows,
+        say: Callable[[str], None],
+        workers: KernelCompiler | None = None,
     ) -> None:
-        """Look whether the kernels were compiled before; start workers if not."""
-        self._layout, self._usual = layout, max(2, round(float(rows.lengths.mean())))
-        self._numerics = machine.numerics
+        """Look whether the kernels were compiled before; start workers if not and there are none."""
+        self._machine, self._config, self._layout, self._say = machine, config, layout, say
+        self._usual = max(2, round(float(rows.lengths.mean())))
         self._adapters = kinds_of_adapters(spec.adapter for spec in specs)
         self._marker = None
+        self._has_collected = False
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
             facts = (config, machine.dtype, machine.precision, tuple(sorted(layout.linears)), self._adapters)
             self._marker = cache_marker(*facts, PASS_TOKENS)
-        self._compiler = None if self._marker is None or _is_whole(self._marker) else KernelCompiler()
+        needs_some = self._marker is not None and not _is_whole(self._marker)
+        self._compiler = (workers or KernelCompiler()) if needs_some else None
 
-    def run(self, decoder: Decoder, *, say: Callable[[str], None]) -> None:
-        """Compile what is missing; nothing happens where there is nothing."""
-        if self._compiler is None or self._marker is None:
+    def __enter__(self) -> KernelWarmUp:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._compiler is not None:
+            self._compiler.__exit__(*error)
+
+    def begin(self) -> None:
+        """Collect the kernels before the weights are there, so that they are compiled while these are read."""
+        # what a quantised weight launches depends on how it is kept
+        if self._compiler is not None and self._machine.quantization == PLAIN.name:
+            dtype: torch.dtype = getattr(torch, self._machine.dtype)
+            self._collect(lambda: stand_in_decoder(self._config, dtype=dtype, device=self._machine.device))
+
+    def finish(self, decoder: Decoder) -> None:
+        """Wait until all kernels are compiled; nothing happens where there is nothing to compile."""
+        # the layers of a ring are not all on the device at once
+        if self._compiler is None or self._marker is None or (decoder.ring is not None and not self._has_collected):
             return
-        with self._compiler as compiler:
-            # the layers of a ring are not all on the device at once
-            if decoder.ring is not None:
-                return
-            say("compiling kernels, once for this model, these ranks and this GPU")
-            try:
-                compiled = compile_ahead(
-                    decoder,
-                    compiler=compiler,
-                    target_linears=self._layout.linears,
-                    adapters=self._adapters,
-                    usual=self._usual,
-                    pass_tokens=PASS_TOKENS,
-                    numerics=self._numerics,
-                )
-            except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself
-                say(f"kernels will be compiled as they are needed ({type(error).__name__}: {error})")
-                return
+        if not self._has_collected:
+            self._collect(lambda: decoder)
+        compiled = self._compiler.wait()
         if compiled.num_failed:
-            say(
+            self._say(
                 f"{counted(compiled.num_failed, 'kernel')} will be compiled by the first pass that needs it: "
                 f"{compiled.first_error}"
             )
         # none where the workers could not compile: the next start tries again
-        if compiled.num_kernels:
+        if compiled.num_kernels and self._has_collected:
             _mark(self._marker)
+
+    def _collect(self, decoder_of: Callable[[], Decoder]) -> None:
+        assert self._compiler is not None
+        self._say("compiling kernels, once for this model, these ranks and this GPU")
+        try:
+            collect_launches(
+                decoder_of(),
+                compiler=self._compiler,
+                target_linears=self._layout.linears,
+                adapters=self._adapters,
+                usual=self._usual,
+                pass_tokens=PASS_TOKENS,
+                numerics=self._machine.numerics,
+            )
+        except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself
+            self._say(f"kernels will be compiled as they are needed ({type(error).__name__}: {error})")
+        else:
+            self._has_collected = True
+        release_cached(self._machine.device)
 
 
 def _is_whole(marker: Path) -> bool:

@@ -10,6 +10,7 @@ from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError
 from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.model_place import choose_model_place
@@ -83,11 +84,13 @@ def place_model(
     request: SizeRequest,
     clock: Clock,
     say: Callable[[str], None],
+    workers: KernelCompiler | None = None,
 ) -> PlacedModel:
     """Load the model of ``task``, unless a group of ranks does, and plan its memory.
 
     Args:
         request: The number of ranks where it is not that of the machine's GPUs, and what a resumed run began with.
+        workers: Those that compile, where they were started already.
 
     Raises:
         InputError: anything wrong with its files, too little memory, or what the strategy does not support.
@@ -112,7 +115,7 @@ def place_model(
         loaded_at = clock.monotonic()
         memory = place.held.plan(task, machine, num_gpus=request.ranks_here or place.group.size)
     else:
-        decoder = _load(task, inputs, machine, place.weights, specs=specs, say=say)
+        decoder = _load(task, inputs, machine, place.weights, specs=specs, say=say, workers=workers)
         loaded_at = clock.monotonic()
         memory = plan_memory(
             task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=rows, clock=clock, say=say
@@ -136,21 +139,32 @@ def _load(
     *,
     specs: Sequence[TrialSpec],
     say: Callable[[str], None],
+    workers: KernelCompiler | None,
 ) -> Decoder:
     """Return the base model with its kernels compiled."""
-    # workers start here, so that they are ready when the weights are
-    kernels = KernelWarmUp(machine, config=inputs.config, layout=inputs.layout, specs=specs, rows=inputs.data.train)
-    try:
-        decoder = load_decoder(
-            inputs.model_directory,
-            dtype=machine.dtype,
-            device=machine.device,
-            streaming=weights.streaming(machine.device, rank=0),
-            weight_format=machine.quantization,
-            cache_directory=default_cache_directory(),
-            room_bytes=task.memory.limit,
-        )
-    except InputError as error:
-        raise InputError([task.located(problem) for problem in error.problems]) from error
-    kernels.run(decoder, say=say)
+    with KernelWarmUp(
+        machine,
+        config=inputs.config,
+        layout=inputs.layout,
+        specs=specs,
+        rows=inputs.data.train,
+        say=say,
+        workers=workers,
+    ) as kernels:
+        streaming = weights.streaming(machine.device, rank=0)
+        if streaming is None:
+            kernels.begin()
+        try:
+            decoder = load_decoder(
+                inputs.model_directory,
+                dtype=machine.dtype,
+                device=machine.device,
+                streaming=streaming,
+                weight_format=machine.quantization,
+                cache_directory=default_cache_directory(),
+                room_bytes=task.memory.limit,
+            )
+        except InputError as error:
+            raise InputError([task.located(problem) for problem in error.problems]) from error
+        kernels.finish(decoder)
     return decoder

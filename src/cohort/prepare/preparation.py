@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
@@ -26,6 +28,7 @@ from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.fingerprints import model_fingerprint, start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
+from cohort.prepare.kernels import workers_ahead
 from cohort.prepare.numerics import numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.placed_model import PlacedModel, place_model
@@ -236,9 +239,33 @@ def prepare(
     Raises:
         InputError: every problem of the data, the model and the search space.
     """
+    # a model that is loaded has its kernels
+    with nullcontext() if backbone is not None else workers_ahead(task) as workers:
+        return _prepare(
+            task,
+            clock=clock,
+            say=say,
+            request=request or SizeRequest(),
+            also=also,
+            backbone=backbone,
+            recorded=recorded,
+            workers=workers,
+        )
+
+
+def _prepare(
+    task: TaskFile,
+    *,
+    clock: Clock,
+    say: Callable[[str], None],
+    request: SizeRequest,
+    also: Sequence[Problem],
+    backbone: LoadedBackbone | None,
+    recorded: InputFacts | None,
+    workers: KernelCompiler | None,
+) -> Preparation:
     started = clock.monotonic()
     say("reading and tokenising the data")
-    request = request or SizeRequest()
     inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=request.ranks_here)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
@@ -250,7 +277,7 @@ def prepare(
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)
         placed = backbone.placed(inputs, loaded_at=clock.monotonic())
     else:
-        placed = place_model(task, inputs, machine, specs=specs, request=request, clock=clock, say=say)
+        placed = place_model(task, inputs, machine, specs=specs, request=request, clock=clock, say=say, workers=workers)
     memory, machine = placed.memory, placed.memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)

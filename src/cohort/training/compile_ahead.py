@@ -20,7 +20,7 @@ from cohort.training.memory_probe import ProbePass, probe_rows
 from cohort.training.recorded_shapes import PassShape
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["compile_ahead", "kinds_of_adapters"]
+__all__ = ["collect_launches", "compile_ahead", "kinds_of_adapters"]
 
 
 def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...]:
@@ -53,13 +53,39 @@ def compile_ahead(
         pass_tokens: Sizes of passes, which choose the tiles of products.
         numerics: Those of the passes.
     """
-    # the widest adapter of a pack decides what is launched: each alone, and all of them together
-    packs = [[spec] for spec in adapters] + ([list(adapters)] if len(adapters) > 1 else [])
+    collect_launches(
+        decoder,
+        compiler=compiler,
+        target_linears=target_linears,
+        adapters=adapters,
+        usual=usual,
+        pass_tokens=pass_tokens,
+        numerics=numerics,
+    )
+    return compiler.wait()
+
+
+def collect_launches(
+    decoder: Decoder,
+    *,
+    compiler: KernelCompiler,
+    target_linears: Mapping[str, tuple[int, int]],
+    adapters: Sequence[AdapterSpec],
+    usual: int,
+    pass_tokens: Sequence[int],
+    numerics: Numerics = Numerics.FAST,
+) -> None:
+    """Hand the kernels of training, evaluation and recorded passes to workers.
+
+    The arguments are those of :func:`compile_ahead`.
+    """
+    # the widest adapter of a pack decides what is launched: each alone, and all of them together; what takes longest to
+    # compile comes first
+    packs = ([list(adapters)] if len(adapters) > 1 else []) + [[spec] for spec in reversed(adapters)]
     with contextlib.suppress(torch.OutOfMemoryError), _few_layers(decoder), compiler.collecting():
         for specs in packs:
             _run(decoder, specs, target_linears=target_linears, usual=usual, pass_tokens=pass_tokens, numerics=numerics)
     release_cached(decoder.device)
-    return compiler.wait()
 
 
 @contextlib.contextmanager
