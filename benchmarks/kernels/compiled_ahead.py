@@ -121,8 +121,9 @@ def main() -> None:
 def _measure(shape: str, num_layers: int, out: Path) -> None:
     from cohort.adapters.spec import AdapterSpec
     from cohort.kernels.compile_ahead import KernelCompiler
+    from cohort.models.stand_in import stand_in_decoder
     from cohort.prepare.kernels import PASS_TOKENS
-    from cohort.training.compile_ahead import compile_ahead, kinds_of_adapters
+    from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 
     seconds: dict[str, float] = {}
 
@@ -133,25 +134,23 @@ def _measure(shape: str, num_layers: int, out: Path) -> None:
         print(f"{name}: {seconds[name]:.2f} s", flush=True)
         return found
 
-    decoder = timed(
-        "model",
-        lambda: random_decoder(decoder_config(shape, num_layers=num_layers), device="cuda", dtype=torch.bfloat16),
-    )
     compiler = timed("start workers", KernelCompiler)
     with compiler:
-        own_wait = compiler.wait
-        compiler.wait = lambda *a, **k: timed("wait for workers", lambda: own_wait(*a, **k))
-        compiled = timed(
-            "compile ahead",
-            lambda: compile_ahead(
-                decoder,
+        config = decoder_config(shape, num_layers=num_layers)
+        stand_in = timed("stand-in", lambda: stand_in_decoder(config, dtype=torch.bfloat16, device="cuda"))
+        timed(
+            "collect launches",
+            lambda: collect_launches(
+                stand_in,
                 compiler=compiler,
-                target_linears=decoder.linears,
+                target_linears=stand_in.linears,
                 adapters=kinds_of_adapters(AdapterSpec(r=r, lora_alpha=1.0) for r in RANKS),
                 usual=USUAL,
                 pass_tokens=PASS_TOKENS,
             ),
         )
+        compiled = timed("wait for workers", compiler.wait)
+        decoder = timed("model", lambda: random_decoder(config, device="cuda", dtype=torch.bfloat16))
         print(compiled, flush=True)
         for future in compiler._compiling.values():
             if (error := future.exception()) is not None:
