@@ -5,7 +5,7 @@ decoder with random weights at a time; four adapters of rank 16 share each step,
 would. For each format: seconds to quantise, bytes of the decoder, the median step by number of tokens, and how far the
 adapters are from those of the format ``none`` after eight steps. ``--one-copy`` also times fp8 without its transposed
 copy, as a model that fills the GPU runs, ``--exact-sums`` fp8 with exact sums in the gradients' products, and
-``--codes-apart`` fp8 with rows rounded by a pass of their own behind the norms too.
+``--codes-apart`` fp8 with all rows rounded by passes of their own.
 ``--shape tiny`` tries it out on a CPU, whose times mean nothing.
 """
 
@@ -106,7 +106,8 @@ def measure(
         if kind == EXACT_SUMS:
             patches.enter_context(patch.object(fp8_op, "FAST_SUM_BACKWARD", False))
         if kind == CODES_APART:
-            patches.enter_context(patch.object(fp8.Fp8Linear, "code_room", lambda *_: None))
+            for name in ("code_room", "gradient_factors"):
+                patches.enter_context(patch.object(fp8.Fp8Linear, name, lambda *_: None))
         adapters, row["loss_after_8_steps"] = first_gradients(decoder, count=tokens[0])
         for found in steps(decoder, tokens=tokens, repeats=repeats, warmups=warmups):
             row |= {**found, "peak_gib": max(row.get("peak_gib", 0.0), found["peak_gib"])}
