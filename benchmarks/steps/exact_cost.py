@@ -22,7 +22,7 @@ from benchmarks.steps.step_timing import alternating_medians, build_executor, tr
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels.compile_ahead import KernelCompiler
-from cohort.kernels.exact_product import exact_product
+from cohort.kernels.exact_product import AgreedShapes, exact_product
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.training.compile_ahead import compile_ahead
@@ -137,6 +137,7 @@ def product_rows(shape: str) -> Iterator[dict[str, Any]]:
     from cohort.kernels.exact_product.triton import write_anywhere
 
     config = decoder_config(shape, num_layers=1)
+    agreed = AgreedShapes()
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = {
         "qkv": (hidden, config.query_width + 2 * config.kv_width),
@@ -152,7 +153,7 @@ def product_rows(shape: str) -> Iterator[dict[str, Any]]:
                 operand = weight.T if forward else weight
                 works: dict[str, Callable[[], object]] = {
                     "blas": lambda x=x, operand=operand: torch.mm(x, operand),
-                    "exact": lambda x=x, w=weight, forward=forward: exact_product(x, w, forward=forward),
+                    "exact": lambda x=x, w=weight, forward=forward: exact_product(x, w, forward=forward, agreed=agreed),
                 }
                 # what a GPU without Hopper's product takes, here
                 y = torch.empty(rows, operand.shape[1], device="cuda", dtype=torch.bfloat16)

@@ -14,9 +14,10 @@ from torch import Tensor
 from cohort.adapters.linear import LoraContext
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.apart import Apart, joined
+from cohort.kernels.exact_product import AgreedShapes
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
-from cohort.kernels.packed_linear.frozen_product import can_be_exact
+from cohort.kernels.packed_linear.frozen_product import can_be_exact, may_ask
 from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder_layer import DecoderLayer, SharedByLayers, TensorRegion, add_and_norm, norm_weight
@@ -107,9 +108,12 @@ class Decoder:
             if exact or (can_be_exact(frozen) and frozen.is_exact):
                 # the fused block is chosen by the ranks of a pack
                 layer.mlp.is_composed = exact
+        agreed = AgreedShapes() if exact else None
         for product in self.products:
             if can_be_exact(product):
                 product.is_exact = exact
+            if may_ask(product):
+                product.agreed_shapes = agreed
 
     def _require_exact_forms(self) -> None:
         other = next((product for product in self.products if not can_be_exact(product)), None)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cohort.kernels.exact_product import exact_product
+from cohort.kernels.exact_product import AgreedShapes, exact_product
 from cohort.kernels.row_stable_product import row_stable_product
 
 __all__ = ["DequantisedLinear"]
@@ -27,12 +27,14 @@ class DequantisedLinear(ABC):
 
     Attributes:
         is_exact: Whether a row's bits must not follow from the rows around it, on a GPU, too.
+        agreed_shapes: As of :class:`~cohort.kernels.packed_linear.frozen_product.AskingProduct`.
     """
 
     def __init__(self, shape: tuple[int, int], bias_N: Tensor | None, *, dtype: torch.dtype) -> None:
         """Begin with the weight's shape [N, K]; ``dtype`` is that of inputs, outputs and the dequantised weight."""
         self._shape, self._bias_N, self._dtype = shape, bias_N, dtype
         self.is_exact = False
+        self.agreed_shapes: AgreedShapes | None = None
 
     @abstractmethod
     def write_weight(self, out_NK: Tensor) -> None:
@@ -68,13 +70,13 @@ class DequantisedLinear(ABC):
     @torch.no_grad()
     def forward(self, x_TK: Tensor) -> Tensor:
         if self.is_exact:
-            return exact_product(x_TK, self._weight_NK(), bias_N=self._bias_N, forward=True)
+            return exact_product(x_TK, self._weight_NK(), bias_N=self._bias_N, forward=True, agreed=self.agreed_shapes)
         return row_stable_product(x_TK, self._weight_NK().t(), self._bias_N)
 
     @torch.no_grad()
     def grad_input(self, dy_TN: Tensor) -> Tensor:
         if self.is_exact:
-            return exact_product(dy_TN, self._weight_NK(), forward=False)
+            return exact_product(dy_TN, self._weight_NK(), forward=False, agreed=self.agreed_shapes)
         return row_stable_product(dy_TN, self._weight_NK())
 
     @property

@@ -7,17 +7,18 @@ import torch
 
 pytest.importorskip("triton")
 
-from cohort.kernels.exact_product import agreed_blas, exact_product
+from cohort.kernels.exact_product import AgreedShapes, exact_product
 from cohort.kernels.exact_product.agreed_blas import blas_agrees
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, runs_hopper
 
 
 def test_sizes_that_do_not_come_again_are_not_asked() -> None:
-    weight = torch.zeros(64, 64)
+    weight, agreed = torch.zeros(64, 64), AgreedShapes()
     for rows in (1, 100, 130, 8192):
-        assert not blas_agrees(torch.zeros(rows, 64), weight, forward=True)
+        assert not blas_agrees(torch.zeros(rows, 64), weight, forward=True, agreed=agreed)
     # rows side by side in a wider matrix
-    assert not blas_agrees(torch.zeros(128, 80)[:, :64], weight, forward=True)
+    assert not blas_agrees(torch.zeros(128, 80)[:, :64], weight, forward=True, agreed=agreed)
+    assert not agreed.answers
 
 
 @pytest.mark.gpu
@@ -26,14 +27,15 @@ def test_sizes_that_do_not_come_again_are_not_asked() -> None:
 def test_whatever_computes_it_the_bits_are_the_same(rows: int, shape: tuple[int, int]) -> None:
     if not runs_hopper(torch.device("cuda")):
         pytest.skip("not a Hopper")
+    agreed = AgreedShapes()
     weight = (torch.randn(*shape, device="cuda") * 0.02).bfloat16()
     for forward in (True, False):
         x = torch.randn(rows, shape[1 if forward else 0], device="cuda").bfloat16()
-        found = exact_product(x, weight, forward=forward)
+        found = exact_product(x, weight, forward=forward, agreed=agreed)
         ours = torch.empty_like(found)
         exact_hopper_product(x, weight, ours, forward=forward)
         assert torch.equal(found, ours)
         # and those of one row in a short stream
-        few = exact_product(x[17:20], weight, forward=forward)
+        few = exact_product(x[17:20], weight, forward=forward, agreed=agreed)
         assert torch.equal(few, found[17:20])
-    assert agreed_blas._AGREED or rows == 2048
+    assert agreed.answers or rows == 2048

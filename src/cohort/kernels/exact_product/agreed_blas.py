@@ -1,4 +1,4 @@
-"""Where the BLAS gives the very bits of the exact product, it may compute it: asked of each shape, once in a process.
+"""Where the BLAS gives the very bits of the exact product, it may compute it: asked of each shape, once for a model.
 
 Which kernel a BLAS takes follows from the shape of a product and from how its operands lie, not from their numbers. So
 one product of random numbers tells whether it sums over K in the same order: a sum that is cut elsewhere changes about
@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cohort.kernels.exact_product.agreed_shapes import AgreedShapes
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, wasted_share
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
@@ -24,14 +25,13 @@ ROW_MULTIPLE = 128
 LEAST_WASTE = 0.05
 # a BLAS cuts sums over K for few rows, and many rows fill their waves
 MOST_ROWS = 4096
-_AGREED: dict[tuple[object, ...], bool] = {}
 
 
 def blas_product(x_MI: Tensor, weight_NK: Tensor, out_MO: Tensor, *, forward: bool) -> None:
     torch.mm(x_MI, weight_NK.t() if forward else weight_NK, out=out_MO)
 
 
-def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool) -> bool:
+def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool, agreed: AgreedShapes) -> bool:
     """Return whether the BLAS is known to give the exact product's bits for operands like these; ask it if need be."""
     num_rows, width = x_MI.shape[0], weight_NK.shape[0 if forward else 1]
     if num_rows % ROW_MULTIPLE or num_rows > MOST_ROWS or not x_MI.is_contiguous() or not weight_NK.is_contiguous():
@@ -40,13 +40,13 @@ def blas_agrees(x_MI: Tensor, weight_NK: Tensor, *, forward: bool) -> bool:
         return False
     aligned = x_MI.data_ptr() % 16 == 0 and weight_NK.data_ptr() % 16 == 0
     key = (num_rows, *weight_NK.shape, forward, aligned, x_MI.dtype, x_MI.device)
-    if key not in _AGREED:
+    if key not in agreed.answers:
         # nothing can be asked while a graph is recorded; the pass before it has asked
         found = None if torch.cuda.is_current_stream_capturing() else _ask(x_MI, weight_NK, forward=forward)
         if found is None:
             return False
-        _AGREED[key] = found
-    return _AGREED[key]
+        agreed.answers[key] = found
+    return agreed.answers[key]
 
 
 def _ask(x_MI: Tensor, weight_NK: Tensor, *, forward: bool) -> bool | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, describe_backend, implementation
+from cohort.kernels.exact_product.agreed_shapes import AgreedShapes
 
 __all__ = ["exact_product", "has_exact_product"]
 
@@ -21,6 +22,7 @@ def exact_product(
     *,
     bias_N: Tensor | None = None,
     forward: bool,
+    agreed: AgreedShapes | None = None,
     backend: Backend | None = None,
 ) -> Tensor:
     """Return ``x W^T (+ bias)`` [M, N] (``forward``), or ``x W`` [M, K]; outside autograd.
@@ -32,6 +34,7 @@ def exact_product(
         x_MI: Rows, as wide as K (``forward``) or N.
         weight_NK: The weight, of x's dtype.
         bias_N: Added to the sum, by Hopper's product once that is rounded; forward alone.
+        agreed: Lets the BLAS compute what it is known to give the same bits for; None never does.
         backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
 
     Raises:
@@ -42,7 +45,9 @@ def exact_product(
     if bias_N is not None and not forward:
         raise ShapeError("a bias belongs to the forward product; give none with forward=False")
     chosen = choose_backend(x_MI, backend=backend)
-    result: Tensor = implementation("exact_product", chosen).product(x_MI, weight_NK, bias_N, forward=forward)
+    result: Tensor = implementation("exact_product", chosen).product(
+        x_MI, weight_NK, bias_N, forward=forward, agreed=agreed
+    )
     return result
 
 

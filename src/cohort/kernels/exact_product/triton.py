@@ -22,6 +22,7 @@ from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
 from cohort.kernels.exact_product.agreed_blas import blas_agrees, blas_product
+from cohort.kernels.exact_product.agreed_shapes import AgreedShapes
 from cohort.kernels.packed_linear.choice.tiles import fitting_stages
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, hopper_reads, runs_hopper
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors, shared_bytes
@@ -152,7 +153,9 @@ _CODES = (
 CODES_INNER = 128
 
 
-def product(x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, forward: bool) -> Tensor:
+def product(
+    x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, forward: bool, agreed: AgreedShapes | None = None
+) -> Tensor:
     """Return ``x W^T (+ bias)``, or ``x W``.
 
     Which of both products runs follows from the device and the weight, never from the rows.
@@ -162,7 +165,7 @@ def product(x_MI: Tensor, weight_NK: Tensor, bias_N: Tensor | None, *, forward: 
     if y_MO.numel() == 0:
         return y_MO
     if takes_hopper(weight_NK):
-        if blas_agrees(x_MI, weight_NK, forward=forward):
+        if agreed is not None and blas_agrees(x_MI, weight_NK, forward=forward, agreed=agreed):
             blas_product(x_MI, weight_NK, y_MO, forward=forward)
         else:
             exact_hopper_product(x_MI, weight_NK, y_MO, forward=forward)

@@ -11,6 +11,7 @@ from typing import Protocol, TypeGuard
 import torch
 from torch import Tensor
 
+from cohort.kernels.exact_product import AgreedShapes
 from cohort.kernels.fp8_product import Fp8Rows
 
 __all__ = [
@@ -93,6 +94,17 @@ class ExactProduct(FrozenProduct, Protocol):
 
 def can_be_exact(frozen: FrozenProduct) -> TypeGuard[ExactProduct]:
     return hasattr(frozen, "is_exact")
+
+
+class AskingProduct(ExactProduct, Protocol):
+    """An exact product that the BLAS may compute where it is known to give the same bits."""
+
+    agreed_shapes: AgreedShapes | None
+    """What is known, shared by the products of a model; with None the BLAS computes nothing."""
+
+
+def may_ask(frozen: FrozenProduct) -> TypeGuard[AskingProduct]:
+    return hasattr(frozen, "agreed_shapes")
 
 
 class PlainProduct(FrozenProduct, Protocol):

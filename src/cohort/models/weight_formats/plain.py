@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cohort.kernels.exact_product import exact_product
+from cohort.kernels.exact_product import AgreedShapes, exact_product
 from cohort.kernels.row_stable_product import row_stable_product
 from cohort.models.weight_formats.weight_format import WeightFormat
 
@@ -26,6 +26,7 @@ class FrozenLinear:
 
     Attributes:
         is_exact: Whether a row's bits must not follow from the rows around it, on a GPU, too.
+        agreed_shapes: As of :class:`~cohort.kernels.packed_linear.frozen_product.AskingProduct`.
     """
 
     def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None, *, in_features: int | None = None) -> None:
@@ -36,6 +37,7 @@ class FrozenLinear:
         self._weight_NK = weight_NK if in_features is None else weight_NK[:, :in_features]
         self._bias_N = bias_N
         self.is_exact = False
+        self.agreed_shapes: AgreedShapes | None = None
 
     @property
     def in_features(self) -> int:
@@ -61,13 +63,13 @@ class FrozenLinear:
     @torch.no_grad()
     def forward(self, x_TK: Tensor) -> Tensor:
         if self.is_exact:
-            return exact_product(x_TK, self._weight_NK, bias_N=self._bias_N, forward=True)
+            return exact_product(x_TK, self._weight_NK, bias_N=self._bias_N, forward=True, agreed=self.agreed_shapes)
         return row_stable_product(x_TK, self._weight_NK.t(), self._bias_N)
 
     @torch.no_grad()
     def grad_input(self, dy_TN: Tensor) -> Tensor:
         if self.is_exact:
-            return exact_product(dy_TN, self._weight_NK, forward=False)
+            return exact_product(dy_TN, self._weight_NK, forward=False, agreed=self.agreed_shapes)
         return row_stable_product(dy_TN, self._weight_NK)
 
     @property

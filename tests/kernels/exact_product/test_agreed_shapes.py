@@ -1,0 +1,22 @@
+"""Each model has its own answers of the BLAS, shared by all of its products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cohort.kernels.exact_product import AgreedShapes
+from cohort.models.weights import load_decoder
+from tests.training.small_models import save_llama
+
+
+def test_the_products_of_a_model_share_their_answers(tmp_path: Path) -> None:
+    save_llama(tmp_path, num_layers=2)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    decoder.use_exact_products()
+    shared = {id(getattr(product, "agreed_shapes", None)) for product in decoder.products}
+    assert len(shared) == 1
+    assert isinstance(getattr(decoder.products[0], "agreed_shapes", None), AgreedShapes)
+    decoder.use_exact_products(exact=False)
+    assert all(getattr(product, "agreed_shapes", "none") is None for product in decoder.products)
+    # two models do not
+    assert AgreedShapes() != AgreedShapes()
