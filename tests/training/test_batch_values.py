@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cohort.data.packing import SlotSample
+from cohort.data.tokenised import ReferenceFiles
 from cohort.training.batch_values import with_measured_values
 from cohort.training.group_terms import StepTerms
 from cohort.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
@@ -28,10 +29,10 @@ class Passes:
     context: int = 100
     asked: list[SlotSample] = field(default_factory=list)
     number: float = 0.0
-    adapters: dict[str, Passes] = field(default_factory=dict)
+    adapters: dict[ReferenceFiles, Passes] = field(default_factory=dict)
 
-    def of_adapter(self, directory: str) -> Passes:
-        return self.adapters.setdefault(directory, Passes(number=7.0))
+    def of_adapter(self, reference: ReferenceFiles) -> Passes:
+        return self.adapters.setdefault(reference, Passes(number=7.0))
 
     def measure(self, entries: Sequence[SlotSample]) -> Tensor:
         self.asked += entries
@@ -94,14 +95,14 @@ def test_each_slot_has_the_mean_ratio_of_its_own_mismatched_rows() -> None:
 def test_a_slot_may_be_held_to_an_adapter() -> None:
     entries = [*entries_of(0, range(3)), *entries_of(1, range(3))]
     plain = StepTerms(objective=KTO, divisor=3, values=(0.0, 0.5))
-    passes = Passes()
-    found = measured(passes, entries, {0: plain, 1: replace(plain, reference_adapter="sft/best")})
+    passes, reference = Passes(), ReferenceFiles("sft/best", "ab")
+    found = measured(passes, entries, {0: plain, 1: replace(plain, reference_adapter=reference)})
     companions = KTO.companions([entry.sample for entry in entries[:3]])
     # the adapter is slot 0 of passes of its own
     ratios = [loss_of(sample, 7) - loss_of(sample, 1) for sample in companions]
     assert found[1].values == (sum(ratios) / len(ratios), 0.5)
     assert found[0].values == measured(Passes(), entries[:3], {0: plain})[0].values
-    assert len(passes.adapters["sft/best"].asked) == len({sample.tokens.tobytes() for sample in companions})
+    assert len(passes.adapters[reference].asked) == len({sample.tokens.tobytes() for sample in companions})
 
 
 def test_the_frozen_model_alone_is_at_no_distance_from_itself() -> None:

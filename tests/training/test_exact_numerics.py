@@ -17,12 +17,14 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import adapter_config, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
+from cohort.data.tokenised import ReferenceFiles
 from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.reference_adapter import adapter_digest
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2
 
@@ -97,7 +99,7 @@ def test_a_reference_adapter_s_passes_have_the_numerics_of_the_trials(tmp_path: 
     with use_backend(Backend.TRITON):
         for numerics in Numerics:
             executor = executor_of(decoder, [trial(0, r=4, batch_size=1)], numerics=numerics)
-            passes = executor._passes.of_adapter(str(tmp_path))
+            passes = executor._passes.of_adapter(ReferenceFiles(str(tmp_path), adapter_digest(tmp_path)))
             assert passes._bank.is_exact == (numerics is Numerics.EXACT)
 
 

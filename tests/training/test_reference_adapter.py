@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import adapter_config, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
+from cohort.data.tokenised import ReferenceFiles
 from cohort.models.weights import load_decoder
-from cohort.training.reference_adapter import read_reference_adapter
+from cohort.training.passes import Passes
+from cohort.training.reference_adapter import adapter_digest, read_reference_adapter
 from tests.training.small_models import save_llama
 
 
@@ -34,3 +38,30 @@ def test_it_is_read_as_it_computes(tmp_path: Path) -> None:
     other = load_decoder(tmp_path / "other", dtype="float32", device="cpu")
     with pytest.raises(InputError, match="Use the base model that the adapter was trained on"):
         read_reference_adapter(tmp_path, other.config)
+
+
+def test_another_adapter_in_its_place_is_refused(tmp_path: Path) -> None:
+    save_llama(tmp_path / "model", num_layers=1)
+    decoder = load_decoder(tmp_path / "model", dtype="float32", device="cpu")
+    layout, spec = AdapterLayout(dict(decoder.linears)), AdapterSpec(r=2, lora_alpha=4)
+    config = adapter_config(spec, base_model="base", target_modules=["all-linear"])
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+
+    def write(value: float) -> str:
+        weights = serialised_weights(layout, spec, torch.full((2, layout.width), value))
+        (tmp_path / "adapter_model.safetensors").write_bytes(weights)
+        return adapter_digest(tmp_path)
+
+    first = write(1.0)
+    bank = AdapterBank(layout, num_slots=1, num_rank_rows=16, dtype=torch.float32)
+    memory: Any = None
+    passes = Passes(decoder, bank, memory=memory, captured=None)
+    kept = passes.of_adapter(ReferenceFiles(str(tmp_path), first))
+    second = write(2.0)
+    # a task that joins has the new adapter, and one that began with the other keeps it
+    joined = passes.of_adapter(ReferenceFiles(str(tmp_path), second))
+    assert passes.of_adapter(ReferenceFiles(str(tmp_path), first)) is kept
+    assert kept._bank.read(0).weights.unique().tolist() == [1.0]
+    assert joined._bank.read(0).weights.unique().tolist() == [2.0]
+    with pytest.raises(InputError, match=r"objective\.reference_adapter.*another adapter than when the task began"):
+        read_reference_adapter(tmp_path, decoder.config, sha256=first)

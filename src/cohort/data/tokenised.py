@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Sample", "TokenisedRows"]
+__all__ = ["ReferenceFiles", "Sample", "TokenisedRows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,19 @@ class Sample:
     reference_logp: float = 0.0
 
 
+@dataclass(frozen=True)
+class ReferenceFiles:
+    """An adapter that trials are held to: its directory, and what is in it.
+
+    Attributes:
+        directory: Where its files are.
+        sha256: Over their content (hex). Another adapter may take its place while tasks that use the first one train.
+    """
+
+    directory: str
+    sha256: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenisedRows:
     """Ragged rows in two flat arrays.
@@ -49,7 +62,7 @@ class TokenisedRows:
         answer_starts: int64 [N], the place of the first token of each row's answer; empty where rows are not divided.
         labels: bool [N], whether each answer is desirable; empty where rows have no label.
         reference_logps: float64 [N], ``log p`` of each answer by the reference model; empty where none is needed.
-        reference_adapter: The directory of the adapter that these are of; empty for the frozen base model.
+        reference_adapter: The adapter that these are of; None for the frozen base model.
     """
 
     tokens_T: NDArray[np.int32]
@@ -63,7 +76,7 @@ class TokenisedRows:
     answer_starts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     labels: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
     reference_logps: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, dtype=np.float64))
-    reference_adapter: str = ""
+    reference_adapter: ReferenceFiles | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -20,25 +20,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE
+from cohort.adapters.peft_format import CONFIG_FILE
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import InputError, Problem, SampleTooLargeError, StorageFullError
 from cohort.core.units import counted
 from cohort.data.loading import LoadedDataset
 from cohort.data.packing import SlotSample
-from cohort.data.tokenised import Sample, TokenisedRows
+from cohort.data.tokenised import ReferenceFiles, Sample, TokenisedRows
 from cohort.machine.machine import Machine, package_versions
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_local_model
 from cohort.parallel.commands import ServedExecutor
-from cohort.prepare.file_digests import file_digest
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.objectives import task_objective
 from cohort.tasks.task_file import TaskFile
 from cohort.training.micro_batches import sample_too_large
-from cohort.training.reference_adapter import read_reference_adapter
+from cohort.training.reference_adapter import adapter_digest, read_reference_adapter
 from cohort.training.reference_logps import ANSWER_LOSS, answer_log_probs
 
 __all__ = ["Reference", "reference_adapter_hash", "reference_problems", "require_same_reference"]
@@ -52,10 +51,7 @@ def reference_adapter_hash(task: TaskFile) -> str | None:
     """Return the SHA-256 over the files of the reference adapter; None where the base model is the reference."""
     if task.objective.reference_adapter is None:
         return None
-    directory, digest = Path(task.objective.reference_adapter), hashlib.sha256()
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        digest.update(file_digest(directory / name))
-    return digest.hexdigest()
+    return adapter_digest(Path(task.objective.reference_adapter))
 
 
 def require_same_reference(task: TaskFile, *, recorded: str | None) -> None:
@@ -177,11 +173,12 @@ class Reference:
             note = f"reference log-probabilities of {what}: from the cache"
         of = dict(zip(samples, found.tolist(), strict=True))
         adapter = self.task.objective.reference_adapter
+        files = None if adapter is None else ReferenceFiles(adapter, adapter_digest(Path(adapter)))
         return [
             replace(
                 rows,
                 reference_logps=np.array([of[_content(rows.sample(row))] for row in range(len(rows))]),
-                reference_adapter=adapter or "",
+                reference_adapter=files,
             )
             for rows in splits
         ], note

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from cohort.data.packing import SlotSample
-from cohort.data.tokenised import Sample
+from cohort.data.tokenised import ReferenceFiles, Sample
 from cohort.training.group_terms import StepTerms
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.passes import MeasuringPasses
@@ -52,13 +52,13 @@ def with_measured_values(
         for slot, step in wanted.items()
     }
     # by reference model, the frozen one alone or with an adapter: each row once
-    shared: dict[str, dict[bytes, Sample]] = {"": {}}
+    shared: dict[ReferenceFiles | None, dict[bytes, Sample]] = {None: {}}
     for slot, rows in companions.items():
         of_model = shared.setdefault(wanted[slot].reference_adapter, {})
         of_model.update({_content(sample): sample for sample in rows})
     own_entries = [SlotSample(slot=slot, sample=sample) for slot, own in companions.items() for sample in own]
     asked = sorted(own_entries, key=lambda entry: (entry.slot == _NO_ADAPTER, entry.slot))
-    asked += [SlotSample(slot=_NO_ADAPTER, sample=sample) for sample in shared[""].values()]
+    asked += [SlotSample(slot=_NO_ADAPTER, sample=sample) for sample in shared[None].values()]
 
     def losses_of(entries: Sequence[SlotSample], passes: MeasuringPasses) -> list[float]:
         def one_pass(part: Sequence[SlotSample]) -> list[float]:
@@ -68,11 +68,14 @@ def with_measured_values(
         return [loss for part in micro_batches.run(entries, one_pass, too_large=too_large) for loss in part]
 
     losses = losses_of(asked, passes)
-    references = {"": dict(zip(shared.pop(""), losses[len(own_entries) :], strict=True))}
-    for directory, of_model in shared.items():
+    references: dict[ReferenceFiles | None, dict[bytes, float]] = {
+        None: dict(zip(shared.pop(None), losses[len(own_entries) :], strict=True))
+    }
+    for adapter, of_model in shared.items():
+        assert adapter is not None, "the frozen model's rows were taken out"
         of_adapter = [SlotSample(slot=0, sample=sample) for sample in of_model.values()]
-        found = losses_of(of_adapter, passes.of_adapter(directory))
-        references[directory] = dict(zip(of_model, found, strict=True))
+        found = losses_of(of_adapter, passes.of_adapter(adapter))
+        references[adapter] = dict(zip(of_model, found, strict=True))
     measured = dict(steps)
     for slot, step in wanted.items():
         own = [loss for entry, loss in zip(asked, losses, strict=True) if entry.slot == slot][: len(companions[slot])]

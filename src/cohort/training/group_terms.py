@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cohort.data.packing import SlotSample
-from cohort.data.tokenised import Sample
+from cohort.data.tokenised import ReferenceFiles, Sample
 from cohort.kernels.staging import to_device_unwaited
 from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.token_losses import sequence_sums
@@ -38,7 +38,7 @@ class StepTerms:
     objective: Objective
     divisor: int
     values: tuple[float, ...] = ()
-    reference_adapter: str = ""
+    reference_adapter: ReferenceFiles | None = None
 
 
 def group_starts(entries: Sequence[SlotSample]) -> list[int]:

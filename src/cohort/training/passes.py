@@ -21,6 +21,7 @@ from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.linear import LoraContext
 from cohort.core.memory_records import PassKind, PassSize
 from cohort.data.packing import PackedBatch, SlotSample, pack
+from cohort.data.tokenised import ReferenceFiles
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear import LaunchTables, SlotTable
 from cohort.kernels.staging import to_device_unwaited
@@ -70,8 +71,8 @@ class MeasuringPasses(Protocol):
         """Return the token losses [T] of a pass over ``entries`` that keeps nothing."""
         ...
 
-    def of_adapter(self, directory: str) -> MeasuringPasses:
-        """Return passes whose slot 0 is the adapter in ``directory``, a reference of trials."""
+    def of_adapter(self, reference: ReferenceFiles) -> MeasuringPasses:
+        """Return passes whose slot 0 is an adapter that trials are held to."""
         ...
 
 
@@ -88,7 +89,7 @@ class Passes:
     ) -> None:
         self._context = decoder.config.max_position_embeddings
         self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
-        self._of_adapters: dict[str, Passes] = {}
+        self._of_adapters: dict[ReferenceFiles, Passes] = {}
 
     @property
     def context(self) -> int:
@@ -99,14 +100,15 @@ class Passes:
         # a graph would keep the norms of the step that it was recorded in
         return None if self._bank.has_magnitudes else self._captured
 
-    def of_adapter(self, directory: str) -> Passes:
-        """Return passes whose slot 0 is the adapter in ``directory``; it is read once.
+    def of_adapter(self, reference: ReferenceFiles) -> Passes:
+        """Return passes whose slot 0 is an adapter that trials are held to; it is read once.
 
         Raises:
-            InputError: its files are gone or damaged.
+            InputError: its files are gone, damaged or no longer the same.
         """
-        if directory not in self._of_adapters:
-            adapter = read_reference_adapter(Path(directory), self._decoder.config)
+        # not by its directory alone: tasks that join later may find another adapter there
+        if reference not in self._of_adapters:
+            adapter = read_reference_adapter(Path(reference.directory), self._decoder.config, sha256=reference.sha256)
             bank = AdapterBank(
                 adapter.layout,
                 num_slots=1,
@@ -118,8 +120,8 @@ class Passes:
             )
             bank.is_exact = self._bank.is_exact
             bank.insert(adapter.spec, AdapterState(weights=adapter.weights_rD))
-            self._of_adapters[directory] = Passes(self._decoder, bank, memory=self._memory, captured=None)
-        return self._of_adapters[directory]
+            self._of_adapters[reference] = Passes(self._decoder, bank, memory=self._memory, captured=None)
+        return self._of_adapters[reference]
 
     def stage(
         self,

@@ -14,7 +14,7 @@ from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.packing import SlotSample
-from cohort.data.tokenised import TokenisedRows
+from cohort.data.tokenised import ReferenceFiles, TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.parallel.answers import AnswerGenerator, Prompt
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage, StageLinks
@@ -274,9 +274,11 @@ class StageExecutor:
         with self._memory.observe(PassKind.EVALUATE, None):
             return self._stage.measure(entries, number=self._num_measured)
 
-    def of_adapter(self, directory: str) -> StageExecutor:
+    def of_adapter(self, reference: ReferenceFiles) -> StageExecutor:
         """Refuse: a trial that needs it does not begin with a pipeline."""
-        raise NotImplementedError(f"the stages of a pipeline have no passes for a reference adapter ({directory})")
+        raise NotImplementedError(
+            f"the stages of a pipeline have no passes for a reference adapter ({reference.directory})"
+        )
 
     def _evaluate(
         self, objectives: Mapping[int, Objective], *, rows: TokenisedRows, row_ids: Sequence[int]
