@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cohort.scheduling.microbatch.packing import PackingLimits, first_fit_decreasing
+from cohort.scheduling.microbatch.packing import PackingLimits
 from cohort.scheduling.microbatch.records import (
     AdapterBatches,
     MicroBatch,
@@ -79,31 +79,6 @@ def test_one_stage_is_plain_packing(seed: int) -> None:
     steps = [[s for adapter in given_batches for s in adapter.samples(batch)] for batch in range(3)]
     alone = sum(len(pack_samples(step, capacity=128, limits=QUICK)) for step in steps if step)
     assert len(schedule) <= alone
-
-
-def test_packing_takes_fewest_bins_and_leaves_the_last_emptiest() -> None:
-    # first-fit decreasing needs three bins: 6+5 do not fit beside the 4s
-    lengths = [6, 5, 5, 4, 4, 4, 2]
-    samples = [sample(0, 0, n, i) for i, n in enumerate(lengths)]
-    greedy = first_fit_decreasing(samples, capacity=15)
-    solved = pack_samples(samples, capacity=15)
-    assert len(solved) == 2 <= len(greedy)
-    assert sorted(s for own in solved for s in own) == sorted(samples)
-    lengths = [9, 8, 2, 1, 1, 1]
-    solved = pack_samples([sample(0, 0, n, i) for i, n in enumerate(lengths)], capacity=12)
-    assert [sum(s.length for s in own) for own in solved] == [12, 10]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_solver_is_never_worse_than_the_greedy_answer(seed: int) -> None:
-    rng = random.Random(seed)
-    samples = [sample(rng.randrange(3), 0, rng.randint(1, 50), i) for i in range(rng.randint(2, 18))]
-    greedy = first_fit_decreasing(samples, capacity=64, multiple=4)
-    packed = pack_samples(samples, capacity=64, multiple=4, limits=QUICK)
-    assert sorted(s for own in packed for s in own) == sorted(samples)
-    assert all(padded_tokens(own, 4) <= 64 for own in packed)
-    sizes = [(len(bins), padded_tokens(bins[-1], 4)) for bins in (packed, greedy)]
-    assert sizes[0] <= sizes[1]
 
 
 def test_padding_counts_each_adapter_s_share_of_a_micro_batch() -> None:

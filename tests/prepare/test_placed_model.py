@@ -1,0 +1,60 @@
+"""A placed model's ranks and sizes: a group of ranks counts as one bank, and refuses what only separate ranks do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.memory.sizes import SizeRequest, Sizes
+from cohort.parallel.rank_group import TensorGroup
+from cohort.prepare.placed_model import PlacedModel
+from cohort.scheduling.admission import Capacity
+
+LAYOUT = AdapterLayout({"q": (8, 8)})
+
+
+@dataclass
+class Memory:
+    """Gives what it was asked for: sizes for as many ranks as the request says."""
+
+    asked: SizeRequest | None = None
+
+    def sizes(self, task: Any, *, request: SizeRequest | None, **_: Any) -> Sizes:
+        del task
+        self.asked = request
+        num_ranks = 2 if request is None or request.num_ranks is None else request.num_ranks
+        executor: Any = None
+        capacity = Capacity(rank_rows=64, num_slots=4, tokens_per_step=100.0, num_ranks=num_ranks)
+        return Sizes(executor=executor, capacity=capacity, device_state_bytes=1 << 20)
+
+
+def placed(memory: Any, **fields: Any) -> PlacedModel:
+    return PlacedModel(decoder=None, memory=memory, layout=LAYOUT, **fields)
+
+
+def sizes_of(model: PlacedModel, request: SizeRequest | None = None) -> Sizes:
+    task: Any = None
+    rows: Any = None
+    return model.sizes(task, specs=[], rows=rows, request=request)
+
+
+@pytest.mark.parametrize("request_", [None, SizeRequest(num_ranks=2, token_budget=40)])
+def test_ranks_with_a_model_each_have_a_bank_each(request_: SizeRequest | None) -> None:
+    memory = Memory()
+    model = placed(memory)
+    sizes = sizes_of(model, request_)
+    assert memory.asked is request_
+    assert (model.group_name, model.num_ranks(sizes), sizes.device_state_bytes) == (None, 2, 1 << 20)
+
+
+@pytest.mark.parametrize("request_", [None, SizeRequest(num_ranks=4, token_budget=40)])
+def test_ranks_that_hold_one_model_have_one_bank_and_park_states_in_host_memory(request_: SizeRequest | None) -> None:
+    memory = Memory()
+    model = placed(memory, group=TensorGroup(size=4))
+    sizes = sizes_of(model, request_)
+    assert memory.asked == replace(request_ or SizeRequest(), num_ranks=1)
+    assert sizes.capacity.num_ranks == 1
+    assert (model.group_name, model.num_ranks(sizes), sizes.device_state_bytes) == ("tensor", 4, 0)
