@@ -5,7 +5,8 @@ they see are those of curves recorded on a real model (``record_curves.py``), si
 exits. Both sides leave out loading and the warm-up of kernels (for the sweep: compiling and recording graphs). The
 price holds everything that grows with the rows: training with every trial's warm-up, evaluations, optimizer, the host.
 What a trial costs once, whatever the rows (new adapters, states parked and moved), is in ``price_all_in`` for these few
-rows and in ``price_full_data``, the price at all 7,473 rows of GSM8K.
+rows and in ``price_full_data``, the price at all 7,473 rows of GSM8K. ``sweep_step_efficiency`` is the speed of the
+sweep's steps over that of replayed passes of the same sizes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import peft_step
 from benchmarks.sweeps.replayed_sweep import Curves, SweepTimes, TimedExecutor, predicted, run_sweep
+from benchmarks.sweeps.step_efficiency import replayed_steps, step_efficiency
 from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
@@ -204,6 +206,8 @@ def _headline(found: Sequence[Mapping[str, Any]], *, shape: str, weight_format: 
             for name in ("vs_batch8", "full_data", "against_table"):
                 if f"price_{name}" in row:
                     headline[f"sweep_price_{shape}_{name}"] = row[f"price_{name}"]
+            if "step_efficiency" in row:
+                headline[f"sweep_step_efficiency_{shape}"] = row["step_efficiency"]
     return headline
 
 
@@ -283,9 +287,13 @@ def main() -> None:
         )
         found.append(_row(name, early_exit, times, peft=peft, shape=arguments.shape, num_rows=len(rows)))
         write(found)
+    replayed = replayed_steps(executor)
+    for row in found:
+        row |= {"replayed_step_ms": replayed, "step_efficiency": step_efficiency(row["steps"], replayed)}
+    write(found)
     shown = ["variant", "saved_share", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "passes"]
     prices = ["price", "price_vs_batch8", "price_all_in", "price_full_data", "price_against_table"]
-    print_table(found, columns=[*shown, "replayed_passes", *(prices if peft else [])])
+    print_table(found, columns=[*shown, "replayed_passes", "step_efficiency", *(prices if peft else prices[-1:])])
 
 
 if __name__ == "__main__":
