@@ -17,7 +17,7 @@ from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.layer_streaming import LayerStreaming
 from cohort.models.weight_formats import PLAIN, WeightFormat
-from cohort.models.weights import freeze_weights
+from cohort.models.weights import _is_of_part, freeze_weights
 
 __all__ = ["SHAPES", "gsm8k_rows", "hf_config", "num_parameters", "random_decoder", "rows_of_lengths"]
 
@@ -92,18 +92,25 @@ def random_decoder(
     dtype: torch.dtype,
     streaming: LayerStreaming | None = None,
     weight_format: WeightFormat = PLAIN,
+    part: range | None = None,
 ) -> Decoder:
-    """Return a decoder with normal weights of std 0.02 and unit norms; its speed is a real model's."""
+    """Return a decoder with normal weights of std 0.02 and unit norms; its speed is a real model's.
+
+    ``part``: the layers of a stage of a pipeline; None for all.
+    """
     generator = torch.Generator(device).manual_seed(0)
 
     def drawn(shape: tuple[int, ...]) -> torch.Tensor:
         tensor = torch.empty(shape, device=device, dtype=dtype)
         return tensor.fill_(1.0) if len(shape) == 1 else tensor.normal_(std=0.02, generator=generator)
 
-    drawn_all = ((fused, drawn(fused.shape)) for fused in checkpoint_layout(config))
+    layout = checkpoint_layout(config)
+    if part is not None:
+        layout = tuple(fused for fused in layout if _is_of_part(fused.name, part, config=config))
+    drawn_all = ((fused, drawn(fused.shape)) for fused in layout)
     tensors, products = freeze_weights(drawn_all, streaming=streaming, weight_format=weight_format)
     ring = None if streaming is None else streaming.ring()
-    return Decoder(config, tensors=tensors, products=products, ring=ring)
+    return Decoder(config, tensors=tensors, products=products, ring=ring, part=part)
 
 
 def decoder_config(shape: str, *, num_layers: int | None = None) -> DecoderConfig:

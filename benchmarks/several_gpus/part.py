@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Part"]
+__all__ = ["Part", "keep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,3 +25,10 @@ class Part:
     rows: list[dict[str, Any]]
     columns: Sequence[str]
     notes: dict[str, Any] = field(default_factory=dict)
+
+
+def keep(options: argparse.Namespace, part: Part) -> None:
+    """Write what was found until now, so that a part which is stopped leaves it."""
+    save: Callable[[Part], None] | None = getattr(options, "save", None)
+    if save is not None:
+        save(part)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.llama_shapes import decoder_config, gsm8k_lengths
-from benchmarks.several_gpus.part import Part
+from benchmarks.several_gpus.part import Part, keep
 from benchmarks.several_gpus.pipeline_runtime import measured
 from cohort.models.config import DecoderConfig
 from cohort.scheduling.microbatch.packing import PackingLimits
@@ -42,6 +42,7 @@ PACKINGS = ("first fit", "level", "in order")
 # of GSM8K's tokens: the loss head computes these alone
 TRAINED_SHARE = 0.55
 FLOPS_PER_SECOND = 5e14
+COLUMNS = ("packing", "steps", "micro_batches", "no_ops", "bubble_ratio", "plan_ms_per_sample")
 # one boundary of 4,096 rows over NVLink
 TRANSFER_SECONDS = 2e-4
 
@@ -53,7 +54,7 @@ def measure(options: argparse.Namespace) -> Part:
     rows: list[dict[str, Any]] = []
     # first fit comes with a solver, which a machine that only trains does not have
     has_solver = importlib.util.find_spec("ortools") is not None
-    for packing in PACKINGS if has_solver else PACKINGS[1:]:
+    for packing in () if options.only_measured else PACKINGS if has_solver else PACKINGS[1:]:
         for num_steps in windows:
             adapters = _adapters(num_steps, seed=0)
             settings = MicroBatchSettings(
@@ -78,30 +79,34 @@ def measure(options: argparse.Namespace) -> Part:
                     "plan_ms_per_sample": seconds * 1e3 / _count(adapters),
                 }
             )
-    longest = max(windows)
-    headline = {
-        "pipeline_bubble_ratio_simulated": min(row["bubble_ratio"] for row in rows if row["steps"] == longest),
-        "pipeline_bubble_ratio_worst_window": max(row["bubble_ratio"] for row in rows if row["packing"] == "level"),
-        "plan_ms_per_sample": _planning(25_600 if not options.tiny else 512),
-    }
+    headline: dict[str, float] = {}
     notes = {
         "stages": NUM_STAGES,
         "half_layers_of_stages": _cuts(config),
         "capacity": CAPACITY,
         "stage_share": [flops / sum(stages) for flops in stages],
     }
-    num_ranks = options.gpus or (torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    if num_ranks > 1:
-        windows_run = measured(options, num_stages=num_ranks, times=TIMES, batch_sizes=BATCH_SIZES)
-        last = windows_run[-1]
-        headline |= {
-            "pipeline_bubble_ratio": last["bubble_ratio"],
-            "pipeline_bubble_ratio_of_these_passes_simulated": last["simulated_bubble_ratio"],
-            "window_over_simulated": last["window_seconds"] / last["simulated_seconds"],
+    if rows:
+        last = [row["bubble_ratio"] for row in rows if row["steps"] == max(windows)]
+        headline = {
+            "pipeline_bubble_ratio_simulated": min(last),
+            "pipeline_bubble_ratio_worst_window": max(row["bubble_ratio"] for row in rows if row["packing"] == "level"),
+            "plan_ms_per_sample": _planning(25_600 if not options.tiny else 512),
         }
-        notes["windows_run"] = windows_run
-    columns = ("packing", "steps", "micro_batches", "no_ops", "bubble_ratio", "plan_ms_per_sample")
-    return Part(headline=headline, rows=rows, columns=columns, notes=notes)
+    num_ranks = options.gpus or (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    if num_ranks < 2:
+        return Part(headline=headline, rows=rows, columns=COLUMNS, notes=notes)
+    windows_run: list[dict[str, Any]] = []
+    notes |= {"windows_run": windows_run, "shape": options.shape, "layers_run": options.num_layers or "all"}
+    for row in measured(options, num_stages=num_ranks, times=TIMES, batch_sizes=BATCH_SIZES):
+        windows_run.append(row)
+        headline |= {
+            "pipeline_bubble_ratio": row["bubble_ratio"],
+            "pipeline_bubble_ratio_of_these_passes_simulated": row["simulated_bubble_ratio"],
+            "window_over_simulated": row["window_seconds"] / row["simulated_seconds"],
+        }
+        keep(options, Part(headline=headline, rows=rows or windows_run, columns=COLUMNS, notes=notes))
+    return Part(headline=headline, rows=rows or windows_run, columns=COLUMNS, notes=notes)
 
 
 def _adapters(num_steps: int, *, seed: int) -> list[AdapterBatches]:

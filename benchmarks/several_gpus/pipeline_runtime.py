@@ -8,43 +8,36 @@ optimizer steps and the host. The bubble ratio is the share of the stages' time 
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.llama_shapes import gsm8k_lengths, hf_config, rows_of_lengths
+from benchmarks.several_gpus.model_folder import model_folder
 from benchmarks.several_gpus.strategies import start
-from benchmarks.steps.several_gpus import write_model
 from benchmarks.steps.step_timing import trial_specs
+from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.group_executor import GroupExecutor
 from cohort.scheduling.pipeline.simulation import PipelineTimes, simulate_pipeline
 from cohort.scheduling.pipeline.stage_order import Direction
 from cohort.training.executor import ExecutorSettings
+from cohort.training.trial import TrialSpec
 
-__all__ = ["measured"]
+__all__ = ["adapter_rows", "adapter_specs", "measured", "pass_seconds"]
 
 CAPACITY = 4096
+# the first window compiles
+STEPS = (4, 16, 16)
 
 
-def measured(
-    options: argparse.Namespace, *, num_stages: int, times: Sequence[int], batch_sizes: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Return a row for each window that was run."""
-    shape, most = ("tiny", 128) if options.tiny else (options.shape, CAPACITY)
-    num_layers = options.num_layers or (4 if options.tiny else None)
-    vocab_size = hf_config(shape)["vocab_size"]
-    lengths = gsm8k_lengths()[:64] if options.tiny else gsm8k_lengths()[:2048]
-    settings = ExecutorSettings(
-        num_slots=len(times), num_rank_rows=16 * len(times), token_budget=most, evaluation_token_budget=most
-    )
-    # a tiny model's rows are an eighth as long
-    shorter = 8 if options.tiny else 1
-    rows = [
+def adapter_rows(times: Sequence[int], *, vocab_size: int, is_tiny: bool) -> list[TokenisedRows]:
+    """Return rows of GSM8K's lengths times each of ``times``; those of a tiny model are an eighth as long."""
+    lengths = gsm8k_lengths()[:64] if is_tiny else gsm8k_lengths()[:2048]
+    shorter = 8 if is_tiny else 1
+    return [
         rows_of_lengths(
             [(max(1, factor * prompt // shorter), max(1, factor * answer // shorter)) for prompt, answer in lengths],
             vocab_size=vocab_size,
@@ -52,35 +45,60 @@ def measured(
         )
         for factor in times
     ]
-    found = []
-    with tempfile.TemporaryDirectory(prefix="pipeline-") as folder:
-        write_model(Path(folder), shape=shape, num_layers=num_layers)
-        executor = start(Path(folder), "pipeline", num_ranks=num_stages, rows=rows[0], settings=settings)
+
+
+def adapter_specs(batch_sizes: Sequence[int]) -> list[TrialSpec]:
+    """Return a trial of rank 16 for each batch size."""
+    specs = trial_specs([16] * len(batch_sizes), batch_size=1)
+    return [replace(spec, batch_size=size) for spec, size in zip(specs, batch_sizes, strict=True)]
+
+
+def pass_seconds(times: PipelineTimes, direction: Direction) -> list[list[float]]:
+    """Return the seconds of each micro-batch's pass, by stage."""
+    return [
+        [
+            each.end - each.begin
+            for each in sorted(own, key=lambda each: each.what.micro_batch)
+            if each.what.direction is direction
+        ]
+        for own in times.passes
+    ]
+
+
+def measured(
+    options: argparse.Namespace, *, num_stages: int, times: Sequence[int], batch_sizes: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Give a row for each window that was run."""
+    shape, most = ("tiny", 128) if options.tiny else (options.shape, CAPACITY)
+    num_layers = options.num_layers or (4 if options.tiny else None)
+    vocab_size = hf_config(shape)["vocab_size"]
+    settings = ExecutorSettings(
+        num_slots=len(times), num_rank_rows=16 * len(times), token_budget=most, evaluation_token_budget=most
+    )
+    rows = adapter_rows(times, vocab_size=vocab_size, is_tiny=options.tiny)
+    with model_folder(options, hf_config(shape, num_layers=num_layers)) as folder:
+        executor = start(folder, "pipeline", num_ranks=num_stages, rows=rows[0], settings=settings)
         assert isinstance(executor, GroupExecutor), "a pipeline is a group"
         try:
-            for spec, own, batch_size in zip(
-                trial_specs([16] * len(times), batch_size=1), rows, batch_sizes, strict=True
-            ):
-                executor.load(replace(spec, batch_size=batch_size), rows=own)
-            quotas = dict.fromkeys(executor.resident, 2 if options.tiny else 12)
-            for number in range(3):
+            for spec, own in zip(adapter_specs(batch_sizes), rows, strict=True):
+                executor.load(spec, rows=own)
+            for number, steps in enumerate((2, 2, 2) if options.tiny else STEPS):
                 began = time.perf_counter()
-                window = executor.run(quotas)
+                window = executor.run(dict.fromkeys(executor.resident, steps))
                 seconds = time.perf_counter() - began
                 if window.error is not None:
                     raise window.error
                 tokens = sum(event.num_tokens for events in window.rounds for event in events)
-                # the first window compiles
                 if number:
-                    found.append(_row(executor.pipeline_times(), seconds=seconds, tokens=tokens))
-                    print(found[-1], flush=True)
+                    row = {"steps": steps, **_row(executor.pipeline_times(), seconds=seconds, tokens=tokens)}
+                    print(row, flush=True)
+                    yield row
         finally:
             executor.close()
-    return found
 
 
 def _row(times: PipelineTimes, *, seconds: float, tokens: int) -> dict[str, Any]:
-    simulated = simulate_pipeline(*(_seconds(times, direction) for direction in Direction))
+    simulated = simulate_pipeline(*(pass_seconds(times, direction) for direction in Direction))
     return {
         "stages": len(times.passes),
         "micro_batches": len(times.passes[0]) // 2,
@@ -91,15 +109,3 @@ def _row(times: PipelineTimes, *, seconds: float, tokens: int) -> dict[str, Any]
         "tokens_per_second": tokens / seconds,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
-
-
-def _seconds(times: PipelineTimes, direction: Direction) -> list[list[float]]:
-    """Return the seconds of each micro-batch's pass, by stage."""
-    return [
-        [
-            each.end - each.begin
-            for each in sorted(own, key=lambda each: each.what.micro_batch)
-            if each.what.direction is direction
-        ]
-        for own in times.passes
-    ]

@@ -15,7 +15,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from cohort.parallel.replicas import ReplicaExecutor
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
-__all__ = ["main", "same_bits", "specs_of", "start", "timed", "write_model"]
+__all__ = ["main", "same_bits", "specs_of", "start", "timed", "write_checkpoint", "write_model"]
 
 QUESTION = "How much faster do several GPUs train when the trials are divided over them?"
 NUM_TRIALS = 32
@@ -82,10 +83,14 @@ def _arguments() -> argparse.Namespace:
 
 
 def write_model(folder: Path, *, shape: str, num_layers: int | None) -> None:
-    """Write a checkpoint of random weights, a file for each layer, for processes to load."""
+    """Write a checkpoint of a shape, with fewer layers if asked, for processes to load."""
+    write_checkpoint(folder, hf_config(shape, num_layers=num_layers))
+
+
+def write_checkpoint(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write random weights for ``config``, a file for each layer; the index, which names the files, comes last."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = hf_config(shape, num_layers=num_layers)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with torch.device("meta"):
         names = {
@@ -93,17 +98,22 @@ def write_model(folder: Path, *, shape: str, num_layers: int | None) -> None:
         }
     if config["tie_word_embeddings"]:
         names.pop("lm_head.weight", None)
+    files: dict[str, list[str]] = {}
+    for name in names:
+        files.setdefault(f"model-{name.split('.')[2] if '.layers.' in name else 'rest'}.safetensors", []).append(name)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    files: dict[str, dict[str, torch.Tensor]] = {}
-    for name, size in names.items():
-        part = name.split(".")[2] if ".layers." in name else "rest"
-        tensor = torch.empty(size, device=device, dtype=torch.bfloat16)
-        tensor = tensor.fill_(1.0) if len(size) == 1 else tensor.normal_(std=0.02)
-        files.setdefault(f"model-{part}.safetensors", {})[name] = tensor.cpu()
-    index: dict[str, Any] = {"metadata": {}, "weight_map": {}}
-    for file, tensors in files.items():
+
+    def write(file: str) -> None:
+        tensors = {}
+        for name in files[file]:
+            tensor = torch.empty(names[name], device=device, dtype=torch.bfloat16)
+            tensors[name] = (tensor.fill_(1.0) if tensor.ndim == 1 else tensor.normal_(std=0.02)).cpu()
         save_file(tensors, folder / file, metadata={"format": "pt"})
-        index["weight_map"] |= dict.fromkeys(tensors, file)
+
+    # a thread waits for its copies and for the disk
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, files))
+    index = {"metadata": {}, "weight_map": {name: file for file, own in files.items() for name in own}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import math
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,23 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.sweeps.replayed_run import train_all
 from benchmarks.sweeps.sweep_grid import PlannedGridTrial
-from cohort.checkpoints.trial_states import TrialStateStore
-from cohort.core.clock import SystemClock
-from cohort.core.events import Evaluated, StepDone
+from cohort.adapters.bank import AdapterBank, Moment
+from cohort.core.events import StepDone
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.train.executor_share import ExecutorShare
-from cohort.engine.train.open_run import OpenRun, RunOptions
-from cohort.engine.train.session import Session
-from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.memory.sizes import Sizes
 from cohort.parallel.rank_executor import RankExecutor
-from cohort.runs.directory import RunDirectory
-from cohort.runs.records import NewTrial
-from cohort.runs.store import RunStore
 from cohort.training.evaluation_loss import EvaluationLoss
+from cohort.training.objectives.objective import Objective
+from cohort.training.optimizers.optimizer import Optimizer
+from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec, TrialState
-from cohort.tuning import EarlyExitSettings, RecordedCurve, ReplayReport, Study, replay_curves
+from cohort.tuning import EarlyExitSettings, RecordedCurve, ReplayReport, replay_curves
 
 __all__ = ["Curves", "TimedExecutor", "predicted", "run_sweep"]
 
@@ -87,7 +81,7 @@ class TimedExecutor(RankExecutor):
         self.counts: dict[str, int] = defaultdict(int)
         self.curves: Curves | None = None
         self.steps: list[tuple[int, int, float]] = []
-        self._optimizer_events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self.optimizer = self._timed_optimizer = _TimedOptimizer(self.optimizer)
 
     @contextlib.contextmanager
     def _timed(self, part: str) -> Iterator[None]:
@@ -116,12 +110,17 @@ class TimedExecutor(RankExecutor):
         return tuple(replayed)
 
     def evaluate(
-        self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
         """As the executor's."""
         captured_before = self.capture_seconds
         with self._timed("evaluation"):
-            found = super().evaluate(trial_ids, rows=rows, row_ids=row_ids)
+            found = super().evaluate(trial_ids, rows=rows, row_ids=row_ids, objective=objective)
         self.seconds["evaluation"] -= self.capture_seconds - captured_before
         self.counts["evaluated_tokens"] += sum(outcome.num_tokens for outcome in found.values())
         return found
@@ -148,16 +147,6 @@ class TimedExecutor(RankExecutor):
         with self._timed("best checkpoints"):
             return super().weights(trial_id, on_device=on_device)
 
-    def _update(self, residents: Any) -> Tensor:
-        if not self.bank.weights_RD.is_cuda:
-            return super()._update(residents)
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        norms = super()._update(residents)
-        after.record()
-        self._optimizer_events.append((before, after))
-        return norms
-
     @property
     def capture_seconds(self) -> float:
         """Seconds of recording graphs so far."""
@@ -166,39 +155,35 @@ class TimedExecutor(RankExecutor):
     def take_times(self) -> dict[str, float]:
         """Return the seconds by part since the last call, and begin again."""
         found = dict(self.seconds)
-        found["optimizer (within training)"] = sum(a.elapsed_time(b) for a, b in self._optimizer_events) / 1e3
+        found["optimizer (within training)"] = self._timed_optimizer.take_seconds()
         self.seconds.clear()
-        self._optimizer_events.clear()
         return found
 
 
-class _TimedShelf(TrialStateStore):
-    """A state store that adds up what it takes to move states from the device to the host."""
+class _TimedOptimizer:
+    """An optimizer that notes when its launches ran on a GPU."""
 
-    seconds = 0.0
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
-    def put_state(self, trial_id: int, state: TrialState) -> None:
-        """As the state store's."""
-        with self._timed():
-            super().put_state(trial_id, state)
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        return self._optimizer.moments
 
-    def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
-        """As the state store's."""
-        with self._timed():
-            super().put_best(trial_id, weights_rD, step=step)
+    def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:
+        if not bank.weights_RD.is_cuda:
+            return self._optimizer.update(bank, residents)
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        norms = self._optimizer.update(bank, residents)
+        after.record()
+        self._events.append((before, after))
+        return norms
 
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
-        begun = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - begun
-
-
-class _Unsaved(Supervisor):
-    """The product's supervisor without its checkpoints, which cost by the clock and not by the step."""
-
-    def checkpoint(self) -> None:
-        """Save nothing."""
+    def take_seconds(self) -> float:
+        events, self._events = self._events, []
+        return float(sum(before.elapsed_time(after) for before, after in events) / 1e3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,27 +213,6 @@ class SweepTimes:
     steps: list[tuple[int, int, float]]
 
 
-def _replaying(
-    executor: TimedExecutor, study: Study, *, curves: Curves, rows: TokenisedRows, num_rows: int
-) -> Callable[[Mapping[int, int]], list[Evaluated]]:
-    """Return evaluations that are carried out and timed, but whose losses are those of ``curves``."""
-
-    def evaluate(steps: Mapping[int, int]) -> list[Evaluated]:
-        found = executor.evaluate(tuple(steps), rows=rows, row_ids=range(num_rows))
-        return [
-            Evaluated(
-                trial_id=trial_id,
-                step=step,
-                validation_loss=curves.at(trial_id, step / study.candidate(trial_id).planned_steps)[1],
-                metrics={},
-                num_tokens=found[trial_id].num_tokens,
-            )
-            for trial_id, step in steps.items()
-        ]
-
-    return evaluate
-
-
 def run_sweep(
     executor: TimedExecutor,
     planned: Sequence[PlannedGridTrial],
@@ -262,38 +226,23 @@ def run_sweep(
     say: Callable[[str], None] = lambda _: None,
 ) -> SweepTimes:
     """Train, park, select and continue all trials as a run does; return what it took."""
-    study = Study([trial.candidate for trial in planned], early_exit)
     executor.curves = curves
-    clock, mean_length = SystemClock(), float(executor.train_rows.lengths.mean())
-    with tempfile.TemporaryDirectory() as folder:
-        directory, store = _begun_run(Path(folder), planned)
-        state_store = _TimedShelf(
-            directory, memory_budget_bytes=host_memory_bytes, device_budget_bytes=sizes.device_state_bytes
-        )
-        supervisor = _Unsaved(
-            OpenRun(
-                directory=directory,
-                store=store,
-                state_store=state_store,
-                clock=clock,
-                options=RunOptions(checkpoint_seconds=math.inf),
-            ),
-            study=study,
-            share=ExecutorShare(executor, rows=executor.train_rows),
-            specs={trial.spec.trial_id: trial.spec for trial in planned},
-            evaluate=_replaying(executor, study, curves=curves, rows=validation, num_rows=num_evaluation_rows),
-            traits=TaskTraits(mean_length=mean_length),
-        )
-        session = Session(executor, capacity=sizes.capacity, clock=clock, stop_requested=lambda: False)
-        session.join(supervisor)
-        captured_before, replays_before = _cleared(executor)
-        begun = time.perf_counter()
-        session.run()
-        total = time.perf_counter() - begun
-        store.close()
+    captured_before, replays_before = _cleared(executor)
+    trained = train_all(
+        executor,
+        planned,
+        train_rows=executor.train_rows,
+        curves=curves,
+        early_exit=early_exit,
+        sizes=sizes,
+        validation=validation,
+        num_evaluation_rows=num_evaluation_rows,
+        host_memory_bytes=host_memory_bytes,
+    )
+    total = trained.seconds
     capture_seconds = executor.capture_seconds - captured_before
     parts = executor.take_times()
-    parts["states moved to the host"] = state_store.seconds
+    parts["states moved to the host"] = trained.shelf_seconds
     accounted = sum(seconds for part, seconds in parts.items() if "within" not in part)
     parts["host: decisions, records, admission"] = total - capture_seconds - accounted
     say(f"{total:.1f} s, {capture_seconds:.1f} s of them recording graphs; {json.dumps(parts)}")
@@ -303,7 +252,7 @@ def run_sweep(
         state_seconds=state_seconds,
         capture_seconds=capture_seconds,
         parts=parts,
-        saved_share=_saved_share(study, planned),
+        saved_share=trained.saved_share,
         trained_tokens=executor.counts["trained_tokens"],
         evaluated_tokens=executor.counts["evaluated_tokens"],
         passes=executor.counts["training"],
@@ -318,26 +267,3 @@ def _cleared(executor: TimedExecutor) -> tuple[float, int]:
     executor.counts.clear()
     executor.steps = []
     return executor.capture_seconds, 0 if executor.captured is None else executor.captured.num_replays
-
-
-def _begun_run(folder: Path, planned: Sequence[PlannedGridTrial]) -> tuple[RunDirectory, RunStore]:
-    directory = RunDirectory.create(folder / "run")
-    store = RunStore.create(directory.database)
-    store.add_trials([_record(trial) for trial in planned])
-    return directory, store
-
-
-def _saved_share(study: Study, planned: Sequence[PlannedGridTrial]) -> float:
-    """Return the share of the full grid's examples that were not trained on."""
-    used = sum(study.trajectory(trial.spec.trial_id).num_steps * trial.spec.batch_size for trial in planned)
-    return 1 - used / sum(trial.candidate.planned_steps * trial.spec.batch_size for trial in planned)
-
-
-def _record(trial: PlannedGridTrial) -> NewTrial:
-    return NewTrial(
-        trial_id=trial.spec.trial_id,
-        parameters={"learning_rate": trial.learning_rate, "r": trial.spec.adapter.r},
-        planned_steps=trial.candidate.planned_steps,
-        seed=0,
-        planned_tokens=0,
-    )

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 import pytest
 
+from benchmarks.kernels import stage_share
 from benchmarks.several_gpus.figure13 import measure as measure_figure13
 from benchmarks.several_gpus.host_streamed import measure as measure_host_streamed
 from benchmarks.several_gpus.links import measure as measure_links
+from benchmarks.several_gpus.part import Part
 from benchmarks.several_gpus.pipeline import measure as measure_pipeline
+from benchmarks.several_gpus.queue import LESS_WORK
 from benchmarks.several_gpus.queue import measure as measure_queue
+from benchmarks.several_gpus.run_tasks import GPUS, PackCosts, _tasks, search_plan
+from benchmarks.several_gpus.run_tasks import measure as measure_run_tasks
+from benchmarks.several_gpus.scaling import measure as measure_scaling
+from benchmarks.several_gpus.sweep import measure as measure_sweep
+from cohort.scheduling.placement.planner import plan_placement
+from cohort.scheduling.placement.verify import check_plan
 
 
 def options(**given: object) -> argparse.Namespace:
@@ -22,6 +33,8 @@ def options(**given: object) -> argparse.Namespace:
         "tokens": None,
         "no_resident": False,
         "shape": "8b",
+        "strategies": None,
+        "only_measured": False,
     }
     return argparse.Namespace(**{**defaults, **given})
 
@@ -37,7 +50,10 @@ def test_host_streamed() -> None:
 def test_figure13() -> None:
     part = measure_figure13(options())
     assert part.headline["losses_agree"] == 1.0
+    assert part.headline["choice_regret_worst"] >= 1
+    assert part.headline["ap_vs_fsdp_tiny_bs2"] > 1
     assert {row["strategy"] for row in part.rows} == {
+        "fsdp in turn",
         "one GPU",
         "replicas",
         "adapter_parallel",
@@ -59,6 +75,56 @@ def test_links() -> None:
     part = measure_links(options())
     assert part.headline["right_bytes"] == 1.0
     assert part.headline["layer_pull_ms"] > 0
+
+
+@pytest.mark.slow
+def test_scaling() -> None:
+    part = measure_scaling(options())
+    assert part.headline["same_bits"] == 1.0
+    assert [(row["strategy"], row["scaling"]) for row in part.rows] == [
+        ("replicas", "one"),
+        ("replicas", "weak"),
+        ("replicas", "strong"),
+        ("adapter_parallel", "weak"),
+        ("adapter_parallel", "strong"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["8b", "70b"])
+def test_sweep(shape: str) -> None:
+    saved: list[Part] = []
+    part = measure_sweep(options(shape=shape, save=saved.append))
+    assert [row["gpus"] for row in part.rows] == ([2, 1] if shape == "8b" else [2])
+    assert len({(row["trained_tokens"], row["saved_share"]) for row in part.rows}) == 1, "one GPU decides as two do"
+    assert all(row["price"] > 0 for row in part.rows)
+    assert len(saved) == len(part.rows)
+
+
+@pytest.mark.slow
+def test_run_tasks() -> None:
+    part = measure_run_tasks(options())
+    planned, other = part.rows
+    assert planned["planned_seconds"] <= other["planned_seconds"]
+    assert len(planned["spans"]) == len(other["spans"]) == 12
+
+
+def test_exchanges_find_a_plan_as_good_as_the_solvers() -> None:
+    seconds = {1: 0.5, 2: 0.6, 8: 1.2, 32: 4.0}
+    costs = PackCosts(fixed=dict.fromkeys(seconds, 0.1), step=seconds)
+    requests = [task.request(costs) for task in _tasks(costs, seconds=400.0)]
+    found = search_plan(requests, restarts=3, rounds=150)
+    check_plan(found, requests, GPUS)
+    solved = plan_placement(requests, GPUS, settings=LESS_WORK)
+    assert found.makespan_seconds <= 1.02 * solved.makespan_seconds
+
+
+@pytest.mark.slow
+def test_stage_share(tmp_path: Path) -> None:
+    stage_share.main(["--tiny", "--out", str(tmp_path / "share.json")])
+    found = json.loads((tmp_path / "share.json").read_text(encoding="utf-8"))
+    assert 0 < found["headline"]["pipeline_bubble_ratio_of_measured_shares"] < 1
+    assert [row["stage"] for row in found["rows"]] == [0, 1, 2, 3]
 
 
 def test_queue() -> None:

@@ -1,0 +1,200 @@
+"""What does the share of a pipeline's stage take, and how long would four such stages idle?
+
+One GPU is each stage in turn: the product's stage with its layers, its part of four adapters, its passes and its
+optimizer steps. Messages to and from the stages that are not there are waits of the device as long as a link takes. The
+measured passes of all stages then go through the simulator, which runs them in the pipeline's order: a bubble ratio of
+four real shares, before there are four GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.llama_shapes import decoder_config, random_decoder
+from benchmarks.measure import RESULTS, print_table, write_result
+from benchmarks.requirements import need_gpu
+from benchmarks.several_gpus.pipeline import BATCH_SIZES, TIMES
+from benchmarks.several_gpus.pipeline_runtime import adapter_rows, adapter_specs, pass_seconds
+from cohort.adapters.layout import AdapterLayout
+from cohort.memory.rank_groups import stage_cuts
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config import DecoderConfig
+from cohort.parallel.pipeline.stage_executor import StageExecutor
+from cohort.parallel.rank_group import PipelineGroup
+from cohort.scheduling.pipeline.simulation import PassTime, PipelineTimes, simulate_pipeline
+from cohort.scheduling.pipeline.stage_order import Direction
+from cohort.training.executor import ExecutorSettings
+
+__all__ = ["SpinLinks", "main"]
+
+QUESTION = "What does the share of a pipeline's stage take, and how long would four such stages idle?"
+COLUMNS = ("stage", "layers", "forward_ms", "backward_ms", "pass_seconds", "window_seconds", "share_of_longest")
+# of a message besides its bytes
+MESSAGE_SECONDS = 15e-6
+
+
+class SpinLinks:
+    """Links to stages that are not there: what is received is random, after a wait as long as a link takes."""
+
+    def __init__(self, *, bytes_per_second: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._cycles_per_second = _cycles_per_second()
+
+    def seconds(self, num_bytes: int) -> float:
+        """Return what a message takes."""
+        return MESSAGE_SECONDS + num_bytes / self._bytes_per_second
+
+    def send(self, message: Tensor, *, to: int, number: int, direction: Direction) -> None:
+        """Send nothing: a send does not wait, and its copy is the receiver's."""
+        del message, to, number, direction
+
+    def receive(self, into: Tensor, *, sender: int, number: int, direction: Direction) -> Tensor:
+        """Wait, and fill what is received; norms and sums of squares are ones."""
+        del sender, direction
+        if into.is_cuda:
+            torch.cuda._sleep(int(self.seconds(into.nbytes) * self._cycles_per_second))
+        return into.fill_(1.0) if number < 0 else into.normal_(std=0.02)
+
+    def flush(self) -> None:
+        """Wait for the device."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+def _cycles_per_second() -> float:
+    if not torch.cuda.is_available():
+        return 1.0
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(20_000_000)
+    start.record()
+    torch.cuda._sleep(20_000_000)
+    stop.record()
+    stop.synchronize()
+    return float(20_000_000 / (start.elapsed_time(stop) * 1e-3))
+
+
+def _stage(
+    config: DecoderConfig, cuts: tuple[int, ...], *, stage: int, links: SpinLinks, capacity: int, is_tiny: bool
+) -> StageExecutor:
+    """Return a stage whose adapters are loaded."""
+    on_gpu = torch.cuda.is_available()
+    plan = PipelineGroup(cuts=cuts)
+    decoder = random_decoder(
+        config,
+        device="cuda" if on_gpu else "cpu",
+        dtype=torch.bfloat16 if on_gpu else torch.float32,
+        part=plan.layers(stage),
+    )
+    rows = adapter_rows(TIMES, vocab_size=config.vocab_size, is_tiny=is_tiny)
+    executor = StageExecutor(
+        decoder,
+        plan,
+        stage=stage,
+        links=links,
+        layout=AdapterLayout(linear_shapes(config)),
+        train_rows=rows[0],
+        settings=ExecutorSettings(
+            num_slots=len(TIMES),
+            num_rank_rows=16 * len(TIMES),
+            token_budget=capacity,
+            evaluation_token_budget=capacity,
+        ),
+    )
+    for spec, own in zip(adapter_specs(BATCH_SIZES), rows, strict=True):
+        executor.load(spec, rows=own)
+    return executor
+
+
+def _share(executor: StageExecutor, *, stage: int, layers: range, steps: int) -> tuple[dict[str, Any], Any]:
+    """Return a row of one stage, and when its passes ran."""
+    quotas = dict.fromkeys(range(len(TIMES)), steps)
+    executor.run(dict.fromkeys(quotas, 2))
+    began = time.perf_counter()
+    executor.run(quotas)
+    seconds = time.perf_counter() - began
+    times = executor.pass_times
+    of_direction = {
+        direction: [each.end - each.begin for each in times if each.what.direction is direction]
+        for direction in Direction
+    }
+    row = {
+        "stage": stage,
+        "layers": len(layers),
+        "micro_batches": len(times) // 2,
+        "forward_ms": 1e3 * statistics.median(of_direction[Direction.FORWARD]),
+        "backward_ms": 1e3 * statistics.median(of_direction[Direction.BACKWARD]),
+        "pass_seconds": sum(each.end - each.begin for each in times),
+        "window_seconds": seconds,
+    }
+    return row, times
+
+
+def _headline(
+    rows: list[dict[str, Any]], found: Sequence[Sequence[PassTime]], *, transfer_seconds: float
+) -> dict[str, float]:
+    longest = max(row["pass_seconds"] for row in rows)
+    for row in rows:
+        row["share_of_longest"] = row["pass_seconds"] / longest
+    times = PipelineTimes(passes=tuple(map(tuple, found)))
+    simulated = simulate_pipeline(
+        *(pass_seconds(times, direction) for direction in Direction), transfer_seconds=transfer_seconds
+    )
+    return {
+        "pipeline_bubble_ratio_of_measured_shares": simulated.bubble_ratio,
+        "mean_stage_over_longest": statistics.mean(row["share_of_longest"] for row in rows),
+        "simulated_window_seconds": simulated.seconds,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, write after each stage."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--num-layers", type=int, default=None)
+    parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=12, help="of the window that is timed")
+    parser.add_argument("--capacity", type=int, default=4096, help="most tokens of a micro-batch")
+    parser.add_argument("--link-gb-per-second", type=float, default=285.0, help="as the links part measured it")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model on any device")
+    parser.add_argument("--out", type=Path, default=RESULTS / "stage_share.json")
+    options = parser.parse_args(arguments)
+    shape = "tiny" if options.tiny else options.shape
+    need_gpu(shape=shape)
+    config = decoder_config(shape, num_layers=options.num_layers or (4 if options.tiny else None))
+    capacity, steps = (128, 2) if options.tiny else (options.capacity, options.steps)
+    cuts = stage_cuts(config, num_stages=options.stages)
+    links = SpinLinks(bytes_per_second=1e9 * options.link_gb_per_second)
+    transfer = links.seconds(capacity * config.hidden_size * 2)
+    rows: list[dict[str, Any]] = []
+    found: list[Sequence[PassTime]] = []
+    for stage in range(options.stages):
+        executor = _stage(config, cuts, stage=stage, links=links, capacity=capacity, is_tiny=options.tiny)
+        row, times = _share(executor, stage=stage, layers=range(cuts[stage], cuts[stage + 1]), steps=steps)
+        rows.append(row)
+        found.append(times)
+        print(row, flush=True)
+        del executor
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        write_result(
+            options.out,
+            question=QUESTION,
+            headline=_headline(rows, found, transfer_seconds=transfer) if stage == options.stages - 1 else {},
+            rows=rows,
+            notes={"shape": shape, "cuts": list(cuts), "capacity": capacity, "steps": steps, "transfer_s": transfer},
+        )
+    print_table(rows, columns=COLUMNS)
+
+
+if __name__ == "__main__":
+    main()

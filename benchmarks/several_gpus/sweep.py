@@ -1,0 +1,272 @@
+"""What does a sweep of 60 trials with early exit cost on several GPUs, against one GPU and one ordinary run?
+
+As `benchmarks/sweeps/sweep_price.py`: true shapes, random weights, rows of GSM8K's lengths, the product's own study,
+admission and loop, the losses of recorded curves. The 8B shape trains on replicas and on one GPU, next to PEFT on one
+GPU; the 70B shape with its layers divided over the GPUs, next to FSDP2 with PEFT on the same GPUs, since no GPU holds
+it. Prices leave out loading, compiling, recording graphs and what a trial costs once (new adapters, states parked and
+moved), which stand beside them. Fewer layers than the shape has make both sides of a price cheaper alike; of a 70B
+shape the bank is then as small as that next to the whole model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.llama_shapes import gsm8k_rows, hf_config
+from benchmarks.several_gpus.fsdp_peer import FsdpCase, fsdp_steps
+from benchmarks.several_gpus.model_folder import model_folder
+from benchmarks.several_gpus.part import Part, keep
+from benchmarks.several_gpus.replayed_ranks import ReplayedRanks
+from benchmarks.steps.step_timing import peft_step
+from benchmarks.sweeps.replayed_run import train_all
+from benchmarks.sweeps.replayed_sweep import Curves
+from benchmarks.sweeps.sweep_grid import PlannedGridTrial, plan_grid
+from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan, _sizes
+from cohort.data.tokenised import TokenisedRows
+from cohort.memory.sizes import Sizes
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
+from cohort.models.counts import count_model
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.parallel.commands import RankSetup
+from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.parallel.step_window import window_steps
+from cohort.training.executor import ExecutorSettings
+
+__all__ = ["QUESTION", "measure"]
+
+QUESTION = "What does a sweep of 60 trials cost on several GPUs, in ordinary runs over the same rows?"
+CURVES = Path(__file__).parents[1] / "sweeps" / "curves" / "gsm8k_stories260K.json.gz"
+COLUMNS = ("gpus", "strategy", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "price", "times_one")
+# of an ordinary run, to time
+MOST_STEPS = 16
+# next to half of a 70B model, two buffers and passes that are recomputed, an H200 has 41 GB for the rows of adapters,
+# and a row of 80 layers takes 233 MB; it keeps the activations of passes of 1,536 tokens
+BANK_ROWS_70B, KEPT_TOKENS_70B = 176, 1536
+
+
+def measure(options: argparse.Namespace) -> Part:
+    on_gpu = torch.cuda.is_available()
+    num_ranks = options.gpus or (torch.cuda.device_count() if on_gpu else 2)
+    shape = "tiny" if options.tiny else options.shape
+    config = hf_config(shape, num_layers=options.num_layers or (4 if options.tiny else None))
+    divides = shape in ("70b", "tiny") and options.shape == "70b"
+    rows = gsm8k_rows(8 if options.tiny else 160, vocab_size=config["vocab_size"])
+    validation = gsm8k_rows(16 if options.tiny else 128, vocab_size=config["vocab_size"], seed=1)
+    planned = plan_grid(len(rows))[:: 5 if options.tiny else 1]
+    runs = _ordinary(shape, config, rows, num_ranks=num_ranks, is_fsdp=divides)
+    print(runs, flush=True)
+    found: list[dict[str, Any]] = []
+    notes: dict[str, Any] = {
+        "gpus": num_ranks,
+        "shape": shape,
+        "layers": config["num_hidden_layers"],
+        "rows": len(rows),
+        "epochs": 1,
+        "ordinary_run": "FSDP2 with PEFT on all GPUs" if divides else "PEFT on one GPU",
+        "ordinary_runs": runs,
+        "left_out_of_the_price": "loading, compiling, recording graphs, state_seconds",
+    }
+
+    def part() -> Part:
+        name = f"{'70b' if divides else shape}_{num_ranks}gpu"
+        return Part(headline=_headline(found, name), rows=found, columns=COLUMNS, notes=notes)
+
+    with model_folder(options, config) as folder:
+        layers = tuple(range(config["num_hidden_layers"]))
+        weights = RankWeights(layers=layers, num_ranks=num_ranks, are_divided=True) if divides else ALL_RESIDENT
+        executor, sizes, decoder = _started(folder, planned, rows, num_ranks=num_ranks, weights=weights)
+        evaluation = _evaluation_plan(planned, rows=rows, validation=validation)
+        try:
+            notes["warm_up_seconds"] = _warm_up(executor, planned, validation)
+            flops = 3 * 2 * count_model(decoder.config).linear_flops_per_token * 60 * float(rows.lengths.mean())
+            for count in (num_ranks,) if divides else (num_ranks, 1):
+                found.append(
+                    _swept(
+                        executor,
+                        planned,
+                        count=count,
+                        sizes=sizes,
+                        rows=rows,
+                        validation=validation,
+                        num_evaluation_rows=evaluation.num_rows,
+                        window=window_steps(
+                            num_ranks=count, device_type=decoder.device.type, flops_per_step=flops / count
+                        ),
+                    )
+                )
+                found[-1]["strategy"] = "adapter_parallel" if divides else "replicas" if count > 1 else "one GPU"
+                _price(found, runs)
+                print(found[-1], flush=True)
+                keep(options, part())
+        finally:
+            executor.close()
+    return part()
+
+
+def _swept(
+    executor: ReplayedRanks,
+    planned: Sequence[PlannedGridTrial],
+    *,
+    count: int,
+    sizes: Sizes,
+    rows: TokenisedRows,
+    validation: TokenisedRows,
+    num_evaluation_rows: int,
+    window: int,
+) -> dict[str, Any]:
+    """Return a row of the whole sweep on the first ``count`` ranks."""
+    curves = executor.curves = Curves(CURVES)
+    executor.num_used = count
+    executor.clear()
+    captured = executor.capture_seconds
+    trained = train_all(
+        executor,
+        planned,
+        train_rows=rows,
+        curves=curves,
+        early_exit=RECORDED_EXITS,
+        sizes=replace(sizes, capacity=replace(sizes.capacity, num_ranks=count)),
+        validation=validation,
+        num_evaluation_rows=num_evaluation_rows,
+        host_memory_bytes=100 << 30,
+        window_steps=window,
+    )
+    state = executor.state_seconds + trained.shelf_seconds
+    capture = executor.capture_seconds - captured
+    seconds = trained.seconds - state - capture
+    return {
+        "gpus": count,
+        "seconds": seconds,
+        "wall_seconds": trained.seconds,
+        "state_seconds": state,
+        "capture_seconds": capture,
+        "saved_share": trained.saved_share,
+        "trained_tokens": executor.trained_tokens,
+        "evaluated_tokens": executor.evaluated_tokens,
+        "tokens_per_second": executor.trained_tokens / seconds,
+        "window_steps": window,
+    }
+
+
+def _ordinary(
+    shape: str, config: Mapping[str, Any], rows: TokenisedRows, *, num_ranks: int, is_fsdp: bool
+) -> dict[str, float]:
+    """Return the seconds of one run over the rows with one adapter, by its batch."""
+    if is_fsdp:
+        length = round(float(rows.lengths.mean()))
+        batches = (1, num_ranks, 8)
+        case = FsdpCase(config=dict(config), num_ranks=num_ranks, batches=batches, length=length)
+        return {f"batch_{row['batch']}": row["adapter_seconds"] * len(rows) / row["batch"] for row in fsdp_steps(case)}
+    found = {}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for batch in (1, 8):
+        step, model = peft_step(shape, rows, batch_size=batch, device=device, num_layers=config["num_hidden_layers"])
+        times = []
+        for turn in range(3 + min(MOST_STEPS, len(rows) // batch)):
+            begun = time.perf_counter()
+            step()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 3:
+                times.append(time.perf_counter() - begun)
+        found[f"batch_{batch}"] = sum(times) / len(times) * len(rows) / batch
+        del step, model
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    return found
+
+
+def _started(
+    folder: Path,
+    planned: Sequence[PlannedGridTrial],
+    rows: TokenisedRows,
+    *,
+    num_ranks: int,
+    weights: RankWeights,
+) -> tuple[ReplayedRanks, Sizes, Decoder]:
+    """Return the ranks with the sizes that a run would choose on rank 0."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = "bfloat16" if device == "cuda" else "float32"
+    streaming = weights.streaming(torch.device(device), rank=0)
+    decoder = load_decoder(folder, dtype=dtype, device=device, streaming=streaming)
+    sizes = _sizes(planned, decoder, rows=rows, token_budget=None)
+    if weights.are_divided and device == "cuda":
+        sizes = replace(
+            sizes,
+            executor=replace(
+                sizes.executor,
+                num_rank_rows=BANK_ROWS_70B,
+                keep_tokens=KEPT_TOKENS_70B,
+                graph_tokens=KEPT_TOKENS_70B + 1,
+            ),
+            capacity=replace(sizes.capacity, rank_rows=BANK_ROWS_70B),
+        )
+    settings: ExecutorSettings = sizes.executor
+    setup = RankSetup(
+        rank=1,
+        model_directory=str(folder),
+        device=device,
+        dtype=dtype,
+        target_linears=linear_shapes(read_config(folder)),
+        settings=settings,
+        memory_limit_bytes=None,
+        train_rows=rows,
+        threads=torch.get_num_threads(),
+        weights=weights,
+    )
+    others = [RankProcess(replace(setup, rank=rank)) for rank in range(1, num_ranks)]
+    local = RankExecutor(
+        decoder,
+        target_linears=setup.target_linears,
+        train_rows=rows,
+        settings=settings,
+        device=device,
+        compute_dtype=decoder.dtype,
+    )
+    return ReplayedRanks(local, others), sizes, decoder
+
+
+def _warm_up(executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], validation: TokenisedRows) -> float:
+    """Compile the kernels that the sweep will use, on every rank at the same time; return the seconds."""
+    begun = time.perf_counter()
+    for r in (64, 32, 16):
+        own = [trial.spec for trial in planned if trial.spec.adapter.r == r and trial.spec.batch_size in (1, 8)]
+        for index, spec in enumerate(own[: 2 * executor.num_ranks]):
+            rank = index % executor.num_ranks
+            if executor._fits(rank, spec):
+                executor.load(spec, rank=rank)
+        executor.step()
+        executor.evaluate(executor.resident, rows=validation, row_ids=[0])
+        for trial_id in executor.resident:
+            executor.drop(trial_id)
+    return time.perf_counter() - begun
+
+
+def _price(found: list[dict[str, Any]], runs: Mapping[str, float]) -> None:
+    row = found[-1]
+    for batch, seconds in runs.items():
+        row["price" if batch == "batch_1" else f"price_{batch}"] = row["seconds"] / seconds
+    row["price_all_in"] = row["wall_seconds"] / runs["batch_1"]
+    row["times_one"] = found[0]["seconds"] / row["seconds"]
+
+
+def _headline(found: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
+    several = found[0]
+    headline = {f"sweep_{key}_{name}": value for key, value in several.items() if key.startswith("price")}
+    for row in found[1:]:
+        headline["sweep_price_one_gpu"] = row["price"]
+        headline[f"sweep_{name}_times_one_gpu"] = row["seconds"] / several["seconds"]
+        headline[f"sweep_{name}_times_one_gpu_all_in"] = row["wall_seconds"] / several["wall_seconds"]
+    headline["sweep_saved_percent"] = 100 * several["saved_share"]
+    return headline
