@@ -178,6 +178,25 @@ def test_a_packed_trial_is_the_trial_alone(tmp_path: Path, save: Any, dropout: f
 
 
 @pytest.mark.gpu
+def test_a_gpu_without_a_product_of_its_own_gives_the_same_bits_in_any_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU that is no Hopper: Triton's product everywhere, and the terms behind it."""
+    from cohort.kernels.packed_linear.hopper import launch
+
+    monkeypatch.setattr(launch, "runs_hopper", lambda device: False)
+    save_llama(tmp_path, num_layers=2, hidden_size=96)
+    decoder = compiled(load_decoder(tmp_path, dtype="bfloat16", device="cuda"))
+    own, draw = trial(0, r=16, batch_size=3), random.Random(3)
+    others = [trial(1 + index, r=r, batch_size=2) for index, r in enumerate((8, 64, 200))]
+    losses, weights = train(decoder, [own], draw=draw, parks=False)
+    for sizes in ({"token_budget": 100}, {"graph_tokens": 8192}):
+        found, packed = train(decoder, [*others, own], draw=draw, parks=True, **sizes)
+        assert found == losses, sizes
+        assert torch.equal(packed, weights), sizes
+
+
+@pytest.mark.gpu
 def test_recorded_passes_have_the_same_bits(tmp_path: Path) -> None:
     save_llama(tmp_path, num_layers=2)
     decoder = compiled(load_decoder(tmp_path, dtype="bfloat16", device="cuda"))
