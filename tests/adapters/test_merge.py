@@ -49,3 +49,15 @@ def test_another_base_is_refused(tmp_path: Path) -> None:
     (tmp_path / "output").mkdir()
     with pytest.raises(InputError, match=f"no weight for {MODULE}"):
         merge_into_base(tmp_path, _adapter(), tmp_path / "output", shards=[tmp_path / "model.safetensors"])
+
+
+@pytest.mark.parametrize("stored", [torch.uint8, torch.int8, torch.float8_e4m3fn])
+def test_a_quantised_base_is_refused(tmp_path: Path, stored: torch.dtype) -> None:
+    # nf4 packs two codes a byte, one below the other
+    weight = torch.zeros(24, 1, dtype=stored) if stored is torch.uint8 else torch.zeros(6, 8).to(stored)
+    save_file({f"{MODULE}.weight": weight, f"{MODULE}.weight.absmax": torch.ones(1)}, tmp_path / "model.safetensors")
+    output = tmp_path / "output"
+    output.mkdir()
+    with pytest.raises(InputError, match=rf"{MODULE}.weight.*stored as {stored}.*Merge into the unquantised base"):
+        merge_into_base(tmp_path, _adapter(), output, shards=[tmp_path / "model.safetensors"])
+    assert list(output.iterdir()) == []

@@ -33,7 +33,14 @@ def train(
     settings = ExecutorSettings(
         num_slots=8, num_rank_rows=512, token_budget=token_budget, evaluation_token_budget=token_budget
     )
-    executor = Executor(decoder, target_linears=decoder.linears, train_rows=ROWS, settings=settings)
+    executor = Executor(
+        decoder,
+        target_linears=decoder.linears,
+        train_rows=ROWS,
+        settings=settings,
+        device=decoder.device,
+        compute_dtype=decoder.dtype,
+    )
     for spec in [*NEIGHBOURS[:3], SUBJECT] if packed else [SUBJECT]:
         executor.load(spec)
     events = list(executor.step())
@@ -59,6 +66,24 @@ def test_neighbours_splits_poison_and_parking_change_no_bit(decoder: Decoder) ->
         assert found[0] == expected[0]
         assert torch.equal(found[1], expected[1])
         assert found[2] == expected[2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FORMATS)
+def test_on_a_gpu_a_pack_repeats_itself_and_poison_stays_in_its_slot(tmp_path: Path, name: str) -> None:
+    """Alone a trial may get other last bits there (docs/numerics.md); the same pack gives the same."""
+    save_llama(tmp_path, hidden_size=96)
+    decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda", weight_format=name)
+    expected = train(decoder, packed=True)
+    for found in (train(decoder, packed=True), train(decoder, packed=True, poisoned=True)):
+        assert found[0] == expected[0]
+        assert torch.equal(found[1], expected[1])
+        assert found[2] == expected[2]
+    alone = train(decoder, packed=False)
+    torch.testing.assert_close(
+        torch.tensor([event.loss for event in alone[0]]), torch.tensor([event.loss for event in expected[0]]),
+        rtol=0.02, atol=0.0,
+    )  # fmt: skip
 
 
 @pytest.mark.gpu
