@@ -47,7 +47,7 @@ def token_rows(entries: Sequence[Mapping[str, Any]]) -> Any:
         from datasets import Dataset as Checked
 
         # a list for the loader, a data set for the check of its type
-        return type("Rows", (list, Checked), {"cache_files": ()})(entries)
+        return type("Rows", (list, Checked), {"cache_files": (), "column_names": None})(entries)
     from datasets import Dataset
 
     return Dataset.from_list([dict(entry) for entry in entries])
