@@ -136,6 +136,10 @@ def test_trl_s_own_script_becomes_a_sweep_of_variants(folder: Path, tmp_path: Pa
             {"lora": {"init_lora_weights": "olora", "lora_dropout": 0.0}, "quantization": "fp8"},
             "olora on a base model in fp8",
         ),
+        (
+            {"lora": {"init_lora_weights": "pissa", "lora_dropout": 0.0}, "quantization": "nf4"},
+            "pissa on a base model in nf4",
+        ),
         ({"lora": {"use_dora": True, "init_lora_weights": "pissa", "lora_dropout": 0.0}}, "use_dora with init_lora"),
         ({"lora": {"use_dora": True}, "training": {"optim": "muon"}}, "muon, which steps matrices, with use_dora"),
         ({"lora": {"use_dora": True, "use_bdlora": {"nblocks": 2}}}, "use_dora with use_bdlora"),
