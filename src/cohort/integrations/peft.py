@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-
 from cohort.core.errors import InputError, Problem
+from cohort.integrations.peft_bases import base_width, is_plain, is_quantised
 from cohort.integrations.peft_layers import SiblingLayers
 
 __all__ = ["accelerate"]
@@ -21,7 +20,8 @@ def accelerate(model: Any, *, fuse_siblings: bool = True) -> int:
     """Make the LoRA linears of a PEFT model compute by :func:`cohort.kernels.packed_linear.packed_linear`, in place.
 
     Parameters, their names, saving and loading stay PEFT's; outputs and gradients are the same within rounding, also
-    under autocast and with gradient checkpointing. Dropout has PEFT's meaning and other masks: they come from keys that
+    under autocast, with gradient checkpointing and on base models that bitsandbytes, HQQ or torchao quantised: the base
+    layer's own forward computes its share. Dropout has PEFT's meaning and other masks: they come from keys that
     torch's generator draws. A batch of mixed ``adapter_names`` is one product. Where adapters are disabled or merged,
     where several are active at once, and where the input has another dtype than the base weight, PEFT's own forward
     runs.
@@ -36,7 +36,7 @@ def accelerate(model: Any, *, fuse_siblings: bool = True) -> int:
 
     Raises:
         InputError: the model has no LoRA linears, or some use features that the packed linear lacks: DoRA, a bias in
-            B, a quantised or trained base weight; all of them are named.
+            B, a trained base weight, a base layer quantised in another way; all of them are named.
     """
     from peft.tuners.lora.layer import LoraLayer
 
@@ -52,7 +52,7 @@ def accelerate(model: Any, *, fuse_siblings: bool = True) -> int:
         )
     unsupported = {name: found for name, layer in layers.items() if (found := _unsupported(layer)) is not None}
     if unsupported:
-        allowed = "plain LoRA on a frozen torch.nn.Linear"
+        allowed = "plain LoRA on a frozen torch.nn.Linear, or on one that bitsandbytes, HQQ or torchao quantised"
         raise InputError(
             [Problem(where=name, found=what, allowed=allowed, hint=hint) for name, (what, hint) in unsupported.items()]
         )
@@ -71,24 +71,19 @@ def _groups(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         parent, _, name = path.rpartition(".")
         members = next((kinds for kinds in _SIBLINGS if name in kinds), (name,))
         group = {own: rest[own] for kind in members if (own := f"{parent}.{kind}".lstrip(".")) in rest}
-        if len({_shape(layer) for layer in group.values()}) > 1:
+        if len({base_width(layer.get_base_layer()) for layer in group.values()}) > 1:
             group = {path: rest[path]}
         for own in group:
             del rest[own]
         yield group
 
 
-def _shape(layer: Any) -> tuple[int, torch.dtype, torch.device]:
-    weight = layer.get_base_layer().weight
-    return weight.shape[1], weight.dtype, weight.device
-
-
 def _unsupported(layer: Any) -> tuple[str, str] | None:
     """Return which feature of a LoRA layer the packed linear lacks, and what to do; None for a plain one."""
     base = layer.get_base_layer()
-    if type(base) is not torch.nn.Linear:
-        return f"a base layer of type {type(base).__name__}", "Load the base model unquantised, or leave it out."
-    if base.weight.requires_grad:
+    if not is_plain(base) and not is_quantised(base):
+        return f"a base layer of type {type(base).__name__}", "Load the base model as it is or by bitsandbytes."
+    if is_plain(base) and base.weight.requires_grad:
         return "a base weight that is trained", "Freeze it: weight.requires_grad_(False)."
     if any(layer.use_dora.values()) or getattr(layer, "lora_variant", {}):
         return "DoRA or another variant of LoRA", "Use plain LoRA."

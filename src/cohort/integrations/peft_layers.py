@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cohort.integrations.peft_bases import frozen_product, is_quantised, working_dtype
 from cohort.kernels.dropout import module_key
 from cohort.kernels.packed_linear import LoraPart, SlotTable, packed_linear
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
 
 __all__ = ["SiblingLayers"]
 
@@ -42,7 +42,7 @@ class SiblingLayers:
         """Take the place of the forward of layer ``place``, a ``peft.tuners.lora.layer.Linear``."""
         layer = self._layers[place]
         names = options.get("adapter_names")
-        dtype = _working_dtype(layer, x)
+        dtype = working_dtype(layer.get_base_layer(), x)
         others = {key: value for key, value in options.items() if key != "adapter_names" and value is not None}
         if dtype is None or arguments or others or layer.disable_adapters or layer.merged:
             result: Tensor = type(layer).forward(layer, x, *arguments, **options)
@@ -130,7 +130,7 @@ class SiblingLayers:
         found = set()
         for layer in self._layers:
             name = None if layer.disable_adapters or layer.merged else _active(layer)
-            if name is None or _working_dtype(layer, x) is None:
+            if name is None or working_dtype(layer.get_base_layer(), x) is None:
                 return False
             found.add((name, layer.lora_A[name].weight.shape[0], float(layer.scaling[name]), _dropout(layer, name)))
         return len(found) == 1
@@ -150,14 +150,6 @@ def _has_variants(layer: Any, names: Sequence[str]) -> bool:
 def _dropout(layer: Any, name: str) -> float:
     module = layer.lora_dropout[name]
     return float(module.p) if isinstance(module, torch.nn.Dropout) and module.training else 0.0
-
-
-def _working_dtype(layer: Any, x: Tensor) -> torch.dtype | None:
-    """Return what products are computed in: autocast's dtype, or the weight's; None where the input has another."""
-    weight: Tensor = layer.get_base_layer().weight
-    if torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
-    return weight.dtype if x.dtype == weight.dtype else None
 
 
 def _part(layer: Any, names: Sequence[str], *, dtype: torch.dtype, column_start: int, key: int) -> LoraPart:
@@ -183,44 +175,16 @@ def _product(
     *,
     dtype: torch.dtype,
 ) -> Tensor:
+    bases = [layer.get_base_layer() for layer in layers]
     # the backward pass runs outside of autocast, so neither may run inside of it
     with torch.autocast(x_TK.device.type, enabled=False):
-        return packed_linear(
+        y_TN = packed_linear(
             x_TK.to(dtype),
-            frozen=_frozen(layers, dtype=dtype),
+            frozen=frozen_product(bases, dtype=dtype),
             parts=parts,
             slots=slots,
             segments=segments,
             row_keys_T=row_keys_T,
         )
-
-
-def _frozen(layers: Sequence[Any], *, dtype: torch.dtype) -> FrozenLinear:
-    bases = [layer.get_base_layer() for layer in layers]
-    with torch.no_grad():
-        weight = bases[0].weight if len(bases) == 1 else _side_by_side([base.weight for base in bases])
-        biases = [base.bias for base in bases]
-        bias = None
-        if any(own is not None for own in biases):
-            rows = [base.weight.new_zeros(base.out_features) if base.bias is None else base.bias for base in bases]
-            bias = rows[0] if len(rows) == 1 else torch.cat(rows)
-        return FrozenLinear(weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype))
-
-
-def _side_by_side(weights: Sequence[torch.nn.Parameter]) -> Tensor:
-    """Return the weights one below the other without a copy: from the first call on they lie in one tensor."""
-    first = weights[0]
-    expected = first.data_ptr()
-    for weight in weights:
-        if weight.data_ptr() != expected or not weight.is_contiguous():
-            break
-        expected += weight.numel() * weight.element_size()
-    else:
-        num_rows = sum(weight.shape[0] for weight in weights)
-        if first.untyped_storage().nbytes() >= expected - first.untyped_storage().data_ptr():
-            return first.detach().as_strided((num_rows, first.shape[1]), (first.shape[1], 1))
-    together = torch.cat([weight.detach() for weight in weights])
-    for weight, rows in zip(weights, together.split([weight.shape[0] for weight in weights]), strict=True):
-        # the parameter, its name and its values stay; only where they lie changes
-        weight.data = rows
-    return together
+    # quantised layers return what they were given, under autocast as well
+    return y_TN.to(x_TK.dtype) if is_quantised(bases[0]) else y_TN
