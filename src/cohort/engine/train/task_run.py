@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.events import TrialEvent
@@ -15,6 +15,7 @@ from cohort.engine.train.finals import Finals
 from cohort.engine.train.finish import finish_run
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress_tracker import ProgressTracker
+from cohort.engine.train.requested_changes import RequestedChanges
 from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.engine.train.tracker_reporting import TrackerReporter
@@ -24,31 +25,16 @@ from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import FLAT_TOKENS
 from cohort.models.finite_weights import non_finite_weights
 from cohort.prepare.preparation import Preparation
-from cohort.prepare.trials import PlannedTrial, plan_added_trial
+from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import LoggedDecision, LoggedEvent
-from cohort.runs.requests.request_checks import CheckedRequest, check_request, recorded_value
-from cohort.runs.requests.trial_requests import Answer, RequestKind, TrialRequest
 from cohort.runs.results.growing_tables import GrowingTables
 from cohort.tuning.decisions import Decision, DecisionKind
-from cohort.tuning.interventions import FROM_STEP, FROM_TRIAL, USER, Intervention, intervention_of
-from cohort.tuning.parameters import Value
+from cohort.tuning.interventions import Intervention, intervention_of
 from cohort.tuning.study import Study
 
 __all__ = ["TaskRun"]
 
-_DECISION_OF = {
-    RequestKind.STOP: DecisionKind.STOP,
-    RequestKind.RESUME: DecisionKind.RESUME,
-    RequestKind.KEEP: DecisionKind.PROTECT,
-    RequestKind.CLONE: DecisionKind.ADD,
-    RequestKind.ADD: DecisionKind.ADD,
-}
-_DONE = {
-    RequestKind.STOP: "trial {trial} stopped after step {step}; its best checkpoint still counts",
-    RequestKind.RESUME: "trial {trial} goes on after step {step}; no exit rule stops it again",
-    RequestKind.KEEP: "trial {trial} is kept: no exit rule stops it from step {step} on",
-}
 # what a search's budget of GPU time counts
 _ON_GPU = (Activity.TRAIN, Activity.EVALUATE, Activity.GENERATE)
 
@@ -108,8 +94,11 @@ class TaskRun:
             ),
             on_tick=self._took,
         )
+        self._changes = RequestedChanges(
+            preparation, run, study=self._study, intervene=self.supervisor.intervene, take_in=self._take_in
+        )
         self.control = TrialControl(
-            run, carry_out=self._carry_out, is_done=self._is_done, save=self.supervisor.checkpoint
+            run, carry_out=self._changes.carry_out, is_done=self._changes.is_done, save=self.supervisor.checkpoint
         )
         self._requests = CallbackRequests(run, study=self._study, trials=self._trials, submit=self.control.submit)
         self._callbacks = CallbackCaller(run.callbacks, self._requests)
@@ -122,7 +111,7 @@ class TaskRun:
             later.pop(trial.spec.trial_id)
         entries = log.entries()
         added = {
-            entry.decision.trial_id: self._planned_again(entry.decision.trial_id)
+            entry.decision.trial_id: self._changes.planned_again(entry.decision.trial_id)
             for entry in entries
             if isinstance(entry, LoggedDecision) and entry.decision.kind is DecisionKind.ADD
         }
@@ -205,65 +194,6 @@ class TaskRun:
         self._study.add(trial.candidate for trial in trials)
         self._tracker.add(trials)
         self._reporter.add(trials)
-
-    def _planned_again(self, trial_id: int) -> PlannedTrial:
-        """Plan a trial that a person added, as its record shows it."""
-        parameters = self.run.store.reader.trial(trial_id).parameters
-        return self._planned(trial_id, {name: recorded_value(value) for name, value in parameters.items()})
-
-    def _planned(self, trial_id: int, parameters: Mapping[str, Value]) -> PlannedTrial:
-        preparation = self._preparation
-        return plan_added_trial(
-            preparation.task,
-            trial_id,
-            parameters,
-            rows=preparation.inputs.data.train,
-            times=preparation.proposals.times,
-        )
-
-    def _carry_out(self, request: TrialRequest) -> Answer:
-        """Do what a person asks of a trial, and record it.
-
-        Raises:
-            InputError: it cannot be done.
-        """
-        checked = check_request(request, reader=self.run.store.reader, task=self._preparation.task)
-        self.run.watcher.note(f"{request.described}: {request.signature}")
-        if request.kind in (RequestKind.CLONE, RequestKind.ADD):
-            return self._add(request, checked)
-        assert request.trial_id is not None, "check_request() refuses a request about no trial"
-        kind = _DECISION_OF[request.kind]
-        self.supervisor.intervene(Intervention(trial_id=request.trial_id, kind=kind, message=request.signature))
-        step = self._study.trajectory(request.trial_id).num_steps
-        return Answer(text=_DONE[request.kind].format(trial=request.trial_id, step=step), trial_id=request.trial_id)
-
-    def _add(self, request: TrialRequest, checked: CheckedRequest) -> Answer:
-        """Add a trial; its number is larger than any that the search may propose."""
-        trial_id = max(self._preparation.proposals.most_trials, *(number + 1 for number in self._study.trial_ids))
-        planned, numbers, start = self._planned(trial_id, checked.parameters), dict[str, float](), ""
-        if request.warm_start:
-            assert checked.trial is not None, "only a clone has another trial's weights to begin with"
-            best = self.run.state_store.best(checked.trial.trial_id)
-            assert best is not None, "check_request() refuses a trial without a checkpoint"
-            self.run.state_store.put_start(trial_id, best[0])
-            numbers = {FROM_TRIAL: checked.trial.trial_id, FROM_STEP: best[1]}
-            start = f" from the weights of trial {checked.trial.trial_id} after step {best[1]}"
-        self.run.store.add_trials([planned.record()])
-        self._take_in([planned])
-        self.supervisor.intervene(
-            Intervention(trial_id=trial_id, kind=DecisionKind.ADD, message=request.signature, numbers=numbers)
-        )
-        values = ", ".join(f"{name} {value}" for name, value in checked.parameters.items())
-        text = f"trial {trial_id} trains {planned.spec.num_steps} steps{start} with {values}"
-        return Answer(text=text, trial_id=trial_id)
-
-    def _is_done(self, request: TrialRequest) -> bool:
-        """Return whether the record says that a request was carried out."""
-        kind = _DECISION_OF[request.kind]
-        return any(
-            decision.rule == USER and (decision.kind, decision.message) == (kind, request.signature)
-            for decision in self._study.decisions
-        )
 
     def was_interrupted(self) -> None:
         """Record that the run was stopped with everything saved."""
