@@ -79,7 +79,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_program(
     code, out, err = cohort(capsys, "chat", folder / "run", "--max-new-tokens", "5")
     assert (code, asked) == (0, ["1+1=", "2+2="])
     assert generated(folder, capsys, "2+2=") in out
-    assert "stopped; the conversation goes on" in err
+    assert "stopped; the conversation continues" in err
     assert "each message is answered alone" in err
     assert "/quit or Ctrl-D leaves" in err
 

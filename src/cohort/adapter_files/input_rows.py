@@ -9,11 +9,9 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.data.files.rows import RawRow, read_source
 from cohort.data.files.sources import READABLE_SUFFIXES, SourceFile
-from cohort.data.problems import ProblemKind, ProblemLog, capped
+from cohort.data.problems import LISTED_PROBLEMS, ProblemKind, ProblemLog, capped
 
 __all__ = ["find_source", "raise_problems", "read_rows"]
-
-_LISTED_PROBLEMS = 20
 
 
 def find_source(path: Path, *, option: str) -> SourceFile:
@@ -69,7 +67,7 @@ def raise_problems(problems: list[Problem]) -> None:
         InputError: there are problems.
     """
     if problems:
-        shown = capped(problems, limit=_LISTED_PROBLEMS)
+        shown = capped(problems, limit=LISTED_PROBLEMS)
         if len(shown) < len(problems):
             # there is no command that lists the problems of a file that no task names
             last = shown[-1]

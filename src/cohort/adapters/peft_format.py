@@ -25,6 +25,7 @@ from torch import Tensor
 from cohort.adapters.block_diagonal import BlockDiagonal, BlockFactor
 from cohort.adapters.block_factors import expanded, packed
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_names import LORA_A, LORA_B, MAGNITUDE, PREFIX
 from cohort.adapters.spec import AdapterSpec, changes_base
 from cohort.adapters.vera import Projections
 from cohort.adapters.vera_format import (
@@ -52,8 +53,6 @@ __all__ = [
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-_PREFIX = "base_model.model."
-_MAGNITUDE = ".lora_magnitude_vector"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +73,7 @@ class PeftAdapter:
         """Full paths of the adapted linears, sorted."""
         if self.projections is not None:
             return tuple(sorted(vera_modules(self.tensors)))
-        ends = ".lora_A.weight"
-        return tuple(sorted(name[len(_PREFIX) : -len(ends)] for name in self.tensors if name.endswith(ends)))
+        return tuple(sorted(name[len(PREFIX) : -len(LORA_A)] for name in self.tensors if name.endswith(LORA_A)))
 
     def factors(self, module: str, *, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return A [r, K] and B [N, r] of one linear, block-diagonal ones with their zeros.
@@ -85,7 +83,7 @@ class PeftAdapter:
         """
         if self.projections is not None:
             return vera_factors(self.projections, self.tensors, module, in_features=shape[0])
-        a, b = self.tensors[f"{_PREFIX}{module}.lora_A.weight"], self.tensors[f"{_PREFIX}{module}.lora_B.weight"]
+        a, b = self.tensors[f"{PREFIX}{module}{LORA_A}"], self.tensors[f"{PREFIX}{module}{LORA_B}"]
         blocks, (in_features, out_features), r = self.spec.use_bdlora, shape, self.spec.r
         if blocks is not None:
             n = blocks.nblocks
@@ -101,12 +99,12 @@ class PeftAdapter:
         Raises:
             InputError: the file has none.
         """
-        name = f"{_PREFIX}{module}{_MAGNITUDE}"
+        name = f"{PREFIX}{module}{MAGNITUDE}"
         if name not in self.tensors:
             raise InputError(
                 Problem(
                     where=f"{WEIGHTS_FILE}: {module}",
-                    found="use_dora without lora_magnitude_vector",
+                    found=f"use_dora without {MAGNITUDE[1:]}",
                     allowed="magnitudes for each adapted linear",
                     hint="Save the adapter again with PEFT 0.9 or later.",
                 )
@@ -132,10 +130,10 @@ def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -
             a = packed(a, nblocks=blocks.nblocks)
         elif blocks is not None and factor is BlockFactor.B:
             b = packed(b, nblocks=blocks.nblocks)
-        tensors[f"{_PREFIX}{name}.lora_A.weight"] = a.contiguous()
-        tensors[f"{_PREFIX}{name}.lora_B.weight"] = b.contiguous()
+        tensors[f"{PREFIX}{name}{LORA_A}"] = a.contiguous()
+        tensors[f"{PREFIX}{name}{LORA_B}"] = b.contiguous()
         if spec.use_dora:
-            tensors[f"{_PREFIX}{name}{_MAGNITUDE}"] = weights_rD[spec.magnitude_row, columns.b].float().contiguous()
+            tensors[f"{PREFIX}{name}{MAGNITUDE}"] = weights_rD[spec.magnitude_row, columns.b].float().contiguous()
     return tensors
 
 

@@ -13,15 +13,14 @@ from dataclasses import replace
 from cohort.adapters.block_diagonal import BlockFactor
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import WEIGHTS_FILE, PeftAdapter, rank_rows_from_peft
+from cohort.adapters.peft_names import LORA_A, LORA_B, MAGNITUDE, PREFIX
 from cohort.adapters.sharding import AdapterShard, shard_adapter
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 
 __all__ = ["load_shard", "tensor_problems"]
 
-_PREFIX = "base_model.model."
-_MAGNITUDE = ".lora_magnitude_vector"
-_ENDS = {".lora_A.weight": "A", ".lora_B.weight": "B"}
+_ENDS = {LORA_A: "A", LORA_B: "B"}
 
 
 def load_shard(adapter: PeftAdapter, *, layout: AdapterLayout, rank: int, size: int) -> AdapterShard:
@@ -52,7 +51,7 @@ def _named_factor(spec: AdapterSpec, module: str) -> BlockFactor | None:
 
 def _stored_factor(adapter: PeftAdapter, module: str, shape: tuple[int, int]) -> BlockFactor | None:
     """Return which factor is stored in blocks, by its shape."""
-    a, b = (adapter.tensors[f"{_PREFIX}{module}{end}"] for end in _ENDS)
+    a, b = (adapter.tensors[f"{PREFIX}{module}{end}"] for end in _ENDS)
     if a.shape[1] != shape[0]:
         return BlockFactor.A
     return BlockFactor.B if b.shape[1] != adapter.spec.rank_of(module) else None
@@ -63,15 +62,15 @@ def tensor_problems(adapter: PeftAdapter, *, linears: Mapping[str, tuple[int, in
     blocks, modules = adapter.spec.use_bdlora, set[str]()
     for name, tensor in adapter.tensors.items():
         end = next((end for end in _ENDS if name.endswith(end)), "")
-        module = name.removeprefix(_PREFIX).removesuffix(end)
-        if adapter.spec.use_dora and name.endswith(_MAGNITUDE):
+        module = name.removeprefix(PREFIX).removesuffix(end)
+        if adapter.spec.use_dora and name.endswith(MAGNITUDE):
             yield from _magnitude_problems(name, tensor.shape, linears=linears)
             continue
-        if not end or not name.startswith(_PREFIX) or module not in linears:
+        if not end or not name.startswith(PREFIX) or module not in linears:
             yield Problem(
                 where=f"{WEIGHTS_FILE}: {name}",
                 found=f"a tensor {tuple(tensor.shape)} that is no LoRA factor of a linear of this model",
-                allowed=f"{_PREFIX}LINEAR.lora_A.weight and .lora_B.weight",
+                allowed=f"{PREFIX}LINEAR{LORA_A} and {LORA_B}",
                 hint="Load the adapter on the base model that it was trained on.",
             )
             continue
@@ -94,7 +93,7 @@ def tensor_problems(adapter: PeftAdapter, *, linears: Mapping[str, tuple[int, in
 def _magnitude_problems(
     name: str, shape: Sequence[int], *, linears: Mapping[str, tuple[int, int]]
 ) -> Iterator[Problem]:
-    module = name.removeprefix(_PREFIX).removesuffix(_MAGNITUDE)
+    module = name.removeprefix(PREFIX).removesuffix(MAGNITUDE)
     out_features = linears[module][1] if module in linears else None
     if tuple(shape) != (out_features,):
         yield Problem(
@@ -110,16 +109,16 @@ def _pair_problems(
 ) -> Iterator[Problem]:
     blocks = adapter.spec.use_bdlora
     for module in sorted(modules):
-        a, b = (adapter.tensors.get(f"{_PREFIX}{module}{end}") for end in _ENDS)
+        a, b = (adapter.tensors.get(f"{PREFIX}{module}{end}") for end in _ENDS)
         if a is None or b is None:
-            missing = f"{_PREFIX}{module}{'.lora_A.weight' if a is None else '.lora_B.weight'}"
+            missing = f"{PREFIX}{module}{LORA_A if a is None else LORA_B}"
             hint = "Save the adapter again."
             yield Problem(where=f"{WEIGHTS_FILE}: {missing}", found="no tensor", allowed="both factors", hint=hint)
             continue
         in_features, r = linears[module][0], adapter.spec.rank_of(module)
         if blocks is not None and a.shape[1] < in_features and b.shape[1] < r:
             yield Problem(
-                where=f"{WEIGHTS_FILE}: {_PREFIX}{module}",
+                where=f"{WEIGHTS_FILE}: {PREFIX}{module}",
                 found=f"both factors in {blocks.nblocks} blocks",
                 allowed="one block-diagonal factor and one dense one",
                 hint="Save the adapter again.",

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_names import PREFIX
 from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.adapters.vera import (
     Projections,
@@ -37,7 +38,6 @@ __all__ = [
     "with_width",
 ]
 
-_PREFIX = "base_model.model."
 _LAMBDA_B, _LAMBDA_D = ".vera_lambda_b", ".vera_lambda_d"
 _PROJECTIONS = ("base_model.vera_A", "base_model.vera_B")
 _WIDTH = "vera_in_features"
@@ -47,8 +47,8 @@ def vera_tensors(layout: AdapterLayout, adapter: VectorAdapter, vectors_D: Tenso
     """Return an adapter's tensors under PEFT's names, float32 and contiguous."""
     tensors = {}
     for name, columns in layout.columns.items():
-        tensors[f"{_PREFIX}{name}{_LAMBDA_B}"] = vectors_D[columns.b].float().contiguous()
-        tensors[f"{_PREFIX}{name}{_LAMBDA_D}"] = vectors_D[lambda_d_columns(columns, r=r)].float().contiguous()
+        tensors[f"{PREFIX}{name}{_LAMBDA_B}"] = vectors_D[columns.b].float().contiguous()
+        tensors[f"{PREFIX}{name}{_LAMBDA_D}"] = vectors_D[lambda_d_columns(columns, r=r)].float().contiguous()
     if adapter.save_projection:
         pair = layout_projections(layout, adapter, r=r)
         tensors |= zip(_PROJECTIONS, (pair.a_rK, pair.b_Nr), strict=True)
@@ -99,14 +99,14 @@ def is_vera(config: Mapping[str, Any]) -> bool:
 
 def vera_modules(tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the full paths of the linears that a VeRA adapter's tensors are for, in their order."""
-    return [name.removeprefix(_PREFIX).removesuffix(_LAMBDA_B) for name in tensors if name.endswith(_LAMBDA_B)]
+    return [name.removeprefix(PREFIX).removesuffix(_LAMBDA_B) for name in tensors if name.endswith(_LAMBDA_B)]
 
 
 def vera_factors(
     projections: Projections, tensors: Mapping[str, Tensor], module: str, *, in_features: int
 ) -> tuple[Tensor, Tensor]:
     """Return A [r, K] and B [N, r] of the LoRA adapter with scale 1 that one linear is."""
-    lambda_b_N, lambda_d_r = (tensors[f"{_PREFIX}{module}{end}"] for end in (_LAMBDA_B, _LAMBDA_D))
+    lambda_b_N, lambda_d_r = (tensors[f"{PREFIX}{module}{end}"] for end in (_LAMBDA_B, _LAMBDA_D))
     return plain_factors(projections, lambda_d_r=lambda_d_r, lambda_b_N=lambda_b_N, in_features=in_features)
 
 
@@ -119,7 +119,7 @@ def read_projections(
         InputError: a tensor is missing.
     """
     pair = _projections(config, tensors, metadata=metadata)
-    missing = [module for module in vera_modules(tensors) if f"{_PREFIX}{module}{_LAMBDA_D}" not in tensors]
+    missing = [module for module in vera_modules(tensors) if f"{PREFIX}{module}{_LAMBDA_D}" not in tensors]
     if pair is None or missing:
         gone = f"no {_LAMBDA_D[1:]} of {missing[0]}" if missing else "no vera_A and vera_B"
         raise InputError(

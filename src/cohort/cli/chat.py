@@ -138,6 +138,6 @@ def _show(answer: Generator[str, None, None]) -> None:
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
             print(flush=True)
-            print("stopped; the conversation goes on", file=sys.stderr)
+            print("stopped; the conversation continues", file=sys.stderr)
         else:
             print(flush=True)

@@ -99,7 +99,7 @@ def refuse_own_recovery(ranks: LaunchedRanks | None, on_lost_gpu: str) -> None:
         Problem(
             where=Place(option="command line --on-lost-gpu"),
             found="resume, in a process that torchrun has started",
-            allowed="stop: torchrun starts lost processes again, and the run goes on",
+            allowed="stop: torchrun starts lost processes again, and the run continues",
             hint="Leave it out, and write torchrun --max-restarts 3.",
         )
     )

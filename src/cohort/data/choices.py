@@ -13,7 +13,7 @@ from cohort.core.place import Place
 from cohort.data.examples import Conversation, Example, PromptCompletion
 from cohort.data.files.formats import ParsedRow, renamed
 from cohort.data.files.parsing import parse_row
-from cohort.data.problems import BadRowError, ProblemKind, ProblemLog, capped
+from cohort.data.problems import LISTED_PROBLEMS, BadRowError, ProblemKind, ProblemLog, capped
 from cohort.data.settings import DatasetSettings
 from cohort.data.token_rows import flattened
 from cohort.data.tokenise import render_rows, tokenise_rows
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChoiceRows", "choice_rows", "num_choices"]
 
-_LISTED_PROBLEMS = 20
 _ALLOWED = "choices: a list of two or more different strings, one of them the row's answer"
 
 
@@ -98,7 +97,7 @@ def choice_rows(
         ProblemKind.EMPTY_AFTER_MASKING
     )
     if problems:
-        raise InputError(capped(problems, limit=_LISTED_PROBLEMS))
+        raise InputError(capped(problems, limit=LISTED_PROBLEMS))
     return ChoiceRows(
         rows=flattened(kept, identity=rows.fingerprint, keeps_columns=False),
         starts=tuple(starts),

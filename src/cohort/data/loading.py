@@ -19,7 +19,7 @@ from cohort.data.files.reading import InputSource, ParsedDataset, find_sources, 
 from cohort.data.identity import cache_key, digest, identity_of, tokenizer_hash
 from cohort.data.lengths import measure_lengths
 from cohort.data.mixing import MixedDataset, mix_rows, note_datasets_named_twice
-from cohort.data.problems import ProblemKind, ProblemLog, capped
+from cohort.data.problems import LISTED_PROBLEMS, ProblemKind, ProblemLog, capped
 from cohort.data.report import DataReport, collect_notes, split_input
 from cohort.data.settings import DatasetSettings, RowReading
 from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["LoadedDataset", "load_dataset"]
-
-_LISTED_PROBLEMS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,7 @@ def load_dataset(
     evaluation_max_examples: int | None = 128,
     cache_dir: Path | None = None,
     use_cache: bool = True,
-    max_problems: int | None = _LISTED_PROBLEMS,
+    max_problems: int | None = LISTED_PROBLEMS,
     can_skip: bool = True,
 ) -> LoadedDataset:
     """Return the tokenised training and validation rows of a task.

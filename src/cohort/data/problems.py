@@ -10,7 +10,10 @@ from enum import StrEnum
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place, dotted
 
-__all__ = ["BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
+__all__ = ["LISTED_PROBLEMS", "BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
+
+LISTED_PROBLEMS = 20
+"""The most problems of one kind that an error lists; it counts the others."""
 
 
 class ProblemKind(StrEnum):

@@ -17,6 +17,7 @@ from cohort.core.numerics import Numerics
 from cohort.core.setting_fields import setting_fields
 from cohort.data.chat import use_chat_template
 from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.problems import LISTED_PROBLEMS
 from cohort.data.settings import DatasetSettings
 from cohort.data.tokenised import TokenisedRows
 from cohort.integrations.trackers import tracker_problems
@@ -41,7 +42,6 @@ from cohort.tuning.samplers import count_configurations
 
 __all__ = ["TaskInputs", "load_fitting_task", "machine_of", "read_inputs", "read_inputs_and_machine"]
 
-_LISTED_PROBLEMS = 20
 _DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
 
 
@@ -109,7 +109,7 @@ def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: 
 def read_inputs(
     task: TaskFile,
     *,
-    max_problems: int | None = _LISTED_PROBLEMS,
+    max_problems: int | None = LISTED_PROBLEMS,
     also: Sequence[Problem] = (),
     reads_rows: bool = True,
     machine: Machine | None = None,
@@ -176,7 +176,7 @@ def read_inputs(
 def read_inputs_and_machine(
     task: TaskFile,
     *,
-    max_problems: int | None = _LISTED_PROBLEMS,
+    max_problems: int | None = LISTED_PROBLEMS,
     also: Sequence[Problem] = (),
     num_ranks: int | None = None,
 ) -> tuple[TaskInputs, Machine]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from html import escape
 
 from cohort.core.units import counted, format_duration
-from cohort.report.svg import Frame, linear_axis, mark, rows_axis, text, time_unit
+from cohort.report.svg import WIDE_CHART, Frame, linear_axis, mark, rows_axis, text, time_unit
 
 __all__ = ["Pause", "TaskBar", "gantt_drawing", "gantt_legend"]
 
-_WIDTH = 1140.0
 _ROW, _LANE, _LEAST_ROW, _MOST_HEIGHT = 24.0, 19.0, 5.0, 720.0
 # between two devices, in lanes
 _GAP = 0.3
@@ -86,7 +85,7 @@ def gantt_drawing(
     wanted = (total + _GAP) * _LANE if actual else _ROW
     row_height = min(wanted, max(_LEAST_ROW, _MOST_HEIGHT / len(gpu_ids)))
     frame = Frame(
-        width=_WIDTH,
+        width=WIDE_CHART,
         height=row_height * len(gpu_ids) + 52,
         x=linear_axis(0.0, max(end, 1e-9) / divisor, count=10),
         y=rows_axis(gpu_ids),

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from html import escape
 
 from cohort.core.units import counted, format_duration
-from cohort.report.svg import Frame, linear_axis, rows_axis, time_unit
+from cohort.report.svg import WIDE_CHART, Frame, linear_axis, rows_axis, time_unit
 from cohort.runs.records import RankWorkRecord
 
 __all__ = ["rank_work_drawing", "rank_work_note"]
 
-_WIDTH = 1140.0
 _MAX_ROW, _MIN_ROW, _MAX_HEIGHT = 54.0, 18.0, 620.0
 # columns narrower than three units say nothing that their neighbours do not
 _MOST_COLUMNS = 340
@@ -31,7 +30,7 @@ def rank_work_drawing(work: Sequence[RankWorkRecord], *, device: str) -> str:
     row_height = min(_MAX_ROW, max(_MIN_ROW, _MAX_HEIGHT / len(ranks)))
     unit, divisor = time_unit(end)
     frame = Frame(
-        width=_WIDTH,
+        width=WIDE_CHART,
         height=row_height * len(ranks) + 52,
         x=linear_axis(0.0, max(end, 1e-9) / divisor, count=10),
         y=rows_axis(ranks),

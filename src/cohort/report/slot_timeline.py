@@ -7,12 +7,11 @@ from html import escape
 
 from cohort.core.units import counted, format_duration
 from cohort.report.outcomes import outcome_of, trial_group
-from cohort.report.svg import Frame, linear_axis, mark, rows_axis, text, time_unit
+from cohort.report.svg import WIDE_CHART, Frame, linear_axis, mark, rows_axis, text, time_unit
 from cohort.runs.records import ResidencyRecord, TrialRecord
 
 __all__ = ["slot_timeline"]
 
-_WIDTH = 1140.0
 _MAX_ROW, _MIN_ROW, _MAX_HEIGHT = 26.0, 7.0, 620.0
 
 
@@ -31,7 +30,7 @@ def slot_timeline(
     end = max([run_seconds, *(stay.stop_seconds or 0.0 for stay in stays)])
     unit, divisor = time_unit(end)
     frame = Frame(
-        width=_WIDTH,
+        width=WIDE_CHART,
         height=row_height * len(slots) + 52,
         x=linear_axis(0.0, max(end, 1e-9) / divisor, count=10),
         y=rows_axis(slots),

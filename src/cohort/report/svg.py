@@ -10,6 +10,7 @@ from html import escape
 from cohort.report.labels import number_label
 
 __all__ = [
+    "WIDE_CHART",
     "Axis",
     "Frame",
     "band_axis",
@@ -21,6 +22,9 @@ __all__ = [
     "text",
     "time_unit",
 ]
+
+WIDE_CHART = 1140.0
+"""Width of a chart that takes the whole page."""
 
 
 def _at(value: float) -> str:

@@ -13,13 +13,12 @@ from typing import Any
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
-from cohort.data.problems import capped
+from cohort.data.problems import LISTED_PROBLEMS, capped
 
 __all__ = ["GivenRows", "given_rows"]
 
 _ALLOWED = "files, a list of dicts, a pandas DataFrame or a datasets.Dataset"
 _VALUES = "text, numbers, true, false, None, lists and dicts"
-_LISTED_PROBLEMS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ def given_rows(value: object, *, where: Place) -> GivenRows | None:
             plain[str(name)] = _json_value(entry, place=place.below(str(name)), problems=problems)
         lines.append(_line(plain))
     if problems:
-        raise InputError(capped(problems, limit=_LISTED_PROBLEMS))
+        raise InputError(capped(problems, limit=LISTED_PROBLEMS))
     return GivenRows(content=b"".join(lines))
 
 

@@ -25,7 +25,7 @@ _DECISION_OF = {
 }
 _DONE = {
     RequestKind.STOP: "trial {trial} stopped after step {step}; its best checkpoint still counts",
-    RequestKind.RESUME: "trial {trial} goes on after step {step}; no exit rule stops it again",
+    RequestKind.RESUME: "trial {trial} continues after step {step}; no exit rule stops it again",
     RequestKind.KEEP: "trial {trial} is kept: no exit rule stops it from step {step} on",
 }
 

@@ -28,7 +28,7 @@ class HalvingRule(BarrierRule):
 
 EXIT_RULE = ExitRule(
     name="halving",
-    summary="Synchronous successive halving: all trials meet at each rung, and the best share goes on.",
+    summary="Synchronous successive halving: all trials meet at each rung, and the best share continues.",
     settings=RungSettings,
     build=lambda settings, common: (
         HalvingRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),

@@ -53,7 +53,7 @@ class PatternsSettings(RuleSettings):
 
     select_fraction: float = share(0.5, "share of the warmed-up trials that go on")
     reselect_at: float = share(0.2, "share of the steps at which those are compared again")
-    reselect_fraction: float = share(0.3, "share of them that goes on then; 1 compares only once")
+    reselect_fraction: float = share(0.3, "share of them that continues then; 1 compares only once")
     divergence: str = choice(
         "rise", "diverging: far above its lowest losses, or by slopes (ALTO)", options=("rise", "slopes")
     )

@@ -29,7 +29,7 @@ __all__ = [
 
 # What rules that compare trials have to say is the same for all of them, and is one outcome in the report.
 RUNG_REACHED = Reason("rung reached", sentence="The trial waits for the others that are compared here.")
-SELECTED = Reason("selected", sentence="The trial is among the best that were compared, and goes on.")
+SELECTED = Reason("selected", sentence="The trial is among the best that were compared, and continues.")
 UNDERPERFORMING = Reason(
     "underperforming",
     sentence="Too many of the compared trials were better.",
