@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -72,6 +73,8 @@ def in_a_trainer(options: argparse.Namespace, rows: TokenisedRows, *, batch_size
         seconds.append(own)
         losses.append(lost)
         del model
+        # a trainer and its model name each other
+        gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
     apart = max(abs(one - other) / abs(one) for one, other in zip(*losses, strict=True))

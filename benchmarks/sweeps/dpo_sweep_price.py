@@ -13,6 +13,7 @@ leave out loading and the first steps, in which kernels are compiled.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -206,6 +207,8 @@ def main() -> None:
         found = side(sweep.rows, config, batch_size=batch_size, most_steps=options.most_steps, device=device)
         rows.append(found)
         print(rows[-1], flush=True)
+        # a trainer and its model name each other
+        gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
     reference = sweep.reference()
