@@ -38,7 +38,11 @@ class KilledRun:
 
     def outcome(self) -> tuple[dict[int, TrialState], dict[int, list[float]]]:
         """Wait until the process is killed; return its trials' states and losses."""
-        status = self.process.wait(timeout=120)
+        try:
+            status = self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
         if status != -signal.SIGKILL:
             raise RuntimeError(f"the process to be killed ended with status {status}")
         states, losses = torch.load(self.folder / "states.pt", weights_only=False)
