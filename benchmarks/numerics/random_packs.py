@@ -49,6 +49,15 @@ def compared_packs(
     def alone(trial_id: int) -> Found:
         return Run(decoder, Pack(probes=(probes[trial_id],)), own, steps=steps).found()[trial_id]
 
+    def resumed(killed: killed_run.KilledRun) -> Row:
+        begun = time.perf_counter()
+        states, losses = killed.outcome()
+        pack = draw_pack(draw, size=9, recorded=False, probes=[probe for probe in PROBES if probe.trial_id in states])
+        run = Run(decoder, pack, own, steps=steps, draw=draw, other_rows=others, states=states, losses=losses)
+        found = run.found()
+        row: Row = {"base": base.described, **pack.described(), "killed_after": killed.steps, **run.events}
+        return {**row, **_differences(found, alone), "seconds": time.perf_counter() - begun}
+
     taken, number = 0.0, 0
     # a small and a large pack first, so that few seconds show both
     sizes = [5, 32, 2]
@@ -61,14 +70,8 @@ def compared_packs(
         found = run.found()
         number, taken = number + 1, time.perf_counter() - begun
         yield {"base": base.described, **pack.described(), **run.events, **_differences(found, alone), "seconds": taken}
-    if killed is not None:
-        begun = time.perf_counter()
-        states, losses = killed.outcome()
-        pack = draw_pack(draw, size=9, recorded=False, probes=[probe for probe in PROBES if probe.trial_id in states])
-        run = Run(decoder, pack, own, steps=steps, draw=draw, other_rows=others, states=states, losses=losses)
-        found = run.found()
-        row = {"base": base.described, **pack.described(), "killed_after": killed.steps, **run.events}
-        yield {**row, **_differences(found, alone), "seconds": time.perf_counter() - begun}
+        if killed is not None and number == 1:
+            yield resumed(killed)
 
 
 def _differences(found: dict[int, Found], alone: Callable[[int], Found]) -> Row:
