@@ -17,7 +17,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import adapter_config, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
-from cohort.data.tokenised import ReferenceFiles
+from cohort.data.tokenised import ReferenceFiles, TokenisedRows
 from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
@@ -27,6 +27,8 @@ from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.reference_adapter import adapter_digest
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2
+from tests.training.test_packing_changes_nothing import COMPARED, COMPARED_VALIDATION, OF_VARIANTS, SUBJECTS
+from tests.training.variants import VARIANTS
 
 ROWS = random_rows(40, seed=3)
 STEPS = 50
@@ -50,11 +52,12 @@ def executor_of(
     token_budget: int = 8192,
     graph_tokens: int = 0,
     numerics: Numerics = Numerics.EXACT,
+    rows: TokenisedRows = ROWS,
 ) -> Executor:
     return Executor(
         decoder,
         target_linears=decoder.linears,
-        train_rows=ROWS,
+        train_rows=rows,
         settings=ExecutorSettings(
             num_slots=len(specs),
             num_rank_rows=sum(aligned_rank(spec.adapter.num_rows) for spec in specs),
@@ -230,3 +233,32 @@ def test_a_trial_goes_on_elsewhere_with_the_same_bits(tmp_path: Path) -> None:
     for trial_id in (0, 2):
         assert [step[trial_id] for step in found] == [step[trial_id] for step in losses]
         assert torch.equal(second.weights(trial_id), whole.weights(trial_id))
+
+
+@pytest.mark.gpu
+def test_every_variant_optimizer_and_objective_has_its_bits_in_a_pack(tmp_path: Path) -> None:
+    save_qwen2(tmp_path)
+    decoder = compiled(load_decoder(tmp_path, dtype="bfloat16", device="cuda"))
+
+    def outcomes(specs: Sequence[TrialSpec], *, token_budget: int) -> dict[int, tuple[list[float], Tensor, float]]:
+        executor = executor_of(decoder, specs, token_budget=token_budget, rows=COMPARED)
+        for spec in specs:
+            executor.load(spec)
+        losses: dict[int, list[float]] = {spec.trial_id: [] for spec in specs}
+        for _ in range(6):
+            for done in executor.step():
+                losses[done.trial_id].append(done.loss)
+        found = {}
+        for spec in specs:
+            row_ids = range(len(COMPARED_VALIDATION) // spec.objective.group_size)
+            loss = executor.evaluate([spec.trial_id], rows=COMPARED_VALIDATION, row_ids=row_ids)[spec.trial_id].loss
+            found[spec.trial_id] = (losses[spec.trial_id], executor.weights(spec.trial_id), loss)
+        return found
+
+    packed = outcomes([SUBJECTS[1], *OF_VARIANTS], token_budget=60)
+    others = []
+    for spec, name in zip([SUBJECTS[1], *OF_VARIANTS], ["plain", *VARIANTS], strict=True):
+        expected, found = outcomes([spec], token_budget=10_000)[spec.trial_id], packed[spec.trial_id]
+        if found[0] != expected[0] or found[2] != expected[2] or not torch.equal(found[1], expected[1]):
+            others.append((name, spec.optim, type(spec.objective).__name__, found[0], expected[0]))
+    assert others == []
