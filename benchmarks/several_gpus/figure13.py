@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> Part:
                 num_rank_rows=16 * NUM_ADAPTERS,
                 token_budget=TOKEN_BUDGET,
                 evaluation_token_budget=TOKEN_BUDGET,
-                # as a run records small passes; a group ignores it
+                # as a run records small passes; a pipeline's stages record none
                 graph_tokens=4097 if on_gpu else 0,
                 keep_tokens=keep_tokens,
             )

@@ -24,7 +24,7 @@ from cohort.training.trial import TrialSpec
 
 __all__ = ["STRATEGIES", "loaded", "start", "timed"]
 
-STRATEGIES = ("replicas", "adapter_parallel", "tensor", "pipeline")
+STRATEGIES = ("replicas", "adapter_parallel", "pipeline", "tensor")
 
 
 def start(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -76,6 +76,8 @@ class CapturedPasses:
 
     Attributes:
         capture_seconds: Time spent on recording, host and device.
+        agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
+            where passes are one rank's own.
     """
 
     def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> None:
@@ -88,6 +90,7 @@ class CapturedPasses:
         self._pool: Any | None = None
         self.capture_seconds = 0.0
         self.num_replays = 0
+        self.agree: Callable[[bool], bool] | None = None
 
     def give_up(self) -> bool:
         """Free the graphs and record no more; return whether graphs were recorded until now."""
@@ -209,13 +212,16 @@ class CapturedPasses:
         begun = time.perf_counter()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+        graph: _CapturedPass | None = None
         try:
             graph = _CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
-            graph.record(self._pool)
+            graph.warm_up()
         except RuntimeError as error:
-            # a recording that runs out of memory may also end as an error of the recording itself
-            if not is_out_of_memory(error) and "captur" not in str(error).lower():
+            # ranks that run it together wait for this one in the middle of the pass: they end with it
+            if self.agree is not None or not is_out_of_memory(error):
                 raise
+            graph = None
+        if graph is not None and not self._is_recorded(graph):
             graph = None
         if graph is None:
             if self._decoder.ring is not None:
@@ -228,6 +234,18 @@ class CapturedPasses:
         torch.cuda.synchronize()
         self.capture_seconds += time.perf_counter() - begun
         return graph
+
+    def _is_recorded(self, graph: _CapturedPass) -> bool:
+        """Record a pass, and return whether that worked here and wherever it is run together."""
+        is_recorded = True
+        try:
+            graph.record(self._pool)
+        except RuntimeError as error:
+            # a recording that runs out of memory may also end as an error of the recording itself
+            if not is_out_of_memory(error) and "captur" not in str(error).lower():
+                raise
+            is_recorded = False
+        return is_recorded if self.agree is None else self.agree(is_recorded)
 
 
 class _CapturedPass:
@@ -285,9 +303,23 @@ class _CapturedPass:
         """Run the pass as it is filled, kernel by kernel."""
         self._pass(self._decoder)
 
+    def warm_up(self) -> None:
+        """Run the pass, all filler, which adds no gradient: kernels are compiled and libraries set up.
+
+        From now on no weight of the model may move.
+        """
+        decoder = self._decoder
+        decoder.is_recorded = True
+        if decoder.ring is not None:
+            decoder.ring.settle()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._pass(decoder)
+        torch.cuda.current_stream().wait_stream(stream)
+
     def record(self, pool: Any) -> None:
-        """Record the pass in the memory of ``pool``; from now on no weight of the model may move."""
-        self._decoder.is_recorded = True
+        """Record the pass in the memory of ``pool``."""
         self._graph, self._losses_T = self._capture(self._decoder, pool=pool)
 
     def add_gradients(self, weights_T: Tensor) -> None:
@@ -356,14 +388,6 @@ class _CapturedPass:
         self._copied.record()
 
     def _capture(self, decoder: Decoder, *, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        # one pass before recording compiles kernels and sets up libraries; it is all filler and adds no gradient
-        if decoder.ring is not None:
-            decoder.ring.settle()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._pass(decoder)
-        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # threads that write states copy from the device meanwhile; only this one's calls are recorded
         recording = functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local")

@@ -76,8 +76,7 @@ class TensorExecutor:
             decoder,
             target_linears=local_layout(layout, rank=group.rank, size=group.size),
             train_rows=train_rows,
-            # a graph holds a rank's kernels, not what other ranks do at its collectives
-            settings=replace(settings, graph_tokens=0),
+            settings=settings,
             device=decoder.device,
             dtype=dtype,
             compute_dtype=decoder.dtype,
@@ -85,6 +84,9 @@ class TensorExecutor:
             optimizer=TensorOptimizer(optimizer, group, replicated=self._replicated),
             repeats_smaller=False,
         )
+        if self.executor.captured is not None and group.size > 1:
+            # all replay a pass or none does: their sums are recorded with it
+            self.executor.captured.agree = self._agree
 
     @property
     def token_budgets(self) -> dict[PassKind, int]:
@@ -170,6 +172,11 @@ class TensorExecutor:
     def drop(self, trial_id: int) -> None:
         self.executor.drop(trial_id)
         del self._replicated[trial_id]
+
+    def _agree(self, recorded: bool) -> bool:  # noqa: FBT001
+        """Return whether all ranks recorded a pass."""
+        missing = torch.tensor([float(not recorded)], device=self.executor.memory.device)
+        return self._group.all_reduce(missing).item() == 0
 
     def _shard(self, spec: TrialSpec, rows_rD: Tensor) -> Tensor:
         found = shard_adapter(self._layout, spec.adapter, rows_rD, rank=self._group.rank, size=self._group.size)

@@ -77,7 +77,10 @@ class VocabularyHead:
             return losses_C, None
         d_Cv = (wide_Cv - log_total_C[:, None]).exp()
         own_C, columns_C = self._own_targets(targets_C)
-        d_Cv[own_C, columns_C[own_C]] -= 1
+        if d_Cv.shape[1]:
+            # not by a mask of rows, whose number the host would wait for
+            places_C1 = columns_C.clamp(0, d_Cv.shape[1] - 1)[:, None]
+            d_Cv.scatter_add_(1, places_C1, -own_C[:, None].to(d_Cv.dtype))
         d_Cv = d_Cv.masked_fill(~is_known_C[:, None], torch.nan).masked_fill((targets_C == -100)[:, None], 0.0)
         if tanh_Cv is not None:
             d_Cv = d_Cv * (1 - tanh_Cv.square())

@@ -1,0 +1,95 @@
+"""Passes of shards as CUDA graphs on two GPUs, their sums over the ranks among what is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
+from cohort.parallel.tensor.groups import DistributedGroup
+from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
+from cohort.parallel.tensor.tensor_executor import TensorExecutor
+from cohort.training.executor import ExecutorSettings
+from cohort.training.trial import TrialSpec
+from tests.training.small_models import random_rows, save_llama
+
+ROWS = random_rows(40, seed=3)
+
+
+def _trained(folder: Path, group: DistributedGroup, *, graph_tokens: int) -> dict[str, Any]:
+    decoder = load_tensor_decoder(folder, group, device="cuda")
+    executor = TensorExecutor(
+        decoder,
+        group,
+        layout=AdapterLayout(linear_shapes(read_config(folder))),
+        train_rows=ROWS,
+        settings=ExecutorSettings(
+            num_slots=3,
+            num_rank_rows=64,
+            token_budget=4096,
+            evaluation_token_budget=4096,
+            graph_tokens=graph_tokens,
+        ),
+    )
+    spec = TrialSpec(
+        trial_id=0,
+        seed=0,
+        adapter=AdapterSpec(r=8, lora_alpha=16.0),
+        learning_rate=1e-3,
+        batch_size=2,
+        num_steps=20,
+        max_grad_norm=1.0,
+    )
+    for trial_id in range(3):
+        executor.load(replace(spec, trial_id=trial_id, seed=trial_id, batch_size=1 + trial_id))
+    events = [event for _ in range(10) for event in executor.step()]
+    captured = executor.executor.captured
+    return {
+        "losses": [event.loss for event in events],
+        "norms": [event.grad_norm for event in events],
+        "evaluated": [executor.evaluate([0, 2], rows=ROWS, row_ids=range(9))[0].loss for _ in range(4)][-1],
+        "replays": 0 if captured is None else captured.num_replays,
+    }
+
+
+def _rank(rank: int, folder: str) -> None:
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=rank, world_size=2, device_id=device)
+    group = DistributedGroup()
+    found = [_trained(Path(folder), group, graph_tokens=graph_tokens) for graph_tokens in (0, 4096)]
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+def test_recorded_shards_train_like_launched_ones(tmp_path: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    # two shards of heads and of a width that the kernels take
+    save_llama(tmp_path, hidden_size=96, num_layers=3)
+    processes = [mp.get_context("spawn").Process(target=_rank, args=(rank, str(tmp_path))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()
+        assert process.exitcode == 0
+    (launched, recorded), theirs = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2))
+    assert theirs == [launched, recorded], "ranks agree to the bit"
+    assert recorded["replays"] >= 8
+    assert launched["replays"] == 0
+    assert recorded["losses"] == pytest.approx(launched["losses"], rel=1e-5)
+    # AdamW makes a step of the learning rate's size of the rounding of a small gradient
+    assert recorded["norms"] == pytest.approx(launched["norms"], rel=2e-3)
+    assert recorded["evaluated"] == pytest.approx(launched["evaluated"], rel=1e-5)
