@@ -286,33 +286,6 @@ def test_resuming_a_finished_run_changes_nothing(folder: Path, tmp_path: Path, e
     assert outcome_of(run) == expected
 
 
-def test_a_finished_run_with_a_torn_result_writes_it_again(folder: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(folder / "undisturbed", tmp_path / "run"))
-    before = _files(run)
-    _halve(run / "best" / "adapter_model.safetensors")
-    (run / "best" / "tokenizer.json").unlink()
-    (run / "task.yaml").unlink()
-    notes = go_on(run)
-    assert f"{run / 'task.yaml'} was missing; it was written again from the run's record" in notes
-    assert any("damaged: best/adapter_model.safetensors, best/tokenizer.json; writing" in note for note in notes)
-    kept = [name for name in before if name.startswith("best/") or name == "task.yaml"]
-    assert {name: _files(run)[name] for name in kept} == {name: before[name] for name in kept}
-
-
-def test_a_finished_run_whose_task_was_changed_is_refused(folder: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(folder / "undisturbed", tmp_path / "run"))
-    text = (run / "task.yaml").read_text()
-    (run / "task.yaml").write_text(text.replace("seed: 0", "seed: 1"))
-    with pytest.raises(InputError, match=r"training\.seed(.|\n)*0, as when the run began"):
-        resume(run)
-    (run / "task.yaml").write_text(text.replace("seed: 0", "seed: nothing"))
-    with pytest.raises(InputError, match=r"training\.seed(.|\n)*'nothing'"):
-        resume(run)
-    # inputs of a finished run may be anywhere
-    (run / "task.yaml").write_text(text.replace(str(folder / "train.jsonl"), str(tmp_path / "gone.jsonl")))
-    assert go_on(run) == []
-
-
 def test_the_thread_count_is_kept(stopped: Path, expected: Outcome) -> None:
     with RunReader.open(stopped / "run.db") as reader:
         recorded = reader.facts().machine.threads

@@ -15,6 +15,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import RunStateError
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import places_now, settle_copy
+from cohort.engine.finished_run import restore_results, restore_task_file
 from cohort.engine.resume_checks import (
     changed_functions_warning,
     require_same_inputs,
@@ -34,11 +35,9 @@ from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision, LoggedEvent
 from cohort.runs.requests.trial_requests import RequestSpool
-from cohort.runs.results.lost_results import lost_results
 from cohort.runs.store import RunStore
-from cohort.runs.task_of_run import load_run_task, model_place, read_task_file
+from cohort.runs.task_of_run import load_run_task, model_place
 from cohort.tasks.added_keys import with_added_keys
-from cohort.tasks.task_file import TaskFile
 from cohort.tuning.interventions import USER
 
 __all__ = ["ReadyRun", "ready_to_resume"]
@@ -165,18 +164,14 @@ def ready_to_resume(
                 facts = store.reader.facts()
                 # runs of earlier versions have checkpoints but no such fact
                 if store.reader.checkpoints() or facts.has_begun is not None:
-                    if (restored := _restore_task_file(directory, facts)) is not None:
+                    if (restored := restore_task_file(directory, facts)) is not None:
                         watcher.note(restored)
+                    if facts.are_results_written:
+                        restore_results(store, directory, watcher=watcher)
                     if is_complete(store, directory=directory):
-                        if facts.task.document is not None:
-                            task = read_task_file(directory, recorded=facts.task.document)
-                            require_same_task(with_added_keys(facts.task.document), task, path=directory.task_file)
                         if places:
                             _record_place(store, directory, facts=facts, places=places)
                         return None
-                    if facts.are_results_written:
-                        lost = ", ".join(lost_results(directory, facts))
-                        watcher.note(f"missing or damaged: {lost}; writing the results again from the run's record")
                     begun = facts
             if begun is None:
                 directory.database.unlink()
@@ -201,15 +196,6 @@ def ready_to_resume(
             # nothing is written before all checks: a refused resume leaves the run as it was
             require_same_inputs(begun, preparation)
         return ReadyRun(directory=directory, preparation=preparation, facts=begun, _held=held.pop_all())
-
-
-def _restore_task_file(directory: RunDirectory, facts: RunFacts) -> str | None:
-    """Write the task file of a run that lost it; return what was done."""
-    if directory.task_file.exists() or facts.task.document is None:
-        return None
-    task = TaskFile.model_validate(with_added_keys(facts.task.document))
-    write_text(directory.task_file, task.resolved_yaml())
-    return f"{directory.task_file} was missing; it was written again from the run's record"
 
 
 def _record_place(store: RunStore, directory: RunDirectory, *, facts: RunFacts, places: Sequence[str]) -> None:
