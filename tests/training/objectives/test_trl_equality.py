@@ -250,7 +250,7 @@ def test_loss_gradient_and_metrics_are_trls(directory: Path, case: str) -> None:
         assert metrics["reward_accuracy"] == logged["rewards/accuracies"][0]
 
 
-@pytest.mark.parametrize("case", ["dpo", "orpo", "simpo", "kto"])
+@pytest.mark.parametrize("case", ["dpo", "orpo", "cpo", "simpo", "kto"])
 def test_weights_after_ten_steps_are_trls(directory: Path, case: str) -> None:
     # in float64, as AdamW turns the rounding of small gradients into steps; TRL's head and ORPO round to float32 inside
     found = compared(case, directory, dtype="float64", steps=STEPS)
