@@ -117,11 +117,17 @@ def test_terms_stand_between_a_recorded_forward_and_backward_pass(
     assert torch.equal(passes.train(entries, steps, fresh_slots=NOTHING), expected)
     assert torch.equal(bank.grads_RD, gradients)
     assert recorded.from_terms is True
-    # plain sums among them: their weights are known before, those of terms are not
+    # plain sums among them: their weights come with the others
     mixed = {**steps, 0: StepTerms(objective=DEFAULT_OBJECTIVE, divisor=9)}
+    entries[:2] = [SlotSample(slot=0, sample=rows.sample(row)) for row in range(2)]
+    bank.grads_RD.zero_()
+    expected = passes_of(decoder, bank).train(entries, mixed, fresh_slots=NOTHING)
+    gradients = bank.grads_RD.clone()
+    bank.grads_RD.zero_()
     recorded.from_terms = None
-    passes.train(entries, mixed, fresh_slots=NOTHING)
-    assert recorded.from_terms is None
+    assert torch.equal(passes.train(entries, mixed, fresh_slots=NOTHING), expected)
+    assert torch.equal(bank.grads_RD, gradients)
+    assert recorded.from_terms is True
 
 
 def test_measuring_gives_the_losses_and_no_gradient(decoder: Decoder, bank: AdapterBank) -> None:

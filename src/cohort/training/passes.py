@@ -139,11 +139,11 @@ class Passes:
             recomputed: Whether the pass uses gradient checkpointing; such a pass is never a graph's.
         """
         slots = self._bank.slot_table()
-        # the weights of plain sums are filled in before a graph's launch, others between two graphs
+        # the weights of plain sums alone are filled in before a graph's launch, others between two graphs
         present = {entry.slot: steps[entry.slot].divisor for entry in entries}
-        captured, sums = self._graphs, {steps[slot].objective.sums_tokens for slot in present}
-        if captured is not None and not recomputed and len(sums) == 1:
-            replay = captured.stage(entries, divisors=present, fresh_slots=fresh_slots, from_terms=sums == {False})
+        captured, from_terms = self._graphs, not all(steps[slot].objective.sums_tokens for slot in present)
+        if captured is not None and not recomputed:
+            replay = captured.stage(entries, divisors=present, fresh_slots=fresh_slots, from_terms=from_terms)
             if replay is not None:
                 return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=replay)
         batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)
@@ -173,7 +173,7 @@ class Passes:
                 return self.train(entries, steps, fresh_slots=fresh_slots, recomputed=recomputed)
             if not staged.stream.awaits_weights:
                 return group_terms(replayed, entries, steps)
-            terms_G, weights_T = _of_terms(replayed.detach(), entries, steps)
+            terms_G, weights_T = _of_terms(replayed.detach(), entries, steps, and_sums=True)
             self._captured.add_gradients(staged.stream, weights_T)
             return terms_G
         batch, lora = staged.stream
@@ -216,19 +216,25 @@ def terms_and_weights(
     present = {entry.slot: sums[entry.slot] for entry in entries if entry.slot in sums}
     if len(present) == len({entry.slot for entry in entries}):
         return group_terms(losses_T, entries, steps), token_weights(batch, divisors=present, dtype=losses_T.dtype)
-    terms_G, weights_T = _of_terms(losses_T, entries, steps)
+    terms_G, weights_T = _of_terms(losses_T, entries, steps, and_sums=False)
     if present:
         weights_T = weights_T + token_weights(batch, divisors=present, dtype=losses_T.dtype)
     return terms_G, weights_T
 
 
-def _of_terms(losses_T: Tensor, entries: Sequence[SlotSample], steps: Mapping[int, StepTerms]) -> tuple[Tensor, Tensor]:
-    """Return the term of each group [G], and the weights [T] that follow from terms; 0 on the rows of plain sums."""
+def _of_terms(
+    losses_T: Tensor, entries: Sequence[SlotSample], steps: Mapping[int, StepTerms], *, and_sums: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the term of each group [G], and the weights [T] that follow from terms.
+
+    With ``and_sums`` those of plain sums, which are terms as well, else 0 on their rows.
+    """
     leaf_T = losses_T.requires_grad_()
     with torch.enable_grad():
         terms_G = group_terms(leaf_T, entries, steps)
         weights = [
-            0.0 if steps[slot].objective.sums_tokens else 1 / steps[slot].divisor for slot in group_slots(entries)
+            1 / steps[slot].divisor if and_sums or not steps[slot].objective.sums_tokens else 0.0
+            for slot in group_slots(entries)
         ]
         # pinned, as the token weights are: a plain transfer would make the host wait for the forward pass
         weights_G = to_device_unwaited(np.array(weights), terms_G.device).to(terms_G.dtype)
