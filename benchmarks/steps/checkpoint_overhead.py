@@ -37,11 +37,12 @@ from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore
 from cohort.scheduling.admission import Capacity
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -51,8 +52,8 @@ PLANNED_STEPS = 100_000
 EVALUATED_EVERY = 20
 # what is timed: (where, method, under what name); within another one it is part of that
 TIMED = (
-    (Executor, "step", "train"),
-    (Executor, "evaluate", "evaluate"),
+    (RankExecutor, "step", "train"),
+    (RankExecutor, "evaluate", "evaluate"),
     (Supervisor, "checkpoint", "checkpoint"),
     (TrialStateStore, "put_best", "checkpoint"),
     (TrialStateStore, "put_state", "checkpoint"),
@@ -115,7 +116,7 @@ def drive(
     """Train for ``seconds`` as a run does; return what was timed and the seconds in all."""
     clock, directory = SystemClock(), RunDirectory.create(folder / "run")
     rank_rows = sum(aligned_rank(spec.adapter.r) for spec in specs.values())
-    executor = Executor(
+    executor = RankExecutor(
         decoder,
         target_linears=decoder.linears,
         train_rows=rows,
