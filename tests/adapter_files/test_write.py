@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_directory
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import read_adapter
+from cohort.adapters.peft_format import WEIGHTS_FILE, read_adapter
 from cohort.adapters.spec import AdapterSpec
 
 
@@ -43,6 +45,25 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     found = read_adapter(folder)
     assert found.spec.r == 4
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_weights_that_are_written_already_get_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_adapter_directory(tmp_path / "trial", content())
+    trial = tmp_path / "trial" / WEIGHTS_FILE
+    write_adapter_directory(tmp_path / "best", content(card="# best\n"), written=tmp_path / "trial")
+    assert (tmp_path / "best" / WEIGHTS_FILE).samefile(trial)
+    assert (tmp_path / "trial" / "README.md").read_text() == "# card\n"
+    # removing one leaves the other
+    shutil.rmtree(tmp_path / "trial")
+    assert read_adapter(tmp_path / "best").spec.r == 4
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("this file system has no links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    write_adapter_directory(tmp_path / "copy", content(), written=tmp_path / "best")
+    assert not (tmp_path / "copy" / WEIGHTS_FILE).samefile(tmp_path / "best" / WEIGHTS_FILE)
+    assert (tmp_path / "copy" / WEIGHTS_FILE).read_bytes() == (tmp_path / "best" / WEIGHTS_FILE).read_bytes()
 
 
 def test_a_directory_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +62,11 @@ def tokenizer_files(tokenizer: Any) -> Mapping[Path, bytes]:
         return {path.relative_to(saved): path.read_bytes() for path in paths}
 
 
-def write_adapter_files(folder: Path, content: AdapterContent) -> None:
+def write_adapter_files(folder: Path, content: AdapterContent, *, written: Path | None = None) -> None:
     """Write adapter, model card and tokenizer into an existing folder, each file whole or not at all.
+
+    Args:
+        written: A folder that holds this adapter already: its weights, which never change, are linked and not copied.
 
     Raises:
         StorageFullError: the disk is full.
@@ -70,15 +74,25 @@ def write_adapter_files(folder: Path, content: AdapterContent) -> None:
     target_modules = shortest_target_modules(content.layout.linears, linears=content.linears)
     config = adapter_config(content.spec, base_model=content.base_model, target_modules=target_modules)
     # the configuration after the weights: a folder that has it counts as an adapter
-    write_bytes(folder / WEIGHTS_FILE, serialised_weights(content.layout, content.spec, content.weights_rD))
+    if written is None or not _linked(written / WEIGHTS_FILE, folder / WEIGHTS_FILE):
+        write_bytes(folder / WEIGHTS_FILE, serialised_weights(content.layout, content.spec, content.weights_rD))
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_text(folder / "README.md", content.card)
     for path, file in content.tokenizer_files.items():
         write_bytes(folder / path, file)
 
 
-def write_adapter_directory(path: Path, content: AdapterContent) -> None:
-    """Write a whole adapter directory in place of what was at ``path``.
+def _linked(file: Path, link: Path) -> bool:
+    """Give a file a second name; return False where the file system cannot."""
+    try:
+        os.link(file, link)
+    except OSError:
+        return False
+    return True
+
+
+def write_adapter_directory(path: Path, content: AdapterContent, *, written: Path | None = None) -> None:
+    """Write a whole adapter directory in place of what was at ``path``; ``written`` as in :func:`write_adapter_files`.
 
     Raises:
         StorageFullError: the disk is full; what was at ``path`` is untouched.
@@ -86,4 +100,4 @@ def write_adapter_directory(path: Path, content: AdapterContent) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # written next to it and renamed: a reader finds the old adapter or the new one
     with atomic_directory(path) as folder:
-        write_adapter_files(folder, content)
+        write_adapter_files(folder, content, written=written)

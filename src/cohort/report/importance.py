@@ -11,12 +11,9 @@ from cohort.report.hyperparameter_effects import varied_parameters
 from cohort.report.labels import percent_label
 from cohort.runs.results.results import RunResults
 from cohort.runs.searched_parameters import searched_ranges
-from cohort.tuning.samplers.importance import hyperparameter_importances, is_importance_available
+from cohort.tuning.samplers.importance import LEAST_TRIALS, hyperparameter_importances, is_importance_available
 
 __all__ = ["importance_bars"]
-
-# below it, the best tenth is a single trial
-_LEAST_TRIALS = 12
 
 
 def importance_bars(results: RunResults) -> dict[str, Any]:
@@ -35,9 +32,9 @@ def importance_bars(results: RunResults) -> dict[str, Any]:
     why_not = ""
     if len(names) < 2:
         why_not = "Importance compares hyperparameters, and fewer than two vary."
-    elif len(measured) < _LEAST_TRIALS:
+    elif len(measured) < LEAST_TRIALS:
         why_not = (
-            f"Importance needs {_LEAST_TRIALS} evaluated trials; this run has {counted(len(measured), 'such trial')}."
+            f"Importance needs {LEAST_TRIALS} evaluated trials; this run has {counted(len(measured), 'such trial')}."
         )
     elif not is_importance_available():
         why_not = "Importance needs optuna (pip install optuna)."

@@ -13,7 +13,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["hyperparameter_importances", "import_ahead", "is_importance_available"]
+__all__ = ["LEAST_TRIALS", "hyperparameter_importances", "import_ahead", "is_importance_available"]
+
+# below it, the best tenth is a single trial
+LEAST_TRIALS = 12
 
 
 def is_importance_available() -> bool:
