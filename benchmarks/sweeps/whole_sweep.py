@@ -2,7 +2,8 @@
 
 The command line itself on a model directory: 60 trials (5 learning rates, 3 ranks, 4 batch sizes), one epoch, early
 exit with default settings. Every measured thing is a process of its own, imports and loading included, and all run in
-turn on one machine: PEFT at batch 1 and 8, the sweep with empty caches (cold), and again with those it left (warm).
+turn on one machine: PEFT at batch 1 and 8, the sweep with empty caches (cold), and again with those it left (warm). A
+sweep's row has the seconds of its phases, by the lines of its log, and the kernels that a pass had to compile.
 
 The model has random weights; its rows have GSM8K's lengths and words drawn by Zipf's law, so that losses fall as trials
 learn which words are frequent, and early exit has something to compare.
@@ -13,9 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -153,10 +156,15 @@ def _time_peft(folder: Path, *, batch_size: int) -> dict[str, Any]:
 
 def _time_sweep(folder: Path, *, name: str) -> dict[str, Any]:
     arguments = ["-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(folder / name), "--json"]
-    wall, output = run_process(arguments, folder, caches=folder / "caches")
+    lines, began = list[tuple[float, str]](), time.time()
+    wall, output = run_process(arguments, folder, caches=folder / "caches", lines=lines)
     found = json.loads(output[output.index("{") :])
-    compute = found["compute"]
+    compute, phases = found["compute"], _phases(lines, wall=wall)
+    late = _kernels_compiled_late(folder / "caches" / "triton", lines, began=began)
+    print(name, {what: round(seconds, 1) for what, seconds in phases.items()}, "compiled by passes:", late, flush=True)
     return {
+        "phases": phases,
+        "compiled_by_passes": late,
         "what": f"sweep, {name}",
         "wall_s": wall,
         "training": found["seconds"],
@@ -167,13 +175,38 @@ def _time_sweep(folder: Path, *, name: str) -> dict[str, Any]:
     }
 
 
-def run_process(arguments: list[str], folder: Path, *, caches: Path | None) -> tuple[float, str]:
+def _phases(lines: list[tuple[float, str]], *, wall: float) -> dict[str, float]:
+    """Return the seconds of each phase that the command names, and those before the first and behind the last."""
+    starts = [("start-up and imports", 0.0)]
+    for seconds, line in lines:
+        # "[12s] training | 3 running": the phase is what comes before the first bar
+        found = re.match(r"\[[^]]*\] ([^|]*?)(?: \||$)", line)
+        if found and found[1] != starts[-1][0]:
+            starts.append((found[1], seconds))
+    ends = [*(seconds for _, seconds in starts[1:]), wall]
+    phases: dict[str, float] = {}
+    for (what, start), end in zip(starts, ends, strict=True):
+        what = "loading" if what.startswith("loading") else what
+        phases[what] = phases.get(what, 0.0) + end - start
+    return phases
+
+
+def _kernels_compiled_late(cache: Path, lines: list[tuple[float, str]], *, began: float) -> list[str]:
+    """Return the kernels that were compiled after the first phase that launches some had begun."""
+    launched = next((seconds for seconds, line in lines if "measuring the" in line), float("inf"))
+    return sorted(path.stem for path in cache.glob("*/*.cubin") if path.stat().st_mtime > began + launched + 0.5)
+
+
+def run_process(
+    arguments: list[str], folder: Path, *, caches: Path | None, lines: list[tuple[float, str]] | None = None
+) -> tuple[float, str]:
     """Return the wall seconds of a Python process, from its start to its end, and what it printed.
 
     Args:
         arguments: Behind Python's name.
         folder: Where its log goes.
         caches: Where Cohort, Triton and CUDA keep what they measured and compiled; None: where they usually do.
+        lines: Takes the lines of its log with the seconds at which they came.
     """
     command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{os.environ.get('PYTHONPATH', '')}"}
@@ -181,13 +214,29 @@ def run_process(arguments: list[str], folder: Path, *, caches: Path | None) -> t
     if caches is not None:
         environment |= {"COHORT_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
         environment["CUDA_CACHE_PATH"] = str(caches / "cuda")
+    lines = [] if lines is None else lines
     began = time.perf_counter()
-    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    wall = time.perf_counter() - began
-    (folder / "last.log").write_text(done.stderr, encoding="utf-8")
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return wall, done.stdout
+    with subprocess.Popen(
+        command, env=environment, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        log = process.stderr
+
+        def stamp() -> None:
+            lines.extend((time.perf_counter() - began, line.rstrip("\n")) for line in log)
+
+        stamping = threading.Thread(target=stamp)
+        stamping.start()
+        output = process.stdout.read()
+        stamping.join()
+        process.wait()
+        wall = time.perf_counter() - began
+    logged = "".join(f"{line}\n" for _, line in lines)
+    (folder / "last.log").write_text(logged, encoding="utf-8")
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{logged[-3000:]}")
+    return wall, output
 
 
 def _headline(rows: list[dict[str, Any]], *, shape: str) -> dict[str, float]:
