@@ -6,19 +6,21 @@ Shapes:  T rows of the stream · K input width · N output width · C spare colu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor
 
 from cohort.kernels.exact_product import AgreedShapes
-from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.fp8_product import Fp8Rows, HandedGradient
 
 __all__ = [
     "AccumulatingProduct",
     "AugmentedProduct",
     "ExactProduct",
     "FrozenProduct",
+    "GivenGradient",
     "CodedGradient",
     "CodedProduct",
     "PlainProduct",
@@ -30,6 +32,7 @@ __all__ = [
     "can_stream",
     "can_take_codes",
     "can_take_gradient_codes",
+    "handed_gradient_of",
     "plain_weight",
 ]
 
@@ -201,3 +204,44 @@ class CodedGradient(FrozenProduct, Protocol):
 
 def can_take_gradient_codes(frozen: FrozenProduct) -> TypeGuard[CodedGradient]:
     return hasattr(frozen, "gradient_factors")
+
+
+def handed_gradient_of(frozen: FrozenProduct) -> HandedGradient | None:
+    """Return what a node over ``frozen`` is to be found by, for codes of its gradient; None where it takes none."""
+    return HandedGradient(frozen.gradient_factors) if can_take_gradient_codes(frozen) else None
+
+
+@dataclass(frozen=True, eq=False)
+class GivenGradient:
+    """A frozen product for the one backward pass whose gradient's codes these are."""
+
+    frozen: CodedGradient
+    codes: Fp8Rows
+
+    @property
+    def in_features(self) -> int:
+        return self.frozen.in_features
+
+    @property
+    def out_features(self) -> int:
+        return self.frozen.out_features
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.frozen.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return self.frozen.num_bytes
+
+    def forward(self, x_TK: Tensor) -> Tensor:
+        return self.frozen.forward(x_TK)
+
+    def grad_input(self, dy_TN: Tensor) -> Tensor:
+        return self.frozen.grad_input(dy_TN, self.codes)
+
+    @staticmethod
+    def of(frozen: FrozenProduct, handed: HandedGradient | None, dy_TN: Tensor) -> FrozenProduct:
+        """Return ``frozen`` with the codes of ``dy`` where they were handed; ``frozen`` itself elsewhere."""
+        codes = None if handed is None else handed.take(dy_TN)
+        return frozen if codes is None or not can_take_gradient_codes(frozen) else GivenGradient(frozen, codes)

@@ -14,7 +14,7 @@ from cohort.kernels.apart import Apart
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows
-from cohort.kernels.packed_linear.frozen_product import FrozenProduct
+from cohort.kernels.packed_linear.frozen_product import FrozenProduct, GivenGradient, handed_gradient_of
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward
 from cohort.kernels.packed_linear.per_slot import per_slot_forward
@@ -188,6 +188,7 @@ class _PackedLinearFunction(torch.autograd.Function):
             )
             ctx.save_for_backward(x_TK, s_PTC)
             ctx.grouped_backward = kernels.grouped_backward
+            ctx.handed_gradient = None if ctx.tables.exact else handed_gradient_of(frozen)
             result: Tensor = y_TN
             return result
         ctx.tables = None
@@ -222,7 +223,7 @@ def _grouped_backward(ctx: Any, dy_TN: Tensor, parts: Sequence[LoraPart]) -> Ten
         dy_TN,
         x_TK=x_TK,
         s_PTC=s_PTC,
-        frozen=ctx.frozen,
+        frozen=GivenGradient.of(ctx.frozen, ctx.handed_gradient, dy_TN),
         parts=parts,
         tables=ctx.tables,
         row_keys_T=ctx.row_keys_T,

@@ -17,6 +17,7 @@ from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
+from cohort.kernels.packed_linear.frozen_product import GivenGradient, handed_gradient_of
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.swiglu import swiglu
@@ -146,6 +147,7 @@ class _PackedMlpFunction(torch.autograd.Function):
         del factors  # autograd alone needs them; the parts hold the same tensors
         ctx.gate_up, ctx.down, ctx.parts = gate_up, down, (gate, up, down_part)
         ctx.tables, ctx.row_keys_T = tables, row_keys_T
+        ctx.handed_gradient = handed_gradient_of(down)
         y_TD, kept = implementation("packed_mlp", Backend.TRITON).mlp_forward(
             x_TD,
             gate_up=gate_up,
@@ -175,7 +177,7 @@ class _PackedMlpFunction(torch.autograd.Function):
             s_down_PTC=s_down_PTC,
             gate_up=ctx.gate_up,
             gate_up_parts=(gate, up),
-            down=ctx.down,
+            down=GivenGradient.of(ctx.down, ctx.handed_gradient, dy_TD),
             down_part=down_part,
             tables=ctx.tables,
             row_keys_T=ctx.row_keys_T,

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from cohort.core.errors import ShapeError
 from cohort.kernels.apart import check_term
 from cohort.kernels.backend import Backend, choose_backend, implementation
-from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.fp8_product import Fp8Rows, handed_behind
 
 __all__ = ["add_rms_norm", "fork_rms_norm", "rms_norm"]
 
@@ -147,9 +147,14 @@ class _AddRmsNormFunction(torch.autograd.Function):
         if dy_TD is None:  # only the residual stream goes on: the sum hands its gradient through
             return dresidual_TD, dresidual_TD, *[None] * 4
         new_residual_TD, weight_D = ctx.saved_tensors
+        handed = handed_behind(ctx)
+        is_matrix = new_residual_TD.ndim == 2
+        room = handed.room(new_residual_TD, width=weight_D.shape[0]) if handed is not None and is_matrix else None
         dx_TD = implementation("rms_norm", ctx.backend).add_rms_norm_backward(
-            dy_TD, dresidual_TD=dresidual_TD, new_residual_TD=new_residual_TD, weight_D=weight_D, eps=ctx.eps
+            dy_TD, dresidual_TD=dresidual_TD, new_residual_TD=new_residual_TD, weight_D=weight_D, eps=ctx.eps, room=room
         )
+        if handed is not None and room is not None:
+            handed.hand(dx_TD, room)
         return dx_TD, dx_TD, *[None] * 4
 
 

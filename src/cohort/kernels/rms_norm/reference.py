@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.apart import with_term
-from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.fp8_product import CodeRoom, Fp8Rows, write_codes
 from cohort.kernels.fp8_product.reference import quantise_rows
 
 __all__ = ["add_rms_norm_backward", "add_rms_norm_forward", "rms_norm_backward", "rms_norm_forward"]
@@ -60,8 +60,17 @@ def add_rms_norm_forward(
 
 
 def add_rms_norm_backward(
-    dy_TD: Tensor, *, dresidual_TD: Tensor | None, new_residual_TD: Tensor, weight_D: Tensor, eps: float
+    dy_TD: Tensor,
+    *,
+    dresidual_TD: Tensor | None,
+    new_residual_TD: Tensor,
+    weight_D: Tensor,
+    eps: float,
+    room: CodeRoom | None = None,
 ) -> Tensor:
     """Return the gradient of both summands; ``dresidual_TD`` is what flows into the new residual past the norm."""
     dx_TD = rms_norm_backward(dy_TD, x_TD=new_residual_TD, weight_D=weight_D, eps=eps)
-    return dx_TD if dresidual_TD is None else dresidual_TD + dx_TD
+    dx_TD = dx_TD if dresidual_TD is None else dresidual_TD + dx_TD
+    if room is not None:
+        write_codes(dx_TD, room)
+    return dx_TD

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
-from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.fp8_product import CodeRoom, Fp8Rows
 from cohort.kernels.fp8_product.triton import row_codes
 
 __all__ = ["add_rms_norm_backward", "add_rms_norm_forward", "rms_norm_backward", "rms_norm_forward"]
@@ -95,6 +95,9 @@ def _backward_kernel(
     dresidual_ptr,
     weight_ptr,
     dx_ptr,
+    factors_ptr,
+    codes_ptr,
+    scales_ptr,
     num_rows,
     x_token_stride,
     x_head_stride,
@@ -104,6 +107,7 @@ def _backward_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ADDS: tl.constexpr,
+    HAS_CODES: tl.constexpr,
 ):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -121,7 +125,13 @@ def _backward_kernel(
     dx = dy * inverse[:, None] - x * shared[:, None]
     if ADDS:
         dx += dresidual
-    tl.store(dx_ptr + places, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    dx = dx.to(dx_ptr.dtype.element_ty)
+    tl.store(dx_ptr + places, dx, mask=mask)
+    if HAS_CODES:
+        factors = tl.load(factors_ptr + columns, mask=columns < WIDTH, other=0.0)
+        codes, scales = row_codes(tl.where(mask, dx.to(tl.float32) * factors[None, :], 0.0))
+        tl.store(codes_ptr + places, codes, mask=mask)
+        tl.store(scales_ptr + rows, scales, mask=rows < num_rows)
 
 
 def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None) -> Tensor:
@@ -133,10 +143,13 @@ def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float, codes: Fp8Ro
     return y_TD
 
 
-def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+def rms_norm_backward(
+    dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: float, room: CodeRoom | None = None
+) -> Tensor:
     """Return dx [.., D], contiguous."""
     x_TD, dx_TD = _with_dense_rows(x_TD), _empty_like(x_TD)
-    _launch(_backward_kernel, (dy_TD.contiguous(), x_TD, x_TD, weight_D, dx_TD), x_TD=x_TD, eps=eps, adds=False)
+    operands = (dy_TD.contiguous(), x_TD, x_TD, weight_D, dx_TD, *_gradient_codes(room, dx_TD))
+    _launch(_backward_kernel, operands, x_TD=x_TD, eps=eps, adds=False, HAS_CODES=room is not None)
     return dx_TD
 
 
@@ -159,15 +172,27 @@ def add_rms_norm_forward(
 
 
 def add_rms_norm_backward(
-    dy_TD: Tensor, *, dresidual_TD: Tensor | None, new_residual_TD: Tensor, weight_D: Tensor, eps: float
+    dy_TD: Tensor,
+    *,
+    dresidual_TD: Tensor | None,
+    new_residual_TD: Tensor,
+    weight_D: Tensor,
+    eps: float,
+    room: CodeRoom | None = None,
 ) -> Tensor:
-    """Return the gradient of both summands."""
+    """Return the gradient of both summands, its codes in ``room``."""
     if dresidual_TD is None:
-        return rms_norm_backward(dy_TD, x_TD=new_residual_TD, weight_D=weight_D, eps=eps)
+        return rms_norm_backward(dy_TD, x_TD=new_residual_TD, weight_D=weight_D, eps=eps, room=room)
     dx_TD = _empty_like(new_residual_TD)
-    operands = (dy_TD.contiguous(), new_residual_TD, dresidual_TD.contiguous(), weight_D, dx_TD)
-    _launch(_backward_kernel, operands, x_TD=new_residual_TD, eps=eps, adds=True)
+    operands = (
+        dy_TD.contiguous(), new_residual_TD, dresidual_TD.contiguous(), weight_D, dx_TD, *_gradient_codes(room, dx_TD)
+    )  # fmt: skip
+    _launch(_backward_kernel, operands, x_TD=new_residual_TD, eps=eps, adds=True, HAS_CODES=room is not None)
     return dx_TD
+
+
+def _gradient_codes(room: CodeRoom | None, dx_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (dx_TD, dx_TD, dx_TD) if room is None else (room.factors_N, room.rows.codes_TK, room.rows.scales_T)
 
 
 def _kind(weight_D: Tensor, x_TD: Tensor, codes: Fp8Rows | None) -> dict[str, bool]:

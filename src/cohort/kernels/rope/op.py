@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from cohort.core.errors import ShapeError
 from cohort.kernels.apart import check_term
 from cohort.kernels.backend import Backend, choose_backend, implementation
+from cohort.kernels.fp8_product import handed_behind
 
 __all__ = ["apply_rope", "split_and_rotate"]
 
@@ -101,8 +102,15 @@ class _FusedFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor) -> tuple[Tensor | None, ...]:
         cos_TE, sin_TE = ctx.saved_tensors
-        kernels = implementation("rope", ctx.backend)
-        return kernels.fused_backward(dq_THE, dk_TGE, dv_TGE, cos_TE=cos_TE, sin_TE=sin_TE), *[None] * 4
+        handed = handed_behind(ctx)
+        width = (dq_THE.shape[1] + 2 * dk_TGE.shape[1]) * dq_THE.shape[2]
+        room = None if handed is None else handed.room(dq_THE, width=width)
+        dqkv_TN = implementation("rope", ctx.backend).fused_backward(
+            dq_THE, dk_TGE, dv_TGE, cos_TE=cos_TE, sin_TE=sin_TE, room=room
+        )
+        if handed is not None and room is not None:
+            handed.hand(dqkv_TN, room)
+        return dqkv_TN, *[None] * 4
 
 
 class _RopeFunction(torch.autograd.Function):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.apart import with_term
+from cohort.kernels.fp8_product import CodeRoom, write_codes
 
 __all__ = ["fused_backward", "fused_forward", "rope_backward", "rope_forward"]
 
@@ -28,10 +29,15 @@ def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Ten
     return _rotate_back(dq_THE, cos_TE, sin_TE), _rotate_back(dk_TGE, cos_TE, sin_TE)
 
 
-def fused_backward(dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
-    """Return the gradient of the fused product [T, (H + 2 G) E]."""
+def fused_backward(
+    dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, room: CodeRoom | None = None
+) -> Tensor:
+    """Return the gradient of the fused product [T, (H + 2 G) E]; write its codes where asked."""
     rotated = rope_backward(dq_THE, dk_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
-    return torch.cat([x.flatten(1) for x in (*rotated, dv_TGE)], dim=1)
+    fused_TN = torch.cat([x.flatten(1) for x in (*rotated, dv_TGE)], dim=1)
+    if room is not None:
+        write_codes(fused_TN, room)
+    return fused_TN
 
 
 def _rotate(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:

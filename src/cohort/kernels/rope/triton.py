@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
+from cohort.kernels.fp8_product import CodeRoom
+from cohort.kernels.rope.rounding import round_row
 
 __all__ = ["fused_backward", "fused_forward", "rope_backward", "rope_forward"]
 
@@ -54,8 +56,10 @@ def _rotate_heads(
     else:
         y_first = x_first * cos_first - x_second * sin_first
         y_second = x_second * cos_second + x_first * sin_second
-    tl.store(y_ptr + heads * y_head_stride + columns, y_first.to(y_ptr.dtype.element_ty), mask=mask)
-    tl.store(y_ptr + heads * y_head_stride + HALF + columns, y_second.to(y_ptr.dtype.element_ty), mask=mask)
+    y_first, y_second = y_first.to(y_ptr.dtype.element_ty), y_second.to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + heads * y_head_stride + columns, y_first, mask=mask)
+    tl.store(y_ptr + heads * y_head_stride + HALF + columns, y_second, mask=mask)
+    return y_first, y_second
 
 
 @triton.jit
@@ -79,6 +83,7 @@ def _copy_heads(
         term = tl.load(term_ptr + heads * WIDTH + columns, mask=mask, other=0.0)
         x = (x.to(tl.float32) + term).to(x_ptr.dtype.element_ty)
     tl.store(y_ptr + heads * y_head_stride + columns, x, mask)
+    return x
 
 
 @triton.jit
@@ -92,6 +97,9 @@ def _rope_kernel(
     term_ptr,
     cos_ptr,
     sin_ptr,
+    factors_ptr,
+    codes_ptr,
+    scales_ptr,
     q_token_stride,
     q_head_stride,
     k_token_stride,
@@ -114,6 +122,7 @@ def _rope_kernel(
     BACKWARD: tl.constexpr,
     COPIES_V: tl.constexpr,
     HAS_TERM: tl.constexpr,
+    HAS_CODES: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     term_ptr += token * (Q_HEADS + 2 * K_HEADS) * 2 * HALF
@@ -125,7 +134,7 @@ def _rope_kernel(
     cos_second = tl.load(cos_ptr + HALF + columns, mask=mask, other=0.0).to(tl.float32)[None, :]
     sin_first = tl.load(sin_ptr + columns, mask=mask, other=0.0).to(tl.float32)[None, :]
     sin_second = tl.load(sin_ptr + HALF + columns, mask=mask, other=0.0).to(tl.float32)[None, :]
-    _rotate_heads(
+    q_first, q_second = _rotate_heads(
         q_ptr + token * q_token_stride,
         term_ptr,
         q_out_ptr + token * q_out_token_stride,
@@ -142,7 +151,7 @@ def _rope_kernel(
         BACKWARD,
         HAS_TERM,
     )
-    _rotate_heads(
+    k_first, k_second = _rotate_heads(
         k_ptr + token * k_token_stride,
         term_ptr + Q_HEADS * 2 * HALF,
         k_out_ptr + token * k_out_token_stride,
@@ -160,7 +169,7 @@ def _rope_kernel(
         HAS_TERM,
     )
     if COPIES_V:
-        _copy_heads(
+        v = _copy_heads(
             v_ptr + token * v_token_stride,
             term_ptr + (Q_HEADS + K_HEADS) * 2 * HALF,
             v_out_ptr + token * v_out_token_stride,
@@ -172,6 +181,23 @@ def _rope_kernel(
             2 * HALF_UP,
             HAS_TERM,
         )
+        if HAS_CODES:
+            round_row(
+                q_first,
+                q_second,
+                k_first,
+                k_second,
+                v,
+                factors_ptr,
+                codes_ptr + token * (Q_HEADS + 2 * K_HEADS) * 2 * HALF,
+                scales_ptr + token,
+                Q_HEADS,
+                Q_HEADS_UP,
+                K_HEADS,
+                K_HEADS_UP,
+                HALF,
+                HALF_UP,
+            )
 
 
 def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,13 +222,18 @@ def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Ten
     return _rotated(dq_THE, dk_TGE, cos_TE=cos_TE, sin_TE=sin_TE, backward=True)
 
 
-def fused_backward(dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
-    """Return the gradient of the fused product [T, (H + 2 G) E]: both rotated back, and dv next to them."""
+def fused_backward(
+    dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, room: CodeRoom | None = None
+) -> Tensor:
+    """Return the gradient of the fused product [T, (H + 2 G) E]: both rotated back, and dv next to them.
+
+    Its codes go into ``room``.
+    """
     (num_rows, num_heads, width), num_kv_heads = dq_THE.shape, dk_TGE.shape[1]
     fused_TN = torch.empty(num_rows, (num_heads + 2 * num_kv_heads) * width, dtype=dq_THE.dtype, device=dq_THE.device)
     q_out, k_out, v_out = fused_TN.unflatten(1, (-1, width)).split((num_heads, num_kv_heads, num_kv_heads), dim=1)
     dv = _with_dense_heads(dv_TGE)
-    _launch(dq_THE, dk_TGE, q_out, k_out, cos_TE=cos_TE, sin_TE=sin_TE, backward=True, copied=(dv, v_out))
+    _launch(dq_THE, dk_TGE, q_out, k_out, cos_TE=cos_TE, sin_TE=sin_TE, backward=True, copied=(dv, v_out), room=room)
     return fused_TN
 
 
@@ -224,6 +255,7 @@ def _launch(
     backward: bool,
     copied: tuple[Tensor, Tensor] | None = None,
     term_TN: Tensor | None = None,
+    room: CodeRoom | None = None,
 ) -> None:
     q, k = _with_dense_heads(q_THE), _with_dense_heads(k_TGE)
     v, v_out = copied or (k, k_out)
@@ -243,6 +275,7 @@ def _launch(
             q if term_TN is None else term_TN,
             cos_TE.contiguous(),
             sin_TE.contiguous(),
+            *((q, q, q) if room is None else (room.factors_N, room.rows.codes_TK, room.rows.scales_T)),
             *(stride for x in (q, k, v, q_out, k_out, v_out) for stride in x.stride()[:2]),
             width,
             Q_HEADS=num_heads,
@@ -254,6 +287,7 @@ def _launch(
             BACKWARD=backward,
             COPIES_V=copied is not None,
             HAS_TERM=term_TN is not None,
+            HAS_CODES=room is not None,
             # two heads' worth of 16-byte loads per thread: the angles in registers serve both
             num_warps=min(8, max(1, heads_up * half_up // 512)),
         )
