@@ -5,9 +5,13 @@ Whatever stops a run, it goes on with any strategy and any number of ranks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from cohort.parallel.step_window import StepWindow
 from cohort.runs.reader import RunReader
 from cohort.tasks.task_file import TaskFile
 from tests.cli.tiny_task import write_tiny_model
+from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=40)
@@ -105,6 +110,14 @@ def with_strategy(run: Path, strategy: str) -> None:
     path.write_text("\n".join(changed) + "\n", encoding="utf-8")
 
 
+def is_alive(process_id: int) -> bool:
+    """Return whether a process still runs; one that waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class Killing(Interrupting):
     """Kills the last of the ranks that were started once, after so many steps."""
 
@@ -129,6 +142,52 @@ def test_a_killed_stage_ends_the_run_and_a_resume_gives_the_bits_of_one_process(
         assert (reader.facts().sizes.rank_group, reader.facts().sizes.num_ranks) == ("pipeline", 2)
     resume(run, options=OPTIONS)
     assert result_of(run) == expected
+
+
+# tells its ranks and dies in the middle of the run
+DYING = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from tests.end_to_end.test_one_model_on_several_ranks import TWO, Interrupting, task_of, tune
+
+class Dying(Interrupting):
+    def update(self, progress):
+        if sum(trial.steps_done for trial in progress.trials) >= 9:
+            listed = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "pid="], capture_output=True, text=True)
+            print(*listed.stdout.split(), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+tune(task_of(Path(sys.argv[1]), strategy=sys.argv[3]), sys.argv[2], options=TWO, watcher=Dying())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "num_ranks"), [("adapter_parallel", 1), ("pipeline", 2), ("tensor", 2)])
+def test_ranks_end_with_a_killed_head_and_the_run_goes_on(
+    folder: Path, tmp_path: Path, expected: Outcome, strategy: str, num_ranks: int
+) -> None:
+    run = tmp_path / "run"
+    head = subprocess.run(
+        [sys.executable, "-c", DYING, str(folder), str(run), strategy],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert head.returncode == -signal.SIGKILL
+    # with the process that listed them
+    ranks = [int(word) for word in head.stdout.split()]
+    assert len(ranks) == num_ranks + 1
+    deadline = time.monotonic() + 5
+    while any(is_alive(process_id) for process_id in ranks):
+        assert time.monotonic() < deadline, "ranks end with the process that commands them"
+        time.sleep(0.02)
+    resume(run, options=TWO)
+    if strategy == "tensor":
+        require_near(run, expected)
+    else:
+        assert result_of(run) == expected
 
 
 def test_a_run_of_shards_goes_on_in_one_process(folder: Path, tmp_path: Path, expected: Outcome) -> None:
@@ -241,15 +300,8 @@ def test_preferences_are_learned_with_the_base_model_as_the_reference(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (("replicas", 1), ("pipeline", 3)),
+        *itertools.permutations([("replicas", 1), ("adapter_parallel", 4), ("tensor", 2), ("pipeline", 3)], 2),
         (("pipeline", 4), ("pipeline", 2)),
-        (("pipeline", 2), ("adapter_parallel", 2)),
-        (("adapter_parallel", 2), ("pipeline", 2)),
-        (("pipeline", 3), ("tensor", 2)),
-        (("tensor", 2), ("pipeline", 3)),
-        (("replicas", 1), ("tensor", 2)),
-        (("adapter_parallel", 2), ("tensor", 2)),
-        (("tensor", 2), ("adapter_parallel", 2)),
         (("tensor", 2), ("tensor", 4)),
         (("tensor", 4), ("tensor", 2)),
     ],

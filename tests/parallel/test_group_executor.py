@@ -16,7 +16,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import RankLostError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
-from cohort.parallel import group_executor
+from cohort.parallel import group_ranks
 from cohort.parallel.commands import Evaluate, Fits, Load, LowerBudgets, Reply, Rows, Run, State, Step
 from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.rank_group import PipelineGroup
@@ -162,7 +162,7 @@ def test_an_error_of_all_ranks_leaves_the_group_as_it_was(executor: GroupExecuto
 def test_a_rank_that_fails_alone_ends_the_group_and_shortage_lowers_the_budget(
     executor: GroupExecutor, ranks: list[FakeRank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_executor, "_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(group_ranks, "_GRACE_SECONDS", 0.05)
     short = Reply(value=StepWindow(rounds=(), error=torch.OutOfMemoryError("CUDA out of memory")))
     # rank 0 waits for the other for ever
     answering(ranks, Load=0, Run=lambda rank: short if rank else None)

@@ -15,8 +15,9 @@ from cohort.training.group_terms import StepTerms, group_metrics, group_terms
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.objectives.objective import Objective
 from cohort.training.passes import MeasuringPasses
+from cohort.training.step_samples import Resident
 
-__all__ = ["BASE_SLOT", "EvaluationLoss", "evaluation_losses"]
+__all__ = ["BASE_SLOT", "EvaluationLoss", "evaluation_losses", "trial_losses"]
 
 # the slot of rows that only the frozen model reads
 BASE_SLOT = -1
@@ -46,6 +47,25 @@ class EvaluationLoss:
     def means(self) -> list[float]:
         """The objective's value of each group; of sft a row's mean loss per trained token."""
         return [term / divisor for term, divisor in zip(self.terms, self.divisors, strict=True)]
+
+
+def trial_losses(
+    residents: Mapping[int, Resident],
+    trial_ids: Sequence[int],
+    *,
+    objective: Objective | None,
+    losses_of: Callable[[Mapping[int, Objective]], Mapping[int, EvaluationLoss]],
+) -> dict[int, EvaluationLoss]:
+    """Return the losses of some of ``residents`` by trial id.
+
+    Args:
+        residents: By trial id.
+        objective: What all are evaluated by; None takes each trial's own.
+        losses_of: Gives the loss of each slot, by its objective.
+    """
+    slots = {residents[trial_id].slot: trial_id for trial_id in trial_ids}
+    found = losses_of({slot: objective or residents[trial_id].spec.objective for slot, trial_id in slots.items()})
+    return {slots[slot]: outcome for slot, outcome in found.items()}
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
+from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.group_terms import group_slots
@@ -313,10 +313,12 @@ class Executor:
         objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
         """Return the validation loss of resident trials, packed, by trial id; None takes each trial's own objective."""
-        slots = {self._residents[trial_id].slot: trial_id for trial_id in trial_ids}
-        objectives = {slot: objective or self._residents[trial_id].spec.objective for slot, trial_id in slots.items()}
-        found = self._evaluate(objectives, rows=rows, row_ids=row_ids)
-        return {slots[slot]: outcome for slot, outcome in found.items()}
+        return trial_losses(
+            self._residents,
+            trial_ids,
+            objective=objective,
+            losses_of=lambda objectives: self._evaluate(objectives, rows=rows, row_ids=row_ids),
+        )
 
     def evaluate_base(
         self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE

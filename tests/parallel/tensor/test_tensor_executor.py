@@ -108,6 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (1, torch.float32, 1e-6, 1e-4),
         (2, torch.float64, 1e-12, 1e-12),
         (4, torch.float64, 1e-12, 1e-12),
+        (2, torch.float32, 1e-6, 1e-4),
         (4, torch.float32, 1e-6, 1e-4),
     ],
 )

@@ -25,7 +25,7 @@ from cohort.parallel.step_window import StepWindow
 from cohort.scheduling.pipeline.simulation import PassTime
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
+from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses
 from cohort.training.executor import ExecutorSettings
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.group_terms import group_slots
@@ -223,10 +223,12 @@ class StageExecutor:
         objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
         """Return validation losses on the last stage, and numbers without a meaning on the others."""
-        slots = {self._residents[trial_id].slot: trial_id for trial_id in trial_ids}
-        objectives = {slot: objective or self._residents[trial_id].spec.objective for slot, trial_id in slots.items()}
-        found = self._evaluate(objectives, rows=rows, row_ids=row_ids)
-        return {slots[slot]: outcome for slot, outcome in found.items()}
+        return trial_losses(
+            self._residents,
+            trial_ids,
+            objective=objective,
+            losses_of=lambda objectives: self._evaluate(objectives, rows=rows, row_ids=row_ids),
+        )
 
     def evaluate_base(
         self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
