@@ -3,7 +3,7 @@
 C(T) are one GPU's seconds for T tokens, h those in which the host launches a pass kernel by kernel, W a layer's bytes:
 
 - replicas: max(C(T / n), h), recorded passes without h; the trials are divided, so n is at most their number;
-- adapter parallelism: the same with h, and not below its copies, 2 G W (n - 1) / n over the link, G divided layers;
+- adapter parallelism: the same, and not below its copies, 2 G W (n - 1) / n over the link, G divided layers;
 - tensor parallelism: max(C(T) / n + all-reduces, h): two a layer forward and two backward;
 - pipeline: micro-batches on n stages by the simulator, with the no-ops that the bubble lemma asks for.
 """
@@ -100,8 +100,10 @@ def predict_seconds(
         return max(_compute(work, hardware, tokens=work.tokens) / num_gpus + reduces, launched)
     tokens = work.tokens / min(num_gpus, work.num_trials)
     computed = _compute(work, hardware, tokens=tokens)
+    if tokens <= RECORDED_TOKENS:
+        launched = work.num_layers * GPU_LAYER_SECONDS
     if strategy == "replicas":
-        return max(computed, work.num_layers * GPU_LAYER_SECONDS if tokens <= RECORDED_TOKENS else launched)
+        return max(computed, launched)
     pulled = (
         2 * divided_layers * work.layer_bytes * (num_gpus - 1) / num_gpus / max(hardware.link_bytes_per_second, 1e9)
     )
