@@ -26,7 +26,7 @@ class RandomAdapters:
         """Fill a bank of ``count`` adapters of rank ``r``; ``layout`` in place of the decoder's linears."""
         layout = layout or AdapterLayout(decoder.linears)
         self.num_slots = count
-        self._bank = AdapterBank(
+        self.bank = AdapterBank(
             layout,
             num_slots=count,
             num_rank_rows=count * -(-r // 16) * 16,
@@ -36,8 +36,8 @@ class RandomAdapters:
         )
         empty = torch.zeros(r, layout.width, dtype=decoder.dtype, device=decoder.device)
         for _ in range(count):
-            self._bank.insert(AdapterSpec(r=r, lora_alpha=scale * r), AdapterState(weights=empty))
-        self._bank.weights_RD.normal_(std=0.02)
+            self.bank.insert(AdapterSpec(r=r, lora_alpha=scale * r), AdapterState(weights=empty))
+        self.bank.weights_RD.normal_(std=0.02)
 
     def acquire(self, adapter: Hashable) -> Admission | None:
         return Admission(slot=adapter if isinstance(adapter, int) else None, version=adapter)
@@ -53,4 +53,4 @@ class RandomAdapters:
         return []
 
     def context(self, segments: SegmentTable) -> LoraContext | None:
-        return self._bank.context(segments) if segments.num_adapter_rows else None
+        return self.bank.context(segments) if segments.num_adapter_rows else None

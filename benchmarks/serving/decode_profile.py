@@ -9,8 +9,8 @@ import argparse
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.serving.adapter_bank import RandomAdapters
 from benchmarks.serving.read_ahead import reading_ahead
 from benchmarks.serving.serving import RANK, engine_for, finish, request
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.linear import PackedLinear
 from cohort.adapters.mlp import PackedMlp
 from cohort.models.decoder import Decoder
@@ -32,9 +33,24 @@ PASSES = 8
 CONTEXT = 1024
 
 
-def decoding(decoder: Decoder, *, batch: int, count: int, prompt: int, passes: int) -> tuple[ServingEngine, float]:
-    """Return an engine that only decodes from now on, and the seconds of a pass."""
+def decoding(
+    decoder: Decoder,
+    *,
+    batch: int,
+    count: int,
+    prompt: int,
+    passes: int,
+    around: Callable[[AdapterBank], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> tuple[ServingEngine, float]:
+    """Return an engine that only decodes from now on, and the seconds of a pass; inside of what ``around`` gives."""
     adapters = RandomAdapters(decoder, count=max(count, 1), r=RANK)
+    with around(adapters.bank):
+        return _decoding(decoder, adapters, batch=batch, count=count, prompt=prompt, passes=passes)
+
+
+def _decoding(
+    decoder: Decoder, adapters: RandomAdapters, *, batch: int, count: int, prompt: int, passes: int
+) -> tuple[ServingEngine, float]:
     # room for the keys of a context of usual length, as a server has it
     engine = engine_for(decoder, adapters, batch=batch, length=CONTEXT)
     for index in range(batch):
@@ -107,16 +123,23 @@ def terms_added_after() -> Iterator[None]:
 def variants(decoder: Decoder, *, prompt: int) -> Iterator[tuple[str, float]]:
     """Give milliseconds of a pass for what is done otherwise."""
 
-    def pass_ms(batch: int, count: int) -> float:
-        return decoding(decoder, batch=batch, count=count, prompt=prompt, passes=PASSES)[1] * 1e3
+    def pass_ms(batch: int, count: int, megabytes: float = 0, *, factors: bool = False) -> float:
+        def around(bank: AdapterBank) -> AbstractContextManager[None]:
+            if not megabytes and not factors:
+                return nullcontext()
+            return reading_ahead(decoder, megabytes=megabytes, bank=bank if factors else None)
+
+        return decoding(decoder, batch=batch, count=count, prompt=prompt, passes=PASSES, around=around)[1] * 1e3
 
     with terms_added_after():
         yield "terms_added_after_batch32_adapters32", pass_ms(32, 32)
+    yield "reading_factors_ahead_batch32_adapters32", pass_ms(32, 32, factors=True)
     for megabytes in (8, 24):
-        with reading_ahead(decoder, megabytes=megabytes):
-            yield f"reading_{megabytes}_mb_ahead_batch1_adapters0", pass_ms(1, 0)
-            yield f"reading_{megabytes}_mb_ahead_batch32_adapters32", pass_ms(32, 32)
+        yield f"reading_{megabytes}_mb_ahead_batch1_adapters0", pass_ms(1, 0, megabytes)
+        yield f"reading_{megabytes}_mb_ahead_batch32_adapters32", pass_ms(32, 32, megabytes)
+    yield "reading_factors_and_8_mb_ahead_batch32_adapters32", pass_ms(32, 32, 8, factors=True)
     yield "again_batch1_adapters0", pass_ms(1, 0)
+    yield "again_batch32_adapters32", pass_ms(32, 32)
 
 
 def main() -> None:

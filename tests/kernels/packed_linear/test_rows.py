@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SegmentError
@@ -22,9 +22,12 @@ from cohort.models.weight_formats.plain import FrozenLinear
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def bank_of(ranks: list[int], *, widths: tuple[int, ...], width: int) -> AdapterBank:
+def bank_of(
+    ranks: list[int], *, widths: tuple[int, ...], width: int, dtype: torch.dtype = torch.float32
+) -> AdapterBank:
     layout = AdapterLayout({f"m.{index}": (width, n) for index, n in enumerate(widths)})
-    bank = AdapterBank(layout, num_slots=len(ranks) + 1, num_rank_rows=200, device=DEVICE, trains=False)
+    room = sum(map(aligned_rank, ranks)) + 16
+    bank = AdapterBank(layout, num_slots=len(ranks) + 1, num_rank_rows=room, device=DEVICE, dtype=dtype, trains=False)
     for index, r in enumerate(ranks):
         weights = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(index))
         bank.insert(AdapterSpec(r=r, lora_alpha=2 * r), AdapterState(weights=weights))
@@ -70,6 +73,41 @@ def test_equals_the_definition(ranks: list[int], counts: list[int], widths: tupl
     # columns that no adapter owns would need zeros from elsewhere
     wider = FrozenLinear(torch.randn(sum(widths) + 1, width))
     assert product_and_term(x, frozen=wider, parts=parts, slots=slots, segments=segments, tables=tables) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("ranks", "rows"), [((4, 16), 1), ((4, 16, 8, 12), 64), ((4, 48, 130), 200), ((512, 16, 256), 33)]
+)
+@pytest.mark.parametrize("widths", [(4096,), (2048, 512, 512)])
+@torch.no_grad()
+def test_up_to_64_adapters_of_any_rank_against_float64(
+    ranks: tuple[int, ...], rows: int, widths: tuple[int, ...]
+) -> None:
+    count = min(rows, 64)
+    bank = bank_of(
+        [ranks[index % len(ranks)] for index in range(count)], widths=widths, width=4096, dtype=torch.bfloat16
+    )
+    bank.weights_RD.mul_(0.1)
+    counts = [rows // count + (index < rows % count) for index in range(count)]
+    segments = SegmentTable.from_samples(
+        counts, slots=list(range(count)), num_slots=bank.num_slots, num_rows=rows + 5, multiplies_slots=True
+    )
+    x = torch.randn(rows + 5, 4096, device="cuda", dtype=torch.bfloat16)
+    frozen = FrozenLinear(torch.zeros(sum(widths), 4096, device="cuda", dtype=torch.bfloat16))
+    parts, slots = parts_of(bank, widths), bank.slot_table()
+    tables = RowTables(segments, slots, device="cuda")
+    apart = product_and_term(x, frozen=frozen, parts=parts, slots=slots, segments=segments, tables=tables)
+    assert apart is not None
+    for slot in range(count):
+        own, rank_rows = segments.rows(slot), slots.rank_rows(slot)
+        for part in parts:
+            a, b = part.a_RK[rank_rows].double(), part.b_RN[rank_rows].double()
+            expected = slots.scales[slot] * (x[own].double() @ a.T) @ b
+            error = (apart.term_TN[own, part.columns].double() - expected).norm()
+            # operands are exact, sums are float32: of 4096 and of up to 512 products
+            assert error <= 1e-5 * expected.norm()
+    assert not apart.term_TN[rows:].any()
 
 
 @torch.no_grad()
