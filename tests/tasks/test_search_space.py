@@ -103,6 +103,14 @@ def test_the_resolved_task_is_the_same_task(folder: Path, tmp_path: Path) -> Non
         ({"space": {"r": {"values": [2], "min": 1, "when": {"batch_size": 2}}}}, "values together with min"),
         ({"first_trials": 4}, "first_trials with sampler: grid"),
         ({"max_gpu_hours": 1.5}, "max_gpu_hours with sampler: grid"),
+        (
+            {"space": {"r": {"choices": [4, 8]}}},
+            r"search\.space\.r\.choices: found a list under the key 'choices'.*\{values: \[",
+        ),
+        (
+            {"space": {"optim": {"categories": ["lion"], "when": {"r": 4}}, "r": [2, 4]}},
+            r"search\.space\.optim\.categories: found a list under the key 'categories'",
+        ),
     ],
 )
 def test_what_is_refused(folder: Path, search: dict[str, Any], message: str) -> None:

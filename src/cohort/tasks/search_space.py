@@ -93,6 +93,12 @@ def _modifier_refusals(value: Mapping[str, Any], kind: ValueKind, bounds: Mappin
 
 
 def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Range:
+    # other tuners put a list under a key of its own: choices, categories, grid
+    listed = [key for key, entry in value.items() if isinstance(entry, list | tuple) and key not in _RANGE_KEYS]
+    if listed and not {"min", "max"} & set(value):
+        hint = f"Write {kind.example}; with a condition: {{values: {kind.example}, when: {{OTHER_KEY: VALUE}}}}."
+        allowed = "a list, a range, or values with when"
+        refuse(Refusal(found=f"a list under the key {listed[0]!r}", allowed=allowed, hint=hint, at=(listed[0],)))
     if not kind.is_number:
         allowed = f"a list of {kind.allowed}"
         refuse(Refusal(found="a range", allowed=allowed, hint=f"Write for example {kind.example}."))

@@ -79,15 +79,6 @@ def test_values_can_be_searched_and_overridden(folder: Path) -> None:
             "without",
             "best/ of a run",
         ),
-        ("search: {space: {beta: [0.1, 0.2]}}", "search.space.beta", "beta with sft", "objective: {type: dpo}"),
-        ("objective: kto\ntraining: {batch_size: 1}", "training.batch_size", "batch_size 1 with kto", "Raise"),
-        ("evaluation: {metric: reward_accuracy}", "evaluation.metric", "compares no answers", "metric: loss"),
-        (
-            "objective: dpo\nsearch: {space: {loss_type: [sigmoid, hinge], label_smoothing: [0.0, 0.1]}}",
-            "search.space.label_smoothing",
-            "loss_type: hinge",
-            "Remove label_smoothing",
-        ),
     ],
 )
 def test_what_does_not_fit_is_named(folder: Path, addition: str, key: str, found: str, hint: str) -> None:

@@ -15,7 +15,6 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.order import SampleOrder
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
-from cohort.training.optimizers.muon import orthogonalised
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows
@@ -102,13 +101,6 @@ def test_each_slot_steps_as_its_optimizer_steps_factors(ratio: float, max_grad_n
 
 def replace_step(own: Resident, step: int) -> Resident:
     return replace(own, step=step)
-
-
-def test_muon_s_steps_are_nearly_orthogonal() -> None:
-    for shape in ((4, 50), (50, 4), (1, 9)):
-        values = torch.linalg.svdvals(orthogonalised(torch.randn(shape, dtype=torch.float64)))
-        assert 0.6 < values.min() <= values.max() < 1.3
-    assert not orthogonalised(torch.zeros(3, 5)).any()
 
 
 def test_the_task_file_offers_all_of_them() -> None:
