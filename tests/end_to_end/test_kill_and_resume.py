@@ -36,7 +36,8 @@ class ForkServer:
     def __init__(self) -> None:
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'src'}",
+            # packages may come by it, too
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]),
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "",
         }

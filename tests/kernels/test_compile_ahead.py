@@ -43,11 +43,17 @@ def test_workers_do_not_run_a_script_without_a_guard_again(tmp_path: Path) -> No
         "from cohort.kernels.compile_ahead import KernelCompiler, _import_triton\n"
         "print('the script runs', flush=True)\n"
         "with KernelCompiler(num_workers=1) as compiler:\n"
+        "    print('imported before a thread does', 'triton.runtime.driver' in sys.modules)\n"
         "    print('a worker answers', compiler._submit(_import_triton).result(), flush=True)\n"
         "print(sys.modules['__main__'].__file__)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["the script runs", "a worker answers None", str(script)]
+    assert done.stdout.splitlines() == [
+        "the script runs",
+        "imported before a thread does True",
+        "a worker answers None",
+        str(script),
+    ]
 
 
 def dies_once(job: bytes, _: tuple[int, int]) -> None:

@@ -169,12 +169,13 @@ def test_a_packed_trial_is_the_trial_alone(tmp_path: Path, save: Any, dropout: f
                 r=draw.choice([8, 12, 16, 32, 64, 128, 256]),
                 batch_size=draw.randint(1, 6),
                 dropout=draw.choice([0.0, 0.0, 0.2]),
-                use_dora=index % 5 == 1,
+                # one is enough: its norms are taken again after each step
+                use_dora=count == 3 and index == 1,
             )
             for index in range(count)
         ]
         specs = [*others[: count // 2], own, *others[count // 2 :]]
-        sizes = {"token_budget": draw.choice([40, 150, 8192]), "graph_tokens": draw.choice([0, 8192])}
+        sizes = {"token_budget": draw.choice([60, 200, 8192]), "graph_tokens": draw.choice([0, 8192])}
         found, packed = train(decoder, specs, draw=draw, parks=bool(count % 2), **sizes)
         assert found == losses, (count, sizes)
         assert torch.equal(packed, weights), (count, sizes)

@@ -90,6 +90,8 @@ class KernelCompiler:
         self._submit(_build_driver)
         for _ in range(self._count - 1):
             self._submit(_import_triton)
+        # by this thread: two that import parts of Triton for the first time wait for each other's locks
+        importlib.import_module("triton.runtime.driver")
         # the first launch needs it here, too, while the caller still reads its files
         threading.Thread(target=_load_driver, daemon=True, name="cohort-triton").start()
 

@@ -8,8 +8,9 @@ import torch
 pytest.importorskip("triton")
 
 from cohort.kernels.exact_product import AgreedShapes, exact_product
-from cohort.kernels.exact_product.agreed_blas import blas_agrees
-from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, runs_hopper
+from cohort.kernels.exact_product.agreed_blas import LEAST_WASTE, blas_agrees
+from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, runs_hopper, wasted_share
+from cohort.kernels.packed_linear.launch.support import num_multiprocessors
 
 
 def test_sizes_that_do_not_come_again_are_not_asked() -> None:
@@ -38,4 +39,5 @@ def test_whatever_computes_it_the_bits_are_the_same(rows: int, shape: tuple[int,
         # and those of one row in a short stream
         few = exact_product(x[17:20], weight, forward=forward, agreed=agreed)
         assert torch.equal(few, found[17:20])
-    assert agreed.answers or rows == 2048
+    wasted = [wasted_share(rows, width, programs=num_multiprocessors(x.device)) for width in shape]
+    assert bool(agreed.answers) == (max(wasted) >= LEAST_WASTE)
