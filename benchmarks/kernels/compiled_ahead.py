@@ -122,7 +122,7 @@ def _measure(shape: str, num_layers: int, out: Path) -> None:
     from cohort.adapters.spec import AdapterSpec
     from cohort.kernels.compile_ahead import KernelCompiler
     from cohort.models.stand_in import stand_in_decoder
-    from cohort.prepare.kernels import PASS_TOKENS
+    from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
     from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 
     seconds: dict[str, float] = {}
@@ -147,6 +147,7 @@ def _measure(shape: str, num_layers: int, out: Path) -> None:
                 adapters=kinds_of_adapters(AdapterSpec(r=r, lora_alpha=1.0) for r in RANKS),
                 usual=USUAL,
                 pass_tokens=PASS_TOKENS,
+                step_tokens=STEP_TOKENS,
             ),
         )
         compiled = timed("wait for workers", compiler.wait)

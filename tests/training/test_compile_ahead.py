@@ -38,7 +38,7 @@ def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(
     with _few_layers(decoder):
         assert decoder.layers == (layers[0], layers[3])
         assert list(decoder.part) == [0, 3]
-        _run(decoder, specs, target_linears=decoder.linears, usual=20, pass_tokens=(200, 64))
+        _run(decoder, specs, target_linears=decoder.linears, usual=20, pass_tokens=(200, 64), step_tokens=(100,))
     assert names == ["200 True", "200 False", "64 True", "64 False"]
     assert (decoder.layers, decoder.part) == (layers, part)
 

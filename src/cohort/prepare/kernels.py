@@ -28,6 +28,8 @@ __all__ = ["KernelWarmUp", "workers_ahead"]
 
 # sizes of passes that choose other tiles, from the largest that is planned to a single row's
 PASS_TOKENS = (16384, 4096, 1024, 256)
+# between them, other strips of columns alone: they halve as a stream doubles
+STEP_TOKENS = (8192, 2048, 512)
 
 
 @contextlib.contextmanager
@@ -70,7 +72,7 @@ class KernelWarmUp:
         self._has_collected = False
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
             facts = (config, machine.dtype, machine.precision, tuple(sorted(layout.linears)), self._adapters)
-            self._marker = cache_marker(*facts, PASS_TOKENS)
+            self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS)
         needs_some = self._marker is not None and not _is_whole(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None
 
@@ -116,6 +118,7 @@ class KernelWarmUp:
                 adapters=self._adapters,
                 usual=self._usual,
                 pass_tokens=PASS_TOKENS,
+                step_tokens=STEP_TOKENS,
                 numerics=self._machine.numerics,
             )
         except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself

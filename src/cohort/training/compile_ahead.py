@@ -73,18 +73,28 @@ def collect_launches(
     adapters: Sequence[AdapterSpec],
     usual: int,
     pass_tokens: Sequence[int],
+    step_tokens: Sequence[int] = (),
     numerics: Numerics = Numerics.FAST,
 ) -> None:
     """Hand the kernels of training, evaluation and recorded passes to workers.
 
-    The arguments are those of :func:`compile_ahead`.
+    Args:
+        step_tokens: Sizes of which a training step is enough; the other arguments are those of :func:`compile_ahead`.
     """
     # the widest adapter of a pack decides what is launched: each alone, and all of them together; what takes longest to
     # compile comes first
     packs = ([list(adapters)] if len(adapters) > 1 else []) + [[spec] for spec in reversed(adapters)]
     with contextlib.suppress(torch.OutOfMemoryError), _few_layers(decoder), compiler.collecting():
         for specs in packs:
-            _run(decoder, specs, target_linears=target_linears, usual=usual, pass_tokens=pass_tokens, numerics=numerics)
+            _run(
+                decoder,
+                specs,
+                target_linears=target_linears,
+                usual=usual,
+                pass_tokens=pass_tokens,
+                step_tokens=step_tokens,
+                numerics=numerics,
+            )
     release_cached(decoder.device)
 
 
@@ -111,6 +121,7 @@ def _run(
     target_linears: Mapping[str, tuple[int, int]],
     usual: int,
     pass_tokens: Sequence[int],
+    step_tokens: Sequence[int] = (),
     numerics: Numerics = Numerics.FAST,
 ) -> None:
     executor = Executor(
@@ -128,7 +139,7 @@ def _run(
         compute_dtype=decoder.dtype,
     )
     recorded = CapturedPasses(decoder, executor.bank, most_rows=max(pass_tokens))
-    for tokens in pass_tokens:
+    for tokens in (*pass_tokens, *step_tokens):
         each = max(1, round(tokens / usual / len(specs)))
         rows = probe_rows(ProbePass(r=1, lengths=(usual,) * each), vocabulary=decoder.config.vocab_size)
         for trial_id, adapter in enumerate(specs):
@@ -139,9 +150,10 @@ def _run(
             )
             executor.load(spec, TrialState(adapter=AdapterState(weights=weights_rD)), rows=rows)
         executor.step()
-        executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
+        if tokens not in step_tokens:
+            executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
         # a graph knows no dropout
-        if not any(spec.lora_dropout > 0 for spec in specs):
+        if tokens not in step_tokens and not any(spec.lora_dropout > 0 for spec in specs):
             need = PassShape(num_rows=tokens, num_sequences=each * len(specs), length=usual, num_trained=tokens)
             for trains in (True, False):
                 recorded.launch(need, trains=trains)
