@@ -123,7 +123,7 @@ def read_inputs(
         also: Known problems, to be listed with the others.
         reads_rows: False where known problems would only lead to more in the rows.
         machine: The device it will train on, if known; ``memory.limit`` must hold the base model there.
-        num_ranks: Processes that will train, where known: the task's strategy must work with so many.
+        num_ranks: Processes that will train, where known: the task's strategy must work with that number.
         can_skip: As for :func:`cohort.data.loading.load_dataset`.
 
     Raises:

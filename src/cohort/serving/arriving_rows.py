@@ -19,7 +19,7 @@ class ArrivingRows:
     """Weights on their way to a GPU.
 
     Attributes:
-        rows_rD: The weights there; those in host memory, where the GPU has no memory left for a second copy: whoever
+        rows_rD: The weights there; those in host memory, where the GPU has no memory left for a second copy: what
             puts them into a slot then waits for the transfer.
     """
 

@@ -13,7 +13,7 @@ MEASURED: Mapping[str, Sequence[tuple[int, float]]] = {
 
 
 def describe_cost(gpu: str) -> str:
-    """Return how much longer a step takes on the GPU called ``gpu``, or that nobody measured it."""
+    """Return how much longer a step takes on the GPU called ``gpu``, or that it was not measured."""
     measured = MEASURED.get(gpu)
     if measured is None:
         return "what it costs was not measured on this GPU"
