@@ -6,8 +6,8 @@ parallelism with every layer divided, tensor parallelism and a pipeline, next to
 What `strategy: auto` would choose is compared with the fastest. First losses of our strategies are compared with each
 other.
 
-With fewer layers than the shape has, the vocabulary is as much smaller, so that the head keeps its share; which passes
-are recomputed is decided by the whole model's memory.
+With fewer layers than the shape has, the vocabulary is as much smaller, so that the head keeps its share; passes are as
+small as they would be next to the whole model.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ QUESTION = "How long is a step of 8 adapters with each strategy?"
 NUM_ADAPTERS, LENGTH, BATCHES = 8, 256, (1, 2, 4, 8)
 # passes of more tokens keep more activations than 80 GB hold next to an 8B model
 TOKEN_BUDGET = 8192
-# a 70B model keeps 32 MB of activations for a token, and half of an H200 is its weights: larger passes are recomputed
-KEPT_70B = {"adapter_parallel": 1536, "pipeline": 1536, "tensor": 2560}
+# a 70B model keeps 32 MB of activations for a token, and half of an H200 is its weights: larger passes are cut
+TOKENS_70B = {"adapter_parallel": 1536, "pipeline": 1536, "tensor": 2560}
 # bfloat16 has 8 bits: losses near 12 that are summed in another order differ by some thousandths
 SAME = 2e-3
 PEER = "fsdp in turn"
@@ -62,7 +62,7 @@ def measure(options: argparse.Namespace) -> Part:
         "vocabulary": config["vocab_size"],
         "adapters": NUM_ADAPTERS,
         "length": length,
-        "recomputed_above_tokens": KEPT_70B if shape == "70b" else None,
+        "token_budgets": TOKENS_70B if shape == "70b" else TOKEN_BUDGET,
     }
     rows = rows_of_lengths([(length // 2, length - length // 2)] * 256, vocab_size=config["vocab_size"])
     found: list[dict[str, Any]] = []
@@ -78,15 +78,14 @@ def measure(options: argparse.Namespace) -> Part:
     keep(options, part())
     with model_folder(options, config) as folder:
         for strategy in options.strategies or _worth(shape):
-            keep_tokens = KEPT_70B.get(strategy) if shape == "70b" else None
+            most = TOKENS_70B.get(strategy, TOKEN_BUDGET) if shape == "70b" else TOKEN_BUDGET
             settings = ExecutorSettings(
                 num_slots=NUM_ADAPTERS,
                 num_rank_rows=16 * NUM_ADAPTERS,
-                token_budget=TOKEN_BUDGET,
+                token_budget=most,
                 evaluation_token_budget=TOKEN_BUDGET,
                 # as a run records small passes; a pipeline's stages record none
                 graph_tokens=4097 if on_gpu else 0,
-                keep_tokens=keep_tokens,
             )
             executor = start(folder, strategy, num_ranks=num_ranks, rows=rows, settings=settings)
             try:

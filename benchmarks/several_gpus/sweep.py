@@ -52,7 +52,7 @@ COLUMNS = ("gpus", "strategy", "seconds", "state_seconds", "capture_seconds", "t
 MOST_STEPS = 16
 # next to half of a 70B model, two buffers and passes that are recomputed, an H200 has 41 GB for the rows of adapters,
 # and a row of 80 layers takes 233 MB; it keeps the activations of passes of 1,536 tokens
-BANK_ROWS_70B, KEPT_TOKENS_70B = 176, 1536
+BANK_ROWS_70B, TOKENS_70B = 176, 1536
 
 
 def measure(options: argparse.Namespace) -> Part:
@@ -207,10 +207,10 @@ def _started(
             executor=replace(
                 sizes.executor,
                 num_rank_rows=BANK_ROWS_70B,
-                keep_tokens=KEPT_TOKENS_70B,
-                graph_tokens=KEPT_TOKENS_70B + 1,
+                token_budget=TOKENS_70B,
+                graph_tokens=TOKENS_70B + 1,
             ),
-            capacity=replace(sizes.capacity, rank_rows=BANK_ROWS_70B),
+            capacity=replace(sizes.capacity, rank_rows=BANK_ROWS_70B, tokens_per_step=TOKENS_70B),
         )
     settings: ExecutorSettings = sizes.executor
     setup = RankSetup(
