@@ -170,7 +170,7 @@ def test_ranks_end_with_a_killed_head_and_the_run_goes_on(
     head = subprocess.run(
         [sys.executable, "-c", DYING, str(folder), str(run), strategy],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [REPOSITORY / "src", REPOSITORY, *sys.path]))},
         stdout=subprocess.PIPE,
         text=True,
         check=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,10 +51,11 @@ def result_of(run: Path) -> Outcome:
 
 def torchrun(*words: str | Path, python: Path | None = None, log: Path, **environment: str) -> subprocess.Popen[bytes]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}
+    path = os.pathsep.join(filter(None, [str(python or REPOSITORY / "src"), inherited.get("PYTHONPATH")]))
     with log.open("wb") as stream:
         return subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *map(str, words)],
-            env={**inherited, "PYTHONPATH": str(python or REPOSITORY / "src"), "OMP_NUM_THREADS": "1", **environment},
+            env={**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -166,6 +168,25 @@ def test_a_lost_process_is_started_again_and_tune_goes_on(folder: Path, tmp_path
     assert ended(agent) == [0], log.read_text()
     tune(tiny_task(folder, **STEPS), tmp_path / "one")
     assert result_of(run) == result_of(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_a_host_with_other_code_is_refused_by_name_before_training(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "src"
+    shutil.copytree(REPOSITORY / "src", other, ignore=shutil.ignore_patterns("__pycache__"))
+    with (other / "cohort" / "version.py").open("a") as code:
+        code.write("# another version\n")
+    port, run = free_port(), tmp_path / "run"
+    words = ("tune", folder / "short-pipeline.yaml", "-o", run)
+    agents = [
+        torchrun(*on_two_hosts(port, host), *words, python=python, log=tmp_path / f"host-{host}.log")
+        for host, python in enumerate((None, other))
+    ]
+    assert all(ended(*agents))
+    said = (tmp_path / "host-0.log").read_text()
+    assert re.search(r"torchrun: rank 2 on \S+\s+found\s+cohort \S+ \(code \w+\)\s+allowed\s+cohort", said), said
+    assert "Install the same versions on every host." in said
+    assert not run.exists()
 
 
 @pytest.mark.slow

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.machine.machine import Machine
 from cohort.memory import strategy_options, weight_placement
-from cohort.memory.strategy_options import SettledStrategy, settle_strategy
+from cohort.memory.strategy_options import SettledStrategy, settle_strategy, unfit_for_auto
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
+from cohort.tasks.sections.evaluation_section import EvaluationSection
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of
@@ -89,6 +91,19 @@ def test_what_does_not_work_or_fit_is_told_and_not_chosen() -> None:
     assert "tensor: 3 ranks for a model with" in found.note
     small = settled(with_strategy("auto"), machine=replace(H100, memory_bytes=30 * GIB), num_ranks=4, num_trials=1)
     assert small.note is None or "on each GPU" in small.note
+
+
+def test_a_pipeline_that_would_generate_is_left_to_those_who_ask_for_it() -> None:
+    auto = task_of()
+    # pydantic gives it the keys of its bases
+    section: Any = EvaluationSection
+    generating = auto.model_copy(update={"evaluation": section(metric="exact_match")})
+    assert generating.evaluation.generates
+    assert unfit_for_auto(auto, "pipeline") is None
+    assert unfit_for_auto(generating, "tensor") is None
+    assert "pipeline: answers for the metric pass its stages one at a time" in str(settled(generating).note)
+    # one that began as a pipeline goes on as one
+    assert settled(generating, began_with="pipeline").name == "pipeline"
 
 
 def test_a_resumed_run_keeps_its_strategy_while_the_ranks_allow() -> None:

@@ -8,7 +8,7 @@ from cohort.core.errors import Problem
 from cohort.estimate.device_weights import DeviceWeights
 from cohort.machine.machine import Machine
 from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
-from cohort.memory.strategy_options import strategy_work
+from cohort.memory.strategy_options import strategy_work, unfit_for_auto
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.proposals import TrialProposals
 from cohort.scheduling.strategy_choice import StrategyOption, choose_strategy, predict_seconds
@@ -41,7 +41,7 @@ class LikelyStrategy:
             return self.task.strategy if self.task.strategy in GROUP_STRATEGIES else plain
         options = [StrategyOption(strategy=plain, seconds=self._seconds(plain, num_gpus), device_bytes=0)]
         for strategy in GROUP_STRATEGIES:
-            found = self._problem(strategy, num_gpus)
+            found = self._problem(strategy, num_gpus) or unfit_for_auto(self.task, strategy)
             seconds = 0.0 if found else self._seconds(strategy, num_gpus)
             options.append(StrategyOption(strategy=strategy, seconds=seconds, device_bytes=0, problem=found))
         choice = choose_strategy(options)

@@ -24,7 +24,14 @@ from cohort.scheduling.strategy_choice import StrategyOption, StrategyWork, choo
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
-__all__ = ["SettledStrategy", "settle_strategy", "strategy_work"]
+__all__ = ["SettledStrategy", "settle_strategy", "strategy_work", "unfit_for_auto"]
+
+
+def unfit_for_auto(task: TaskFile, strategy: str) -> str | None:
+    """Return why ``auto`` leaves a strategy that works to those who ask for it: it predicts steps, not answers."""
+    if strategy == "pipeline" and task.evaluation.generates:
+        return "answers for the metric pass its stages one at a time"
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +82,7 @@ def settle_strategy(
         return SettledStrategy(name=began_with if keeps else "auto")
     if machine.device.type != "cuda":
         return SettledStrategy(name="auto")
+    problems = {strategy: found or unfit_for_auto(task, strategy) for strategy, found in problems.items()}
     asked = _Asked(
         task=task, machine=machine, num_ranks=num_ranks, config=config, layout=layout, specs=specs, rows=rows
     )
