@@ -38,8 +38,9 @@ PACKS: dict[str, tuple[tuple[int, ...], int, int, bool]] = {
     "4096": ((16,) * 8, 1, 511, True),
     "256": ((16, 32), 1, 127, True),
 }
-# Steps after which each size of pass is recorded that will be, and steps that are profiled.
-SETTLED, PROFILED, MOST_KERNELS = 16, 3, 24
+# By least tokens of a pass: steps after which each size is recorded that will be; a small graph has little to lose.
+SETTLED = ((2048, 14), (512, 28), (0, 48))
+PROFILED, MOST_KERNELS = 3, 24
 TINY_PACKS = {"tiny": ((16, 8), 1, 20, False)}
 
 
@@ -81,15 +82,17 @@ def step_rows(
                 executor.step()
 
             steps[str(kind)], executors[str(kind)] = step, executor
-        # a pass is launched, then replayed as a graph of a quarter more rows, and by the tenth step as its own
-        alternating_medians(steps, repeats=0, warmups=SETTLED if recorded else 3)
+        # a pass is launched, then replayed as a graph of a quarter more rows, and at last as its own
+        tokens = len(ranks) * batch * length
+        settled = next(count for least, count in SETTLED if tokens >= least)
+        alternating_medians(steps, repeats=0, warmups=settled if recorded else 3)
         recording = _recording_seconds(executors)
         times = alternating_medians(steps, repeats=9, warmups=0)
         row: dict[str, Any] = {
             "section": "step",
             "quantization": quantization,
             "pack": name,
-            "tokens": len(ranks) * batch * length,
+            "tokens": tokens,
         }
         row |= {f"{kind}_ms": round(1e3 * seconds, 3) for kind, seconds in times.items()}
         row["recorded_while_timed"] = _recording_seconds(executors) > recording
