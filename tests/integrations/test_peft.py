@@ -14,9 +14,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoTokenizer
 
 from cohort.core.errors import InputError
+from cohort.integrations import peft_layers
 from cohort.integrations.peft import accelerate
+from cohort.integrations.peft_one_adapter import one_adapter
 from cohort.kernels.dropout import dropout_rows, module_key
-from cohort.models.weight_formats.plain import FrozenLinear
 from tests.cli.tiny_task import write_tiny_model
 from tests.training.small_models import VOCABULARY, save_qwen2
 
@@ -95,20 +96,20 @@ def test_under_autocast_it_is_peft_within_bfloat16(tmp_path: Path) -> None:
         assert (fast_gradients[name] - gradient).norm() <= 1.5 * own + 1e-3 * gradient.norm(), name
 
 
-def test_siblings_share_one_product_and_keep_their_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_siblings_are_one_call_and_keep_their_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = peft_model(tmp_path)
     fast = copy.deepcopy(plain)
     accelerate(fast)
-    widths = []
-    product = FrozenLinear.forward
+    calls: list[int] = []
+    apply = one_adapter
 
-    def counted(self: FrozenLinear, x_TK: torch.Tensor) -> torch.Tensor:
-        widths.append(self.out_features)
-        return product(self, x_TK)
+    def counted(x_TK: torch.Tensor, **linears: Any) -> tuple[torch.Tensor, ...]:
+        calls.append(len(linears["products"]))
+        return apply(x_TK, **linears)
 
-    monkeypatch.setattr(FrozenLinear, "forward", counted)
+    monkeypatch.setattr(peft_layers, "one_adapter", counted)
     losses_and_gradients(fast)
-    assert widths == [64 + 2 * 32, 64, 2 * 120, 64] * 2
+    assert calls == [3, 1, 2, 1] * 2
     state, other = fast.state_dict(), plain.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in other.items())
     # a model that moved, as to another device, finds its weights again

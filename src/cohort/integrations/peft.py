@@ -17,7 +17,10 @@ _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 def accelerate(model: Any, *, fuse_siblings: bool = True) -> int:
-    """Make the LoRA linears of a PEFT model compute by :func:`cohort.kernels.packed_linear.packed_linear`, in place.
+    """Make the LoRA linears of a PEFT model compute with fewer launches, in place: siblings in one call.
+
+    One adapter without dropout is a few plain products in the stream's dtype; dropout and batches of several adapters
+    are computed by :func:`cohort.kernels.packed_linear.packed_linear`.
 
     Parameters, their names, saving and loading stay PEFT's; outputs and gradients are the same within rounding, also
     under autocast, with gradient checkpointing and on base models that bitsandbytes, HQQ or torchao quantised: the base
@@ -28,8 +31,8 @@ def accelerate(model: Any, *, fuse_siblings: bool = True) -> int:
 
     Args:
         model: What ``peft.get_peft_model`` or ``PeftModel.from_pretrained`` returned.
-        fuse_siblings: Compute q, k and v, and gate and up, as one product. Their base weights then lie in one tensor,
-            which a library that divides or replaces weights may not expect.
+        fuse_siblings: Compute q, k and v, and gate and up, in one call. Under dropout their base weights then lie in
+            one tensor, which a library that divides or replaces weights may not expect.
 
     Returns:
         How many linears were changed.

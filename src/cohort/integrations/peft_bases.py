@@ -12,10 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cohort.integrations.peft_one_adapter import AddingProduct
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.weight_formats.plain import FrozenLinear
 
-__all__ = ["QuantisedBases", "base_width", "frozen_product", "is_plain", "is_quantised", "working_dtype"]
+__all__ = [
+    "QuantisedBases",
+    "adding_product",
+    "base_width",
+    "frozen_product",
+    "is_plain",
+    "is_quantised",
+    "working_dtype",
+]
 
 # the classes of bitsandbytes' weights
 _BITS_AND_BYTES = ("Params4bit", "Int8Params")
@@ -72,6 +81,25 @@ def frozen_product(bases: Sequence[Any], *, dtype: torch.dtype) -> FrozenProduct
         return FrozenLinear(weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype))
 
 
+def adding_product(base: Any, *, dtype: torch.dtype) -> AddingProduct:
+    """Return the product of one base layer, whose weight stays where it is."""
+    return QuantisedBases([base], dtype=dtype) if is_quantised(base) else _PlainBase(base, dtype=dtype)
+
+
+class _PlainBase:
+    """``y = x W^T (+ bias)`` of a plain linear."""
+
+    def __init__(self, base: Any, *, dtype: torch.dtype) -> None:
+        self._weight_NK = base.weight.detach().to(dtype)
+        self._bias_N = None if base.bias is None else base.bias.detach().to(dtype)
+
+    def forward(self, x_TK: Tensor) -> Tensor:
+        return torch.nn.functional.linear(x_TK, self._weight_NK, self._bias_N)
+
+    def add_grad_input(self, dy_TN: Tensor, dx_TK: Tensor) -> None:
+        dx_TK.addmm_(dy_TN, self._weight_NK)
+
+
 class QuantisedBases:
     """``y = x W^T (+ bias)`` as quantised layers compute it; the gradient is that of the dequantised weights.
 
@@ -119,6 +147,10 @@ class QuantisedBases:
             dx_TK = own_TK if dx_TK is None else dx_TK.add_(own_TK)
         assert dx_TK is not None, "there is a base layer"
         return dx_TK
+
+    def add_grad_input(self, dy_TN: Tensor, dx_TK: Tensor) -> None:
+        """Add dy W to dx in place."""
+        dx_TK.add_(self.grad_input(dy_TN))
 
 
 def _side_by_side(weights: Sequence[torch.nn.Parameter]) -> Tensor:

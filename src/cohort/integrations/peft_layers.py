@@ -1,4 +1,4 @@
-"""LoRA linears of a PEFT model as packed linears: siblings that read one input share one frozen product.
+"""LoRA linears of a PEFT model: one adapter by few plain products, dropout and several adapters by the packed linear.
 
 Shapes:  T rows of the input · K input width · N output width · r rank · R rank rows of all adapters
 """
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cohort.integrations.peft_bases import frozen_product, is_quantised, working_dtype
+from cohort.integrations.peft_bases import adding_product, frozen_product, is_quantised, working_dtype
+from cohort.integrations.peft_one_adapter import one_adapter
 from cohort.kernels.dropout import module_key
 from cohort.kernels.packed_linear import LoraPart, SlotTable, packed_linear
 from cohort.kernels.segments import SegmentTable
@@ -69,11 +70,23 @@ class SiblingLayers:
         layers = [self._layers[index] for index in places]
         name = _active(self._layers[place])
         assert name is not None, "forward() takes PEFT's way without one active adapter"
-        num_rows, probability = x[..., 0].numel(), _dropout(layers[0], name)
-        keys = None
-        if probability:
-            # from torch's generator, whose state gradient checkpointing puts back before it computes again
-            keys = torch.randint(0, 1 << 32, (num_rows,), device=x.device)
+        dropped = _dropout(layers[0], name) > 0
+        if dropped:
+            found = self._dropped(x, layers, name, places=places, dtype=dtype)
+        else:
+            found = _undropped(x, layers, name, dtype=dtype)
+        outputs = dict(zip(places, found, strict=True))
+        mine = outputs.pop(place)
+        self._pending = (x, torch.is_grad_enabled(), outputs) if outputs else None
+        return mine
+
+    def _dropped(
+        self, x: Tensor, layers: Sequence[Any], name: str, *, places: Sequence[int], dtype: torch.dtype
+    ) -> list[Tensor]:
+        """Return the outputs of layers under dropout, in one product."""
+        num_rows = x[..., 0].numel()
+        # from torch's generator, whose state gradient checkpointing puts back before it computes again
+        keys = torch.randint(0, 1 << 32, (num_rows,), device=x.device)
         starts = [0, *itertools.accumulate(layer.get_base_layer().out_features for layer in layers)]
         parts = [
             _part(layer, [name], dtype=dtype, column_start=start, key=self._keys[index])
@@ -83,17 +96,13 @@ class SiblingLayers:
             row_starts=(0,),
             ranks=(layers[0].lora_A[name].weight.shape[0],),
             scales=(float(layers[0].scaling[name]),),
-            dropouts=(probability,),
+            dropouts=(_dropout(layers[0], name),),
         )
         segments = SegmentTable.from_samples([num_rows], slots=[0], num_slots=1, num_rows=num_rows)
         y_TN = _product(x.reshape(num_rows, -1), layers, parts, slots, segments, keys, dtype=dtype)
-        outputs = {
-            index: y_TN[:, start:stop].reshape(*x.shape[:-1], stop - start)
-            for index, (start, stop) in zip(places, itertools.pairwise(starts), strict=True)
-        }
-        mine = outputs.pop(place)
-        self._pending = (x, torch.is_grad_enabled(), outputs) if outputs else None
-        return mine
+        widths = [stop - start for start, stop in itertools.pairwise(starts)]
+        # split, not sliced: the gradients are joined once, not padded and added
+        return [own.reshape(*x.shape[:-1], -1) for own in y_TN.split(widths, dim=1)]
 
     def _mixed(self, place: int, x: Tensor, names: Sequence[str], *, dtype: torch.dtype) -> Tensor:
         """Return the output of a batch whose entry i is the adapter ``names[i]``'s, in one product."""
@@ -132,8 +141,25 @@ class SiblingLayers:
             name = None if layer.disable_adapters or layer.merged else _active(layer)
             if name is None or working_dtype(layer.get_base_layer(), x) is None:
                 return False
-            found.add((name, layer.lora_A[name].weight.shape[0], float(layer.scaling[name]), _dropout(layer, name)))
+            a_rK, b_Nr = layer.lora_A[name].weight, layer.lora_B[name].weight
+            found.add((name, len(a_rK), a_rK.dtype, b_Nr.dtype, float(layer.scaling[name]), _dropout(layer, name)))
         return len(found) == 1
+
+
+def _undropped(x: Tensor, layers: Sequence[Any], name: str, *, dtype: torch.dtype) -> list[Tensor]:
+    """Return the outputs of layers of one adapter."""
+    bases = [layer.get_base_layer() for layer in layers]
+    factors = [factor for layer in layers for factor in (layer.lora_A[name].weight, layer.lora_B[name].weight)]
+    with torch.autocast(x.device.type, enabled=False):
+        outputs = one_adapter(
+            x.reshape(-1, x.shape[-1]).to(dtype),
+            products=[adding_product(base, dtype=dtype) for base in bases],
+            factors=factors,
+            scale=float(layers[0].scaling[name]),
+        )
+    # quantised layers return what they were given, under autocast as well
+    kept = x.dtype if is_quantised(bases[0]) else dtype
+    return [y_TN.view(*x.shape[:-1], -1).to(kept) for y_TN in outputs]
 
 
 def _active(layer: Any) -> str | None:
