@@ -5,7 +5,7 @@ decoder with random weights at a time; four adapters of rank 16 share each step,
 would. For each format: seconds to quantise, bytes of the decoder, the median step by number of tokens, and how far the
 adapters are from those of the format ``none`` after eight steps. ``--one-copy`` also times fp8 without its transposed
 copy, as a model that fills the GPU runs, ``--exact-sums`` fp8 with exact sums in the gradients' products, and
-``--codes-apart`` fp8 with all rows rounded by passes of their own.
+``--codes-apart`` fp8 with all rows rounded by passes of their own, ``--widest-apart`` with the gradient of gate and up.
 ``--shape tiny`` tries it out on a CPU, whose times mean nothing.
 """
 
@@ -27,6 +27,7 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, median_seconds, trial_specs
 from cohort.kernels.fp8_product import op as fp8_op
+from cohort.kernels.packed_mlp import triton as mlp_kernels
 from cohort.memory.sizes import GRAPH_TOKENS
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
@@ -35,7 +36,7 @@ from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 QUESTION = "What does each format of frozen weights cost in a training step, and how much memory does it save?"
 NUM_ADAPTERS, RANK = 4, 16
 LONGEST = 1024
-ONE_COPY, EXACT_SUMS, CODES_APART = "one copy", "exact sums", "codes apart"
+ONE_COPY, EXACT_SUMS, CODES_APART, WIDE_APART = "one copy", "exact sums", "codes apart", "widest apart"
 
 
 def _wait() -> None:
@@ -108,6 +109,8 @@ def measure(
         if kind == CODES_APART:
             for name in ("code_room", "gradient_factors"):
                 patches.enter_context(patch.object(fp8.Fp8Linear, name, lambda *_: None))
+        if kind == WIDE_APART:
+            patches.enter_context(patch.object(mlp_kernels, "_rounding", lambda *_: None))
         adapters, row["loss_after_8_steps"] = first_gradients(decoder, count=tokens[0])
         for found in steps(decoder, tokens=tokens, repeats=repeats, warmups=warmups):
             row |= {**found, "peak_gib": max(row.get("peak_gib", 0.0), found["peak_gib"])}
@@ -145,6 +148,7 @@ def main() -> None:
     parser.add_argument("--one-copy", action="store_true")
     parser.add_argument("--exact-sums", action="store_true")
     parser.add_argument("--codes-apart", action="store_true")
+    parser.add_argument("--widest-apart", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     need_gpu(shape=options.shape)
@@ -152,6 +156,7 @@ def main() -> None:
     tokens = [32, 64] if options.shape == "tiny" else options.tokens
     config = decoder_config(options.shape, num_layers=options.num_layers)
     kinds = {ONE_COPY: options.one_copy, EXACT_SUMS: options.exact_sums, CODES_APART: options.codes_apart}
+    kinds[WIDE_APART] = options.widest_apart
     wanted = [(name, "") for name in options.formats]
     wanted += [("fp8", kind) for kind, is_asked in kinds.items() if is_asked]
     rows: list[dict[str, Any]] = []

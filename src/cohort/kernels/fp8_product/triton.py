@@ -16,7 +16,16 @@ from torch import Tensor
 from cohort.kernels.backend import on_device_of
 from cohort.kernels.fp8_product.reference import CODES
 
-__all__ = ["put_codes", "put_sizes", "quantise_rows", "row_codes", "row_scales", "transposed"]
+__all__ = [
+    "codes_of",
+    "inverse_of",
+    "put_codes",
+    "put_sizes",
+    "quantise_rows",
+    "row_codes",
+    "row_scales",
+    "transposed",
+]
 
 LARGEST = tl.constexpr(448.0)
 LEAST = tl.constexpr(1e-12)
@@ -37,7 +46,27 @@ def row_codes(x):
     """Return codes and scales of a tile of whole rows in float32, for whichever kernel has them in registers."""
     # a NaN may get lost here; its own code keeps it, and with it the row
     scales = row_scales(tl.max(tl.abs(x), axis=1))
-    return tl.div_rn(x, scales[:, None]).to(tl.float8e4nv), scales
+    inverses = inverse_of(scales)
+    return codes_of(x, scales[:, None], inverses[:, None]), scales
+
+
+@triton.jit
+def inverse_of(scales):
+    """Return 1 / scale, rounded to nearest."""
+    return tl.div_rn(tl.where(scales > 0.0, 1.0, 1.0), scales)
+
+
+@triton.jit
+def codes_of(x, scales, inverses):
+    """Return ``x / scale`` in e4m3: a division's bits in three operations an entry, where the compiler's own takes ten.
+
+    One step of Newton's method from the product with the inverse rounds a quotient to nearest (Markstein, Computation
+    of elementary functions on the IBM RISC System/6000, 1990). Minus zero stays minus zero. In a row whose scale is
+    infinite all codes are NaN.
+    """
+    near = x * inverses
+    over = tl.fma(near, tl.zeros_like(x) + scales, -x)
+    return tl.fma(-over, tl.zeros_like(x) + inverses, near).to(tl.float8e4nv)
 
 
 @triton.jit
@@ -56,9 +85,9 @@ def put_sizes(sizes_ptr, x, rows, row_ok):
 
 
 @triton.jit
-def put_codes(codes_ptr, stride, x, scales, rows, columns, ok):
-    """Write the codes of a tile of entries of rows whose scales are known."""
-    codes = tl.div_rn(x, tl.zeros_like(x) + scales[:, None]).to(tl.float8e4nv)
+def put_codes(codes_ptr, stride, x, scales, inverses, rows, columns, ok):
+    """Write the codes of a tile of entries of rows whose scales, and their inverses, are known."""
+    codes = codes_of(x, scales[:, None], inverses[:, None])
     tl.store(codes_ptr + rows.to(tl.int64)[:, None] * stride + columns[None, :], codes, mask=ok)
 
 
@@ -123,10 +152,11 @@ def _quantise_wide_kernel(
     largest = tl.max(sizes, axis=0)
     scale = tl.div_rn(tl.where(largest < LEAST, LEAST, largest), LARGEST)
     tl.store(scales_ptr + row, scale)
+    inverse = inverse_of(scale)
     for start in tl.static_range(0, WIDTH, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         x = _piece(x_ptr, factors_ptr, columns, WIDTH, EVEN, HAS_FACTORS)
-        codes = tl.div_rn(x, tl.zeros_like(x) + scale).to(tl.float8e4nv)
+        codes = codes_of(x, scale, inverse)
         if EVEN:
             tl.store(codes_ptr + columns, codes)
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from cohort.kernels.fp8_product.triton import row_scales
+from cohort.kernels.fp8_product.triton import codes_of, inverse_of, row_scales
 
 __all__ = ["round_row"]
 
@@ -40,6 +40,7 @@ def _factored(
 def _put_codes(
     x,
     scale,
+    inverse,
     codes_ptr,
     HEADS: tl.constexpr,
     HEADS_UP: tl.constexpr,
@@ -50,7 +51,7 @@ def _put_codes(
 ):
     heads = tl.arange(0, HEADS_UP)[:, None]
     columns = tl.arange(0, COLUMNS_UP)[None, :]
-    codes = tl.div_rn(x, tl.zeros_like(x) + scale).to(tl.float8e4nv)
+    codes = codes_of(x, scale, inverse)
     tl.store(codes_ptr + heads * WIDTH + START + columns, codes, mask=(heads < HEADS) & (columns < COLUMNS))
 
 
@@ -89,8 +90,9 @@ def round_row(
     largest = tl.maximum(largest, tl.maximum(_largest(k_first), _largest(k_second)))
     scale = row_scales(tl.maximum(largest, _largest(v)))
     tl.store(scale_ptr, scale)
-    _put_codes(q_first, scale, codes_ptr, Q_HEADS, Q_HEADS_UP, 0, HALF, HALF_UP, width)
-    _put_codes(q_second, scale, codes_ptr, Q_HEADS, Q_HEADS_UP, HALF, HALF, HALF_UP, width)
-    _put_codes(k_first, scale, codes_ptr + k_start, K_HEADS, K_HEADS_UP, 0, HALF, HALF_UP, width)
-    _put_codes(k_second, scale, codes_ptr + k_start, K_HEADS, K_HEADS_UP, HALF, HALF, HALF_UP, width)
-    _put_codes(v, scale, codes_ptr + v_start, K_HEADS, K_HEADS_UP, 0, width, 2 * HALF_UP, width)
+    inverse = inverse_of(scale)
+    _put_codes(q_first, scale, inverse, codes_ptr, Q_HEADS, Q_HEADS_UP, 0, HALF, HALF_UP, width)
+    _put_codes(q_second, scale, inverse, codes_ptr, Q_HEADS, Q_HEADS_UP, HALF, HALF, HALF_UP, width)
+    _put_codes(k_first, scale, inverse, codes_ptr + k_start, K_HEADS, K_HEADS_UP, 0, HALF, HALF_UP, width)
+    _put_codes(k_second, scale, inverse, codes_ptr + k_start, K_HEADS, K_HEADS_UP, HALF, HALF, HALF_UP, width)
+    _put_codes(v, scale, inverse, codes_ptr + v_start, K_HEADS, K_HEADS_UP, 0, width, 2 * HALF_UP, width)

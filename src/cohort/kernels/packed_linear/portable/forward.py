@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
+from cohort.kernels.fp8_product.triton import inverse_of
 from cohort.kernels.packed_linear.portable.augmented import spread_rows
 from cohort.kernels.packed_linear.portable.rounding import put_scales, round_columns, round_tile
 from cohort.kernels.packed_linear.portable.stages import arrives_last
@@ -99,6 +100,7 @@ def _shrink_rows(
     keys = tl.load(row_keys + safe_rows) if DROPOUT else safe_rows
     if ROUNDS:
         found_scales = put_scales(sizes, scales, rows, rows < row_stop, writes_scales)
+        inverses = inverse_of(found_scales)
     acc0 = tl.zeros((BM, BR), dtype=tl.float32)
     acc1 = tl.zeros((BM, BR), dtype=tl.float32)
     acc2 = tl.zeros((BM, BR), dtype=tl.float32)
@@ -112,7 +114,9 @@ def _shrink_rows(
         else:
             x_tile = tl.load(x_pointers, mask=col_ok[None, :], other=0.0)
         if ROUNDS:
-            round_tile(x_tile, factors, codes, stride_codes, found_scales, rows, rows < row_stop, cols, col_ok)
+            round_tile(
+                x_tile, factors, codes, stride_codes, found_scales, inverses, rows, rows < row_stop, cols, col_ok
+            )
         acc0 = _shrink_part(acc0, x_tile, a0, stride_a0, rank_rows, rank_ok, cols, col_ok, keys, key0, threshold,
                             factor,
                             DROPOUT, PRECISION)  # fmt: skip

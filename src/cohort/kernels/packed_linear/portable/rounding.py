@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cohort.kernels.fp8_product import Fp8Rows, empty_rows
-from cohort.kernels.fp8_product.triton import put_codes, row_scales
+from cohort.kernels.fp8_product.triton import inverse_of, put_codes, row_scales
 
 __all__ = ["Rounding", "begin_rounding", "put_scales", "round_columns", "round_tile"]
 
@@ -58,10 +58,10 @@ def put_scales(sizes, scales, rows, row_ok, writes):
 
 
 @triton.jit
-def round_tile(x_tile, factors, codes, stride, scales, rows, row_ok, cols, col_ok):
+def round_tile(x_tile, factors, codes, stride, scales, inverses, rows, row_ok, cols, col_ok):
     """Write the codes of a tile of a gradient."""
     x = x_tile.to(tl.float32) * tl.load(factors + cols, mask=col_ok, other=0.0)[None, :]
-    put_codes(codes, stride, x, scales, rows, cols, row_ok[:, None] & col_ok[None, :])
+    put_codes(codes, stride, x, scales, inverses, rows, cols, row_ok[:, None] & col_ok[None, :])
 
 
 @triton.jit
@@ -73,9 +73,10 @@ def round_columns(
     rows = row_start + tl.arange(0, BM)
     row_ok = rows < row_stop
     found = put_scales(sizes, scales, rows, row_ok, writes)
+    inverses = inverse_of(found)
     for k in range(k_begin, k_end, BLOCK):
         cols = k + tl.arange(0, BLOCK)
         col_ok = cols < tl.minimum(k_end, width)
         places = x + rows.to(tl.int64)[:, None] * stride_xt + cols[None, :]
         x_tile = tl.load(places, mask=row_ok[:, None] & col_ok[None, :], other=0.0)
-        round_tile(x_tile, factors, codes, stride_codes, found, rows, row_ok, cols, col_ok)
+        round_tile(x_tile, factors, codes, stride_codes, found, inverses, rows, row_ok, cols, col_ok)
