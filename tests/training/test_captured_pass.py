@@ -69,6 +69,30 @@ def test_a_staged_pass_is_void_once_its_graph_is_filled_for_another_and_no_circl
         gc.enable()
 
 
+def test_a_recording_counts_only_where_all_ranks_made_it() -> None:
+    nothing: Any = None
+    passes = CapturedPasses(nothing, nothing, most_rows=64)
+    graph: Any = SimpleNamespace(record=lambda _: None)
+
+    def short(_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def another_did_not(recorded: bool) -> bool:
+        asked.append(recorded)
+        return False
+
+    assert passes._is_recorded(graph)
+    asked: list[bool] = []
+    passes.agree = another_did_not
+    assert not passes._is_recorded(graph)
+    graph.record = short
+    assert not passes._is_recorded(graph)
+    assert asked == [True, False]
+    graph.record = lambda _: nothing.missing
+    with pytest.raises(AttributeError):
+        passes._is_recorded(graph)
+
+
 @pytest.mark.gpu
 # plain sums of token losses are one graph; terms that decide on the tokens' weights stand between two
 @pytest.mark.parametrize(

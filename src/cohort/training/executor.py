@@ -359,6 +359,9 @@ class Executor:
         """Lay out the step after this one while the device computes; void where trials come or go before it."""
         if not self._stages or any(r.step + 1 >= r.spec.num_steps for r in residents):
             return
+        # ranks record together, so none of them may hide an error of it
+        if self.captured is not None and self.captured.agree is not None:
+            return
         # a bad row, or a device without room for a stream, raises again in the step itself
         with contextlib.suppress(Exception):
             samples = gather(residents, ahead=1)
