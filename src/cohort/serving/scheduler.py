@@ -136,7 +136,8 @@ class Scheduler:
         plan = StepPlan()
         room = self.settings.max_num_batched_tokens
         for sequence in tuple(self.running):
-            if sequence.is_prefilling or sequence not in self.running:
+            # looked for among hundreds only where room was made for another
+            if sequence.is_prefilling or (plan.stored and sequence not in self.running):
                 continue
             if self._grow(sequence, plan):
                 plan.decodes.append(sequence)

@@ -75,10 +75,11 @@ class LiveSequence:
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
     hashes: tuple[bytes, ...] = ()
+    num_prompt: int = field(init=False)
 
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt_tokens)
+    def __post_init__(self) -> None:
+        # asked for several times a token
+        self.num_prompt = len(self.request.prompt_tokens)
 
     @property
     def num_generated(self) -> int:
