@@ -1,8 +1,9 @@
 """Does early exit find the same reward accuracy? A DPO sweep on real pairs, with and without it.
 
 The base model is stories260K, the pairs are BLiMP's minimal pairs of a grammatical and an ungrammatical sentence. Both
-sweeps have the same trials, rows and seeds; the finalists of each are compared on all validation pairs. The cache is
-empty before the first sweep: its reference is computed once for all trials, and the second one finds it there.
+sweeps have the same trials, rows and seeds; the finalists of each are compared on all validation pairs, and the
+winner's accuracy there counts. The cache is empty before the first sweep: its reference is computed once for all
+trials, and the others find it there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from benchmarks.measure import RESULTS, print_table, write_result
@@ -34,6 +36,9 @@ SPACES: dict[int, dict[str, Any]] = {
 }
 
 
+ACCURACY = "reward_accuracy"
+
+
 class _Notes(SilentWatcher):
     """Keeps what a run says of its reference."""
 
@@ -45,20 +50,27 @@ class _Notes(SilentWatcher):
             self.reference.append(text)
 
 
-def swept(options: argparse.Namespace, folder: Path, *, early_exit: dict[str, Any] | str) -> dict[str, Any]:
+def swept(options: argparse.Namespace, folder: Path, *, early_exit: dict[str, Any] | str, seed: int) -> dict[str, Any]:
     """Run one sweep; return its winner and what it cost."""
     data = {
         "model_name_or_path": str(options.shared / "models" / "stories260K" / "hf"),
         "dataset": {
             "train": str(options.shared / "data" / "preference" / "blimp_pairs.jsonl"),
-            "validation": 0.05,
+            "validation": 0.1,
             "max_train_samples": options.pairs,
         },
         "search": {"space": SPACES[options.configurations]},
         "objective": "dpo",
         "lora": {"target_modules": "all-linear"},
-        "training": {"max_steps": options.steps, "batch_size": 8, "lr_scheduler_type": "linear"},
-        "evaluation": {"metric": "reward_accuracy", "max_examples": 200, "max_cost_fraction": 0.5, "finalists": 3},
+        "training": {"max_steps": options.steps, "batch_size": 8, "lr_scheduler_type": "linear", "seed": seed},
+        "evaluation": {
+            "metric": ACCURACY,
+            "max_examples": 200,
+            "max_cost_fraction": 0.5,
+            "finalists": 3,
+            # all pairs: the accuracies are what the study is about
+            "finalists_cost_fraction": 1000.0,
+        },
         "early_exit": early_exit,
         "num_gpus": 1 if options.gpu else 0,
     }
@@ -69,9 +81,11 @@ def swept(options: argparse.Namespace, folder: Path, *, early_exit: dict[str, An
     best = result.best_trial or {}
     return {
         "early_exit": early_exit if isinstance(early_exit, str) else "patterns",
+        "seed": seed,
         "seconds": seconds,
         "best_trial": {"trial": best.get("trial"), **best.get("parameters", {})},
-        "metrics": dict(result.metrics),
+        "pairs_compared": best.get("final_rows"),
+        **{name: best.get("final", {}).get(name) for name in (ACCURACY, f"{ACCURACY}_low", f"{ACCURACY}_high", "loss")},
         "trained_tokens": sum(int(trial["tokens"]) for trial in result.trials),
         "reference": watcher.reference,
     }
@@ -84,6 +98,7 @@ def main() -> None:
     parser.add_argument("--configurations", type=int, choices=sorted(SPACES), default=12)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--pairs", type=int, default=480, help="training pairs")
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--gpu", action="store_true", help="train on the GPU")
     parser.add_argument("--out", type=Path, default=RESULTS / "preference_study.json")
     options = parser.parse_args()
@@ -91,14 +106,23 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="preference-study-") as made:
         os.environ["COHORT_CACHE_DIR"] = str(Path(made) / "cache")
-        for name, early_exit in (("none", "none"), ("patterns", {"rule": "patterns"})):
-            rows.append(swept(options, Path(made) / name, early_exit=early_exit))
-            print(rows[-1], flush=True)
-    headline = {f"preference_accuracy_{row['early_exit']}": row["metrics"]["reward_accuracy"] for row in rows}
-    headline["preference_trained_share"] = rows[1]["trained_tokens"] / rows[0]["trained_tokens"]
+        for seed in range(options.seeds):
+            for name, early_exit in (("none", "none"), ("patterns", {"rule": "patterns"})):
+                rows.append(swept(options, Path(made) / f"{name}-{seed}", early_exit=early_exit, seed=seed))
+                print(rows[-1], flush=True)
+            # after every pair of sweeps: what is cut off keeps those it has
+            write(options, rows)
+    print_table(rows, columns=["early_exit", "seed", ACCURACY, "trained_tokens", "seconds"])
+
+
+def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Write the result file of the sweeps so far: means over seeds."""
+    of = {kind: [row for row in rows if row["early_exit"] == kind] for kind in ("none", "patterns")}
+    headline = {f"preference_accuracy_{kind}": mean(row[ACCURACY] for row in own) for kind, own in of.items()}
+    tokens = {kind: sum(row["trained_tokens"] for row in own) for kind, own in of.items()}
+    headline["preference_trained_share"] = tokens["patterns"] / tokens["none"]
     notes = {"configurations": options.configurations, "steps": options.steps, "pairs": options.pairs}
     write_result(options.out, question=QUESTION, headline=headline, rows=rows, notes=notes)
-    print_table(rows, columns=["early_exit", "trained_tokens", "seconds"])
 
 
 if __name__ == "__main__":
