@@ -41,3 +41,12 @@ def test_doctor_warms_for_this_machine_alone(capsys: pytest.CaptureFixture[str])
     assert "Leave --gpu out" in capsys.readouterr().err
     assert run("doctor", "--warm", "no/such/model") == 2
     assert "no/such/model" in capsys.readouterr().err
+
+
+def test_doctor_measures_for_this_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--measure", "no/such/model", "--gpu", "NVIDIA H200") == 2
+    assert "Leave --gpu out" in capsys.readouterr().err
+    assert run("doctor", "--measure", "no/such/model", "--warm", "no/such/model") == 2
+    assert "Run --measure first, then --warm" in capsys.readouterr().err
+    assert run("doctor", "--measure", "no/such/model") == 2
+    assert "no/such/model" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from cohort.prepare.kernels import KernelWarmUp, workers_ahead
 def warm_up(device: str, *, say: Any, workers: Any = None, quantization: str = "none") -> KernelWarmUp:
     machine: Any = SimpleNamespace(
         device=torch.device(device),
+        device_name="a GPU",
         dtype="bfloat16",
         precision="bfloat16",
         numerics=Numerics.FAST,

@@ -40,24 +40,38 @@ _WarmOption = Annotated[
 ]
 
 
+_MeasureOption = Annotated[
+    str | None,
+    typer.Option(
+        "--measure",
+        metavar="MODEL",
+        help="Measure the fastest kernel settings for a base model on this GPU and keep them for later runs: for GPUs "
+        "and models that the table of this version lacks. It takes a minute and changes no result.",
+    ),
+]
+
+
 def doctor(
-    gpu: _GpuOption = None, warm: _WarmOption = None, as_json: JsonOption = False, debug: DebugOption = False
+    gpu: _GpuOption = None,
+    warm: _WarmOption = None,
+    measure: _MeasureOption = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Show this machine, and what Cohort will use of it.
 
     The lines from "backend" on name the kernels: Triton on a GPU, torch elsewhere, and where tile sizes come from.
     """
     with exits(as_json=as_json, debug=debug):
-        if gpu is not None and warm is not None:
-            from cohort.core.errors import InputError, Problem
-
-            hint = "Leave --gpu out: kernels are compiled for the GPU of this machine."
-            raise InputError(Problem(where="--warm", found="--gpu as well", allowed="one of them", hint=hint))
+        _require_one(gpu=gpu, warm=warm, measure=measure)
         if gpu is not None:
             _show_choices(gpu, as_json=as_json)
             return
         if warm is not None:
             _warm(warm, as_json=as_json)
+            return
+        if measure is not None:
+            _measure(measure, as_json=as_json)
             return
         from cohort.machine.doctor import examine_machine
 
@@ -73,6 +87,45 @@ def doctor(
         print_facts(console, _facts(report))
         for warning in report.warnings:
             console.print(f"warning: {warning}", markup=False)
+
+
+def _require_one(**given: str | None) -> None:
+    """Refuse two jobs at once.
+
+    Raises:
+        InputError: two options ask for something else than the machine's report.
+    """
+    from cohort.core.errors import InputError, Problem
+
+    names = [f"--{name}" for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        hint = (
+            "Leave --gpu out: kernels are compiled and measured for the GPU of this machine."
+            if "--gpu" in names
+            else "Run --measure first, then --warm, which compiles what was chosen."
+        )
+        raise InputError(Problem(where=names[-1], found=f"{names[0]} as well", allowed="one of them", hint=hint))
+
+
+def _measure(model: str, *, as_json: bool) -> None:
+    from cohort.cli.progress import RUN_VIEW, watching
+    from cohort.engine.measured_tiles import measure_tiles
+    from cohort.engine.train.progress import RunProgress
+
+    with watching(RUN_VIEW) as watcher:
+        report = measure_tiles(model, say=lambda phase: watcher.update(RunProgress(phase=phase)))
+    if as_json:
+        print(json.dumps(asdict(report), indent=2))
+        return
+    print(f"measured on {report.device}: {report.model}")
+    for linear in report.linears:
+        shape = f"{linear.in_features} -> {'+'.join(map(str, linear.out_widths))}"
+        chosen = ", ".join(f"{name}={value}" for name, value in linear.choice.items()) or "the defaults"
+        print(
+            f"  {shape}: {linear.best_us:.0f} us beside the frozen products, {linear.default_us:.0f} by default, "
+            f"{linear.now_us:.0f} as runs had it; {chosen}"
+        )
+    print(f"kept in {report.kept_in}; shapes in the table of this version keep its settings")
 
 
 def _warm(model_or_task: str, *, as_json: bool) -> None:

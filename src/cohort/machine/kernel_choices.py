@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend, implementation
-from cohort.kernels.packed_linear.choice.tiles import describe_augmented, describe_tiles, measured_tiles
+from cohort.kernels.packed_linear.choice.own_table import read_own_table, table_path
+from cohort.kernels.packed_linear.choice.tiles import (
+    TileTableError,
+    describe_augmented,
+    describe_tiles,
+    measured_tiles,
+)
 from cohort.models.config import AttentionRule, DecoderConfig
 
 __all__ = [
@@ -59,11 +66,19 @@ def tile_source(device: torch.device) -> str:
     if describe_backend(device).backend is not Backend.TRITON:
         return f"none needed (measured for {', '.join(measured_tiles())}: see cohort doctor --gpu)"
     name = torch.cuda.get_device_name(device)
-    rows = measured_tiles().get(name, [])
-    if not rows:
-        return f"defaults: nothing was measured on {name} (benchmarks/kernels/gpu_variants_packed_linear.py measures)"
-    shapes = {(row["in_features"], tuple(row["out_widths"])) for row in rows}
-    return f"measured on {name} for {len(shapes)} shapes of linears, defaults for others"
+    try:
+        own = read_own_table(name)
+    except TileTableError as error:
+        own, damage = [], f"; {error}: `cohort doctor --measure MODEL` writes it again"
+    else:
+        damage = ""
+    found = []
+    for origin, rows in ((f"on {name}", measured_tiles().get(name, [])), (f"here ({table_path(name)})", own)):
+        if count := len({(row["in_features"], tuple(row["out_widths"])) for row in rows}):
+            found.append(f"measured {origin} for {counted(count, 'shape')} of linears")
+    if not found:
+        return f"defaults: nothing was measured on {name} (`cohort doctor --measure MODEL` measures){damage}"
+    return f"{', '.join(found)}, defaults for others{damage}"
 
 
 def augmented_products(device: torch.device) -> str:

@@ -14,6 +14,7 @@ from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.compile_ahead import SUFFIX, KernelCompiler, cache_marker, triton_cache
+from cohort.kernels.packed_linear.choice.own_table import own_rows
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
@@ -71,7 +72,8 @@ class KernelWarmUp:
         self._marker = None
         self._has_collected = False
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
-            facts = (config, machine.dtype, machine.precision, tuple(sorted(layout.linears)), self._adapters)
+            tiles = own_rows(machine.device_name)
+            facts = (config, machine.dtype, machine.precision, tuple(sorted(layout.linears)), self._adapters, tiles)
             self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS)
         needs_some = self._marker is not None and not _is_whole(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None

@@ -2,8 +2,8 @@
 
 The rule: exact match of GPU name, input width and sibling widths in ``measured_tiles.json`` (written by
 ``benchmarks/kernels/gpu_variants_packed_linear.py``; those for 8192 rows and more by hand, from
-``benchmarks/kernels/hopper_product.py``), taking the row with the most stream rows that is not above the stream; else
-the defaults below.
+``benchmarks/kernels/hopper_product.py``), taking the row with the most stream rows that is not above the stream; else a
+row that ``cohort doctor --measure`` left in this machine's cache (:mod:`.own_table`); else the defaults.
 
 Everything that changes the order of a sum is a function of the linear's widths (``shrink_block``, ``output_block``,
 ``input_rows``, :func:`shares_of`) or of a slot's own rows (:func:`rows_per_chunk`), so a slot's bits do not depend on
@@ -14,15 +14,15 @@ them take the term of dX inside. What changes no bit may follow from the launch:
 
 from __future__ import annotations
 
-import enum
 import functools
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from cohort.core.errors import CohortError
+from cohort.kernels.packed_linear.choice.own_table import own_rows
+from cohort.kernels.packed_linear.choice.tile_choice import TermPlace, TileChoice, TileTableError
 
 __all__ = [
     "EXACT_TILES",
@@ -42,124 +42,6 @@ __all__ = [
 ]
 
 TABLE_PATH = Path(__file__).with_name("measured_tiles.json")
-
-
-class TileTableError(CohortError):
-    """The measured table has a row that is no :class:`TileChoice`."""
-
-
-class TermPlace(enum.StrEnum):
-    """Where the LoRA term enters an output of the frozen product. What a linear cannot do falls to ``BEFORE``, and that
-    to ``AFTER``.
-    """
-
-    INSIDE = "inside"
-    """In the accumulators of a product of our own: Hopper, plain 16-bit weights, ranks to 128, no dropout in dX, and a
-    stream whose tiles fill the card (:mod:`~cohort.kernels.packed_linear.hopper.launch`)."""
-    AUGMENTED = "augmented"
-    """As further columns of X and W, in Y alone: see
-    :mod:`~cohort.kernels.packed_linear.choice.augmented` for what it asks of both."""
-    BEFORE = "before"
-    """Written first, then the frozen product accumulates onto it."""
-    AFTER = "after"
-    """Added to what the frozen product wrote."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TileChoice:
-    """Tiles of the grouped kernels. Rows and columns are elements, warps and stages as Triton means them.
-
-    Attributes:
-        tile_rows: Rows of a shrink and expand tile, the same for every linear of a step.
-        chunk_rows: Rows whose weight gradients one program adds up where a slot has no more, see
-            :func:`rows_per_chunk`; the same for every linear of a step.
-        shrink_block: Columns of X a shrink step reads.
-        shrink_splits: Programs that share the columns of one shrink tile; None as :func:`shares_of` says.
-        shrink_warps, shrink_stages: How the shrink is launched.
-        ds_apart: Compute dS by a shrink of its own: dY is read twice, but no float32 partial sums are written.
-        ds_block, ds_splits, ds_warps, ds_stages: How that shrink is launched.
-        expand_block, expand_strip: Output columns that an expand step writes, and the most that one program writes.
-        expand_warps, expand_stages: How the expand is launched.
-        output_rows, output_block: Rows a step and columns a program of the kernel over dY reads.
-        output_warps, output_stages: How that kernel is launched.
-        input_rows, input_block: Rows a step and columns a program of the kernel over X reads that writes dX as well.
-        input_warps, input_stages: How that kernel is launched.
-        da_rows, da_block, da_warps, da_stages: Of the same kernel where it writes dA alone: the term of dX is inside a
-            product, or no dX is asked for.
-        term_forward, term_backward: Where the LoRA term enters Y and dX; dX has no augmented form.
-        term_forward_otherwise: Where it enters Y when an augmented product is asked for and cannot be.
-        augmented_columns: Most rank rows of a bank, those between its adapters included, that an augmented product
-            takes, and columns that its weight then gets to spare.
-        augmented_rows: Fewest rows of a stream for it.
-    """
-
-    tile_rows: int = 64
-    chunk_rows: int = 1024
-    shrink_block: int = 64
-    shrink_splits: int | None = None
-    shrink_warps: int = 4
-    shrink_stages: int = 6
-    ds_apart: bool = True
-    ds_block: int = 64
-    ds_splits: int | None = None
-    ds_warps: int = 4
-    ds_stages: int = 6
-    expand_block: int = 128
-    expand_strip: int = 1024
-    expand_warps: int = 4
-    expand_stages: int = 3
-    output_rows: int = 64
-    output_block: int = 128
-    output_warps: int = 4
-    output_stages: int = 4
-    input_rows: int = 64
-    input_block: int = 128
-    input_warps: int = 4
-    input_stages: int = 3
-    da_rows: int = 64
-    da_block: int = 128
-    da_warps: int = 4
-    da_stages: int = 4
-    term_forward: TermPlace = TermPlace.BEFORE
-    term_forward_otherwise: TermPlace = TermPlace.BEFORE
-    term_backward: TermPlace = TermPlace.BEFORE
-    augmented_columns: int = 64
-    augmented_rows: int = 2048
-
-    def __post_init__(self) -> None:
-        for name in ("term_forward", "term_forward_otherwise", "term_backward"):
-            object.__setattr__(self, name, TermPlace(getattr(self, name)))
-        if self.term_backward is TermPlace.AUGMENTED:
-            raise TileTableError("term_backward must be inside, before or after: dX has no augmented form")
-        if self.term_forward_otherwise is TermPlace.AUGMENTED:
-            raise TileTableError("term_forward_otherwise must be inside, before or after: it is for where none can be")
-        if self.augmented_columns < 16 or self.augmented_columns % 16:
-            raise TileTableError(f"augmented_columns must be a multiple of 16, got {self.augmented_columns}")
-        for name in (
-            "tile_rows",
-            "shrink_block",
-            "ds_block",
-            "expand_block",
-            "expand_strip",
-            "output_rows",
-            "output_block",
-            "input_rows",
-            "input_block",
-            "da_rows",
-            "da_block",
-        ):
-            value = getattr(self, name)
-            if value < 16 or value & (value - 1):
-                raise TileTableError(f"{name} must be a power of two of at least 16, got {value}")
-        if self.chunk_rows < 16 or self.chunk_rows % 16:
-            raise TileTableError(f"chunk_rows must be a multiple of 16, got {self.chunk_rows}")
-
-    @property
-    def place_in_y(self) -> TermPlace:
-        """Where the term enters Y when no augmented product is made."""
-        return self.term_forward_otherwise if self.term_forward is TermPlace.AUGMENTED else self.term_forward
-
-
 _SHARED = ("tile_rows", "chunk_rows")
 _DEFAULTS = TileChoice()
 _NARROW = 64
@@ -208,13 +90,27 @@ def measured_tiles(path: Path = TABLE_PATH) -> dict[str, list[dict[str, Any]]]:
 @functools.cache
 def choose_tiles(gpu: str, *, in_features: int, out_widths: tuple[int, ...], num_rows: int) -> TileChoice:
     """Return the tiles for a linear of these widths on the GPU called ``gpu``, in a stream of ``num_rows`` rows."""
-    best: dict[str, Any] | None = None
-    for row in measured_tiles().get(gpu, []):
-        if row["in_features"] != in_features or tuple(row["out_widths"]) != out_widths or row["min_rows"] > num_rows:
-            continue
-        if best is None or row["min_rows"] > best["min_rows"]:
-            best = row
-    return _DEFAULTS if best is None else TileChoice(**best["choice"])
+    row, _ = _row_for(gpu, in_features=in_features, out_widths=out_widths, num_rows=num_rows)
+    return _DEFAULTS if row is None else TileChoice(**row["choice"])
+
+
+def _row_for(
+    gpu: str, *, in_features: int, out_widths: tuple[int, ...], num_rows: int
+) -> tuple[Mapping[str, Any] | None, str]:
+    """Return the row of a table that decides, and where it comes from; None where the defaults do."""
+    for origin, rows in (
+        (f"measured on {gpu}", measured_tiles().get(gpu, [])),
+        ("measured on this machine", own_rows(gpu)),
+    ):
+        known = [
+            row
+            for row in rows
+            if (row["in_features"], tuple(row["out_widths"])) == (in_features, out_widths)
+            and row["min_rows"] <= num_rows
+        ]
+        if known:
+            return max(known, key=lambda row: int(row["min_rows"])), origin
+    return None, "defaults (not measured here)"
 
 
 def shares_of(width: int) -> int:
@@ -299,7 +195,7 @@ def describe_tiles(gpu: str, linears: Sequence[tuple[int, tuple[int, ...]]], *, 
     for in_features, out_widths in linears:
         choice = choose_tiles(gpu, in_features=in_features, out_widths=out_widths, num_rows=num_rows)
         changed = {key: value for key, value in asdict(choice).items() if value != getattr(_DEFAULTS, key)}
-        origin = f"measured on {gpu}" if choice is not _DEFAULTS else "defaults (not measured here)"
+        _, origin = _row_for(gpu, in_features=in_features, out_widths=out_widths, num_rows=num_rows)
         settings = ", ".join(f"{key}={value}" for key, value in changed.items()) or "all as by default"
         shares = choice.shrink_splits or shares_of(in_features), choice.ds_splits or shares_of(max(out_widths))
         settings += f"; S in {shares[0]} and dS in {shares[1]} shares"
