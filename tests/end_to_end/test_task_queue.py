@@ -103,6 +103,19 @@ def in_order(task: QueuedTask) -> tuple[TaskOption, ...]:
     return (TaskOption(num_gpus=1, seconds=float(task.task["training"]["max_steps"])),)
 
 
+def on_two(task: QueuedTask) -> tuple[TaskOption, ...]:
+    del task
+    return (TaskOption(num_gpus=2, seconds=60.0),)
+
+
+def assert_low_as_alone(folder: Path, runs: Path) -> None:
+    found, expected = outcome_of(runs / "low"), outcome_of(folder / "alone" / "low")
+    # two executors have room for more trials at the same time, so decisions come in another order
+    for outcome in (found, expected):
+        outcome["decisions"] = sorted(outcome["decisions"])
+    assert found == expected
+
+
 def what_happened(runs: Path) -> tuple[str, tuple[RunStretch, ...]]:
     with QueueStore.open(runs / QUEUE_DATABASE) as store:
         return " ".join(decision.text for decision in store.decisions()), store.stretches()
@@ -172,10 +185,6 @@ def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path
 def test_a_gang_loses_a_process_goes_on_and_ends_as_its_task_alone(folder: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     add_to_queue([folder / "low.yaml"], runs)
-
-    def on_two(task: QueuedTask) -> tuple[TaskOption, ...]:
-        return (TaskOption(num_gpus=2, seconds=60.0),)
-
     lost: list[int] = []
 
     def kill_the_other_rank(process_id: int) -> None:
@@ -191,11 +200,24 @@ def test_a_gang_loses_a_process_goes_on_and_ends_as_its_task_alone(folder: Path,
     assert re.search(r"rank 1 \(process \d+\) ended by SIGKILL.*; it will continue from its last checkpoint", said)
     assert "the worker on" not in said
     assert [stretch.slot_id for stretch in stretches] == [0, 1, 0, 1]
-    found, expected = outcome_of(runs / "low"), outcome_of(folder / "alone" / "low")
-    # two executors have room for more trials at the same time, so decisions come in another order
-    for outcome in (found, expected):
-        outcome["decisions"] = sorted(outcome["decisions"])
-    assert found == expected
+    assert_low_as_alone(folder, runs)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_gang_of_a_ray_node_ends_as_its_task_alone(folder: Path, tmp_path: Path, nodes: RayNodes) -> None:
+    """A gang stays on one machine: of four slots it takes the two that are on one node."""
+    nodes.add(num_cpus=2)
+    runs = tmp_path / "runs"
+    add_to_queue([folder / "low.yaml"], runs)
+    pool = RayPool(target=WORKER_TARGET, log_directory=tmp_path / "workers", on_gpu=False)
+    together = {slot.slot_id for slot in pool.slots() if [each.node for each in pool.slots()].count(slot.node) == 2}
+    tasks = work_off(runs, pool, expect=on_two, settings=DispatcherSettings(options=OFTEN))
+    assert {task.state for task in tasks} == {TaskState.DONE}, tasks
+    assert {stretch.slot_id for stretch in what_happened(runs)[1]} == together
+    with RunReader.open(runs / "low" / "run.db") as reader:
+        assert reader.facts().sizes.num_ranks == 2
+    assert_low_as_alone(folder, runs)
 
 
 @pytest.mark.slow
