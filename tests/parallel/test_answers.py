@@ -39,6 +39,13 @@ def test_interleaved_tokens_go_to_their_own_answers() -> None:
     assert list(generator.answers([], stream=lambda *_: pytest.fail("there is nothing to generate"))) == []
 
 
+def test_a_share_is_one_of_the_first_budget_and_never_more_than_memory_allowed() -> None:
+    generator = AnswerGenerator(token_budget=64, device=CPU)
+    for share, expected in ((0.5, 32), (0.5, 32), (1.0, 32), (0.25, 16), (0.0, 1)):
+        generator.lower(share=share)
+        assert generator.token_budget == expected
+
+
 def test_an_answer_may_be_empty() -> None:
     generator = AnswerGenerator(token_budget=64, device=CPU)
     ended = PickedToken(index=0, token=None, is_last=True)

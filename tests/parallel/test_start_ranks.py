@@ -12,7 +12,7 @@ from cohort.core.errors import RankLostError
 from cohort.models.weights import load_decoder
 from cohort.parallel import start_ranks as module
 from cohort.parallel.commands import RankSetup, Reply
-from cohort.parallel.launch_place import LaunchPlace
+from cohort.parallel.launch.launch_place import LaunchPlace
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_group import TensorGroup
 from cohort.parallel.rendezvous import is_on_one_host

@@ -13,6 +13,11 @@ from cohort.engine.check import check_task
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("tiny"))
+
+
 @pytest.mark.skipif(torch.cuda.device_count() >= 3, reason="three GPUs are here")
 @pytest.mark.parametrize(
     ("strategy", "sections", "words"),
@@ -29,9 +34,8 @@ from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
     ],
 )
 def test_too_few_gpus_hide_no_other_problem(
-    tmp_path: Path, strategy: str, sections: dict[str, Any], words: list[str]
+    folder: Path, strategy: str, sections: dict[str, Any], words: list[str]
 ) -> None:
-    folder = write_inputs(tmp_path / "in")
     with pytest.raises(InputError) as refused:
         check_task(tiny_task(folder, strategy=strategy, num_gpus=3, **sections))
     found = [problem.found for problem in refused.value.problems]

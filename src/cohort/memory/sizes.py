@@ -22,7 +22,7 @@ from cohort.core.place import Place
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
-from cohort.parallel.launched import LaunchedRanks
+from cohort.parallel.launch.launched import LaunchedRanks
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long

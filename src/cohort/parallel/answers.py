@@ -65,6 +65,11 @@ class AnswerGenerator:
         """
         self._repeats_smaller = repeats_smaller
         self.token_budget, self._device, self._make_room = token_budget, device, make_room
+        self._first_budget = token_budget
+
+    def lower(self, *, share: float) -> None:
+        """Lower the budget to a share of the first one, where it is higher."""
+        self.token_budget = min(self.token_budget, max(1, int(self._first_budget * share)))
 
     def continued(
         self, prompts: Sequence[Prompt], *, slot_of: Callable[[int], int], max_new_tokens: int, stream: TokenStream

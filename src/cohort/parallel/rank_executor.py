@@ -53,6 +53,11 @@ class RankExecutor(Executor):
         """Run up to ``quotas`` steps of each trial."""
         return run_window(self, quotas)
 
+    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
+        """Lower the budget of each kind of pass; answers are generated in the share that is left to evaluations."""
+        super().lower_token_budgets(budgets)
+        self._generator.lower(share=self.token_budgets[PassKind.EVALUATE] / self.settings.evaluation_token_budget)
+
     @property
     def bank_bytes(self) -> int:
         """Bytes of the bank."""

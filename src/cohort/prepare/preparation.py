@@ -19,7 +19,7 @@ from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
 from cohort.parallel.commands import RankSetup
-from cohort.parallel.launched import LaunchedRanks
+from cohort.parallel.launch.launched import LaunchedRanks
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.start_ranks import start_ranks

@@ -9,7 +9,7 @@ from cohort.core.clock import Clock
 from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.time_spent import TimeSpent
-from cohort.parallel.launched import LaunchedRanks
+from cohort.parallel.launch.launched import LaunchedRanks
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
 

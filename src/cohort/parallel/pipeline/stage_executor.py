@@ -94,6 +94,7 @@ class StageExecutor:
             repeats_smaller=False,
         )
         self._number, self._links = stage, links
+        self._first_evaluation_budget = settings.evaluation_token_budget
         self._generator = AnswerGenerator(
             token_budget=max(4 * settings.evaluation_token_budget, generation_tokens(decoder)),
             device=decoder.device,
@@ -123,6 +124,8 @@ class StageExecutor:
         self._token_budget = min(self._token_budget, budgets.get(PassKind.TRAIN, self._token_budget))
         evaluation = self._evaluation
         evaluation.token_budget = min(evaluation.token_budget, budgets.get(PassKind.EVALUATE, evaluation.token_budget))
+        # a stage that ran short while it generated cannot go on with fewer answers by itself
+        self._generator.lower(share=evaluation.token_budget / self._first_evaluation_budget)
 
     def lower_kept_tokens(self, keep_tokens: int) -> None:
         self._policy.lower(keep_tokens)

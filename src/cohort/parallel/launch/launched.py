@@ -24,7 +24,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem, RankLostError, RunStateError
 from cohort.parallel.commands import RankSetup, Release
-from cohort.parallel.launch_place import LaunchPlace
+from cohort.parallel.launch.launch_place import LaunchPlace
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.rank_process import GO_ON
 from cohort.parallel.transport import Channel
