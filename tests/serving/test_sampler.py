@@ -51,9 +51,10 @@ def test_a_draw_depends_on_seed_and_step_alone() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_not_finite_give_none(temperature: float) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_logits_that_are_not_finite_give_none(temperature: float, value: float) -> None:
     logits = LOGITS.repeat(3, 1)
-    logits[1, 2] = float("nan")
+    logits[1, 2] = value
     picked = pick_tokens(
         Scores.of(logits), samplings=[Sampling(temperature=temperature)] * 3, seeds=[1, 1, 1], steps=[0, 0, 0]
     )

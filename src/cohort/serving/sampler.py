@@ -65,7 +65,9 @@ class Scores:
 
     @classmethod
     def of(cls, logits_BV: Tensor) -> Scores:
-        picked_B, finite_B = logits_BV.argmax(dim=1), logits_BV.isfinite().all(dim=1)
+        picked_B, (least_B, most_B) = logits_BV.argmax(dim=1), logits_BV.aminmax(dim=1)
+        # one pass over the vocabulary: NaN makes both NaN, and no difference to an infinity is below infinity
+        finite_B = (most_B - least_B) < torch.inf
         return cls(logits_BV, torch.stack((picked_B, finite_B.to(picked_B.dtype))))
 
     def first(self, count: int) -> Scores:
