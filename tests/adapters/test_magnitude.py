@@ -9,6 +9,7 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LinearPart, PackedLinear
+from cohort.adapters.magnitude import Magnitudes
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.dropout import dropout_rows, row_keys
 from cohort.kernels.segments import SegmentTable
@@ -70,7 +71,13 @@ def expected(x: Tensor, weight: Tensor, bias: Tensor | None, weights: list[Tenso
 
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("drops", [False, True])
-def test_outputs_and_gradients_are_the_formula_s(*, with_bias: bool, drops: bool) -> None:
+# as a GPU computes them, where bits may follow from the pass
+@pytest.mark.parametrize("is_free", [False, True])
+def test_outputs_and_gradients_are_the_formula_s(
+    monkeypatch: pytest.MonkeyPatch, *, with_bias: bool, drops: bool, is_free: bool
+) -> None:
+    if is_free:
+        monkeypatch.setattr(Magnitudes, "_is_free", lambda *_, **__: True)
     weight = torch.randn(sum(WIDTHS.values()), K, dtype=torch.float64)
     bias = 30 * torch.randn(len(weight), dtype=torch.float64) if with_bias else None
     x = torch.randn(48, K, dtype=torch.float64)

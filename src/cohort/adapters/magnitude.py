@@ -6,7 +6,7 @@ frozen product of A's r rows and ``||BA||^2`` the Gram matrix A A^T [r, r]. So a
 each frozen product; with dropout the frozen product of its own rows a second time, because PEFT's magnitude multiplies
 the product of dropped inputs.
 
-Shapes:  T rows of the stream · L rows of one sample · K input width · N output width of one linear · r rank
+Shapes:  T rows of the stream · K input width · N output width of one linear · r rank · S slots
 
 Source: DoRA (Liu et al. 2024), section 4; PEFT's DoraLinearLayer. We differ: the norm is float32 where PEFT rounds it
 to the weight's dtype.
@@ -17,12 +17,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.magnitude_scaling import AddDropped, ColumnsOf, Multiplied, Piece, Scaled, Scaling
 from cohort.kernels.dropout import dropout_rows
 from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
 from cohort.kernels.packed_linear.dense_rows import dense_rows
@@ -50,26 +50,6 @@ class MagnitudeSlot:
     scale: float
     dropout: float
     modules: frozenset[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Scaling:
-    """What multiplies the output of one slot's linear: ``gain = m / norm``, all [N]."""
-
-    gain_N: Tensor
-    norm_N: Tensor
-    bias_N: Tensor
-    sink_N: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Piece:
-    """Rows and columns of an output that one scaling multiplies; ``source`` are their rows in the dropped product."""
-
-    rows: slice
-    columns: slice
-    scaling: _Scaling
-    source: slice
 
 
 class Magnitudes:
@@ -123,21 +103,30 @@ class Magnitudes:
         """
         by_slot = {own.slot: own for own in magnitude_slots}
         # where bits may follow from the pass, a GPU has fewer, larger operations slot by slot
-        segments = segments if exact or y_TN.device.type == "cpu" else segments.by_slot()
+        is_free = self._is_free(exact=exact)
+        segments = segments.by_slot() if is_free else segments
         spans = [span for span in segments.samples if span.slot in by_slot and span.stop > span.start]
         if not spans:
             return y_TN
-        self._take_norms(frozen, parts, [by_slot[slot] for slot in sorted({span.slot for span in spans})])
+        owns = [by_slot[slot] for slot in sorted({span.slot for span in spans})]
+        self._take_norms(frozen, parts, owns, together=is_free)
         dropped = [span for span in spans if row_keys_T is not None and by_slot[span.slot].dropout > 0]
         plain = [span for span in spans if span not in dropped]
         pieces = [
-            _Piece(rows=slice(s.start, s.stop), columns=part.columns, scaling=scaling, source=slice(s.start, s.stop))
+            Piece(
+                rows=slice(s.start, s.stop),
+                columns=part.columns,
+                scaling=scaling,
+                source=slice(s.start, s.stop),
+                source_columns=part.columns,
+            )
             for name, part in parts
             for s in plain
             if (scaling := self._scaling(by_slot[s.slot], name)) is not None
         ]
         if pieces:
-            result: Tensor = _Scaled.apply(y_TN, pieces)
+            has_plain_weight = ColumnsOf.can_be_had(frozen)
+            result: Tensor = (Multiplied if is_free and has_plain_weight else Scaled).apply(y_TN, pieces)
             y_TN = result
         for name, part in parts if dropped else ():
             assert row_keys_T is not None, "only keys drop"
@@ -175,45 +164,66 @@ class Magnitudes:
             for span in spans
         ]
         rows.append(x_TK.new_zeros(num_rows - sum(lengths), x_TK.shape[1]))
-        if self._dropped_RD is None:
-            self._dropped_RD = torch.zeros_like(self._grads_RD)
-        columns = self._layout.columns[name]
         segments = SegmentTable.from_samples(
             lengths, slots=[span.slot for span in spans], num_slots=slots.num_slots, num_rows=num_rows
         )
+        frozen, dropping = self._dropping(frozen, name, part, exact=exact)
         u_TN = packed_linear(
             torch.cat(rows),
             frozen=frozen,
-            parts=[replace(part, grad_a_RK=self._dropped_RD[:, columns.a], grad_b_RN=self._dropped_RD[:, columns.b])],
+            parts=[dropping],
             slots=slots,
             segments=segments,
             tables=LaunchTables(segments, slots, device=x_TK.device, exact=True) if exact else None,
         )
         starts = [0, *itertools.accumulate(lengths)]
         pieces = [
-            _Piece(
+            Piece(
                 rows=slice(span.start, span.stop),
                 columns=part.columns,
                 scaling=scaling,
                 source=slice(start, start + length),
+                source_columns=dropping.columns,
             )
             for span, start, length in zip(spans, starts, lengths, strict=False)
             if (scaling := self._scaling(by_slot[span.slot], name)) is not None
         ]
-        result: Tensor = _AddDropped.apply(y_TN, u_TN, pieces)
+        result: Tensor = AddDropped.apply(y_TN, u_TN, pieces)
         return result
 
-    def _scaling(self, own: MagnitudeSlot, name: str) -> _Scaling | None:
+    def _dropping(
+        self, frozen: FrozenProduct, name: str, part: LoraPart, *, exact: bool
+    ) -> tuple[FrozenProduct, LoraPart]:
+        """Return the product and the factors that a part's dropped rows are multiplied by."""
+        if self._dropped_RD is None:
+            self._dropped_RD = torch.zeros_like(self._grads_RD)
+        columns = self._layout.columns[name]
+        part = replace(part, grad_a_RK=self._dropped_RD[:, columns.a], grad_b_RN=self._dropped_RD[:, columns.b])
+        if self._is_free(exact=exact) and ColumnsOf.can_be_had(frozen):
+            # siblings have masks of their own: each needs its own columns alone
+            return ColumnsOf(frozen, part.columns), replace(part, column_start=0)
+        return frozen, part
+
+    def _is_free(self, *, exact: bool) -> bool:
+        """Return whether the bits of a slot may follow from its pass."""
+        return not exact and self._weights_RD.device.type != "cpu"
+
+    def _scaling(self, own: MagnitudeSlot, name: str) -> Scaling | None:
         if name not in own.modules:
             return None
         gain_N, norm_N = self._gains[own.slot, name]
         # the bank of a server trains nothing, and has no gradients
         sink_N = self._grads_RD[own.row, self._layout.columns[name].b] if len(self._grads_RD) else gain_N.new_empty(0)
-        return _Scaling(gain_N=gain_N, norm_N=norm_N, bias_N=self._base[name][0], sink_N=sink_N)
+        return Scaling(gain_N=gain_N, norm_N=norm_N, bias_N=self._base[name][0], sink_N=sink_N)
 
     @torch.no_grad()
     def _take_norms(
-        self, frozen: FrozenProduct, parts: Sequence[tuple[str, LoraPart]], owns: Sequence[MagnitudeSlot]
+        self,
+        frozen: FrozenProduct,
+        parts: Sequence[tuple[str, LoraPart]],
+        owns: Sequence[MagnitudeSlot],
+        *,
+        together: bool,
     ) -> None:
         """Compute the gains that the weights' last change made stale."""
         stale = [
@@ -233,8 +243,33 @@ class Magnitudes:
             a_RK = torch.cat([part.a_RK[own.rank_rows] for _, part, own in group])
             products_RN = frozen.forward(a_RK * _LIFT).to(self._weights_RD.dtype)
             counts = [own.rank_rows.stop - own.rank_rows.start for _, _, own in group]
-            for (name, part, own), product_rN in zip(group, products_RN.split(counts), strict=True):
-                self._gains[own.slot, name] = self._gain(name, part, own, product_rN[:, part.columns])
+            lifted = [
+                product[:, part.columns] for (_, part, _), product in zip(group, products_RN.split(counts), strict=True)
+            ]
+            if together:
+                self._take_together(group, lifted)
+                continue
+            for (name, part, own), lifted_rN in zip(group, lifted, strict=True):
+                self._gains[own.slot, name] = self._gain(name, part, own, lifted_rN)
+
+    def _take_together(self, group: Sequence[tuple[str, LoraPart, MagnitudeSlot]], lifted: Sequence[Tensor]) -> None:
+        """Do what :meth:`_gain` does for each, with as many launches for all slots of one rank and scale as for one."""
+        dtype, alike = self._weights_RD.dtype, dict[tuple[str, int, float], list[int]]()
+        for place, (name, _, own) in enumerate(group):
+            alike.setdefault((name, len(lifted[place]), own.scale), []).append(place)
+        for (name, _, scale), places in alike.items():
+            part, owns = group[places[0]][1], [group[place][2] for place in places]
+            bias_N, squares_N = self._base[name]
+            a_SrK = torch.stack([part.a_RK[own.rank_rows] for own in owns]).to(dtype)
+            b_SrN = torch.stack([part.b_RN[own.rank_rows] for own in owns]).to(dtype)
+            inner_SN = (b_SrN * ((torch.stack([lifted[place] for place in places]) - bias_N) / _LIFT)).sum(1)
+            # batched, so that a slot that diverged leaves the others alone
+            gram_Srr = torch.bmm(a_SrK, a_SrK.transpose(1, 2))
+            outer_SN = (torch.bmm(gram_Srr, b_SrN) * b_SrN).sum(1)
+            norms_SN = (squares_N + 2 * scale * inner_SN + scale**2 * outer_SN).clamp(min=0).sqrt()
+            magnitudes_SN = torch.stack([self._weights_RD[own.row, self._layout.columns[name].b] for own in owns])
+            for own, gain_N, norm_N in zip(owns, magnitudes_SN / norms_SN, norms_SN, strict=True):
+                self._gains[own.slot, name] = gain_N, norm_N
 
     def _gain(self, name: str, part: LoraPart, own: MagnitudeSlot, lifted_rN: Tensor) -> tuple[Tensor, Tensor]:
         """Return gain and norm [N] from ``4096 A W^T + bias``."""
@@ -259,57 +294,3 @@ def row_norms(weight_NK: Tensor, *, dtype: torch.dtype) -> Tensor:
     """Return the norm [N] of each row of a base weight, which DoRA's magnitudes begin with."""
     norms_N: Tensor = torch.linalg.vector_norm(weight_NK.to(dtype), dim=1)
     return norms_N
-
-
-class _Scaled(torch.autograd.Function):
-    """``forward(y, pieces)``: each piece of y without its bias, times its gain; gradients of m go into its sink."""
-
-    @staticmethod
-    def forward(ctx: Any, y_TN: Tensor, pieces: Sequence[_Piece]) -> Tensor:
-        ctx.save_for_backward(y_TN)
-        ctx.pieces = pieces
-        scaled_TN = y_TN.clone()
-        for piece in pieces:
-            own = piece.scaling
-            u_LN = y_TN[piece.rows, piece.columns].to(own.gain_N.dtype) - own.bias_N
-            scaled_TN[piece.rows, piece.columns] = (u_LN * own.gain_N + own.bias_N).to(y_TN.dtype)
-        return scaled_TN
-
-    @staticmethod
-    def backward(ctx: Any, dy_TN: Tensor) -> tuple[Tensor | None, ...]:
-        (y_TN,) = ctx.saved_tensors
-        du_TN = dy_TN.clone()
-        for piece in ctx.pieces:
-            own = piece.scaling
-            dy_LN = dy_TN[piece.rows, piece.columns].to(own.gain_N.dtype)
-            u_LN = y_TN[piece.rows, piece.columns].to(own.gain_N.dtype) - own.bias_N
-            own.sink_N.add_((dy_LN * u_LN).sum(0) / own.norm_N)
-            du_TN[piece.rows, piece.columns] = (dy_LN * own.gain_N).to(dy_TN.dtype)
-        return du_TN, None
-
-
-class _AddDropped(torch.autograd.Function):
-    """``forward(y, u, pieces)``: y plus ``(gain - 1)`` times u without its bias on each piece."""
-
-    @staticmethod
-    def forward(ctx: Any, y_TN: Tensor, u_TN: Tensor, pieces: Sequence[_Piece]) -> Tensor:
-        ctx.save_for_backward(u_TN)
-        ctx.pieces = pieces
-        added_TN = y_TN.clone()
-        for piece in pieces:
-            own = piece.scaling
-            u_LN = u_TN[piece.source, piece.columns].to(own.gain_N.dtype) - own.bias_N
-            added_TN[piece.rows, piece.columns] += ((own.gain_N - 1) * u_LN).to(y_TN.dtype)
-        return added_TN
-
-    @staticmethod
-    def backward(ctx: Any, dy_TN: Tensor) -> tuple[Tensor | None, ...]:
-        (u_TN,) = ctx.saved_tensors
-        du_TN = torch.zeros_like(u_TN)
-        for piece in ctx.pieces:
-            own = piece.scaling
-            dy_LN = dy_TN[piece.rows, piece.columns].to(own.gain_N.dtype)
-            u_LN = u_TN[piece.source, piece.columns].to(own.gain_N.dtype) - own.bias_N
-            own.sink_N.add_((dy_LN * u_LN).sum(0) / own.norm_N)
-            du_TN[piece.source, piece.columns] = ((own.gain_N - 1) * dy_LN).to(dy_TN.dtype)
-        return dy_TN, du_TN, None

@@ -1,6 +1,6 @@
 """Muon: the step of each factor is its momentum with all singular values near 1.
 
-Shapes:  r rank · K input width · N output width
+Shapes:  r rank · K input width · N output width · X either of them · F factors of one shape
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, Moment
+from cohort.adapters.layout import AdapterLayout
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.optimizers.slot_step import SlotStep, step_slots
 from cohort.training.step_samples import Resident
@@ -44,6 +45,9 @@ class Muon(Optimizer):
             nesterov_RD = own.grads_RD.lerp(mean_RD, MOMENTUM)
             rates_D = torch.as_tensor(own.rate, dtype=mean_RD.dtype, device=mean_RD.device).expand(mean_RD.shape[1])
             own.params_RD.mul_(1 - own.spec.weight_decay * rates_D)
+            if self._steps_together(mean_RD):
+                step_alike(own, nesterov_RD, rates_D, layout=bank.layout)
+                return
             for name, places in columns.items():
                 r = own.spec.adapter.rank_of(name)
                 for factor in (places.a, places.b):
@@ -54,17 +58,42 @@ class Muon(Optimizer):
 
         return step_slots(bank, residents, step)
 
+    @staticmethod
+    def _steps_together(tensor: Tensor) -> bool:
+        # a CPU launches nothing, and its bits are recorded matrix by matrix
+        return tensor.device.type != "cpu"
+
+
+def step_alike(own: SlotStep, nesterov_RD: Tensor, rates_D: Tensor, *, layout: AdapterLayout) -> None:
+    """Step the factors of one slot, those of one shape together: thousands of small launches become some dozens."""
+    alike: dict[tuple[int, int, bool], list[slice]] = {}
+    for name, places in layout.columns.items():
+        r = own.spec.adapter.rank_of(name)
+        for factor in (places.a, places.b):
+            alike.setdefault((r, factor.stop - factor.start, factor is places.a), []).append(factor)
+    for (r, width, is_a), factors in alike.items():
+        steps_FrX = orthogonalised(torch.stack([nesterov_RD[:r, factor] for factor in factors]))
+        rows, columns = (r, width) if is_a else (width, r)
+        # one rate holds for all A, and one for all B
+        steps_FrX = steps_FrX * (rates_D[factors[0].start] * math.sqrt(max(1.0, rows / columns)))
+        for factor, step_rX in zip(factors, steps_FrX, strict=True):
+            own.params_RD[:r, factor] -= step_rX
+
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """Return a matrix with the singular vectors of ``matrix`` and singular values between about 0.7 and 1.2."""
-    is_tall = matrix.shape[0] > matrix.shape[1]
-    x: Tensor = matrix.T if is_tall else matrix
-    x = x / x.norm().clamp(min=EPS)
+    """Return a matrix with the singular vectors of ``matrix`` and singular values between about 0.7 and 1.2.
+
+    ``matrix`` may be a stack of them [F, ...], each of which is treated alone.
+    """
+    is_tall = matrix.shape[-2] > matrix.shape[-1]
+    x: Tensor = matrix.mT if is_tall else matrix
+    norm = x.norm() if x.dim() == 2 else torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
+    x = x / norm.clamp(min=EPS)
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
-        gram = x @ x.T
+        gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if is_tall else x
+    return x.mT if is_tall else x
 
 
 OPTIMIZER = Muon()
