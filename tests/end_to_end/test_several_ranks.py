@@ -15,6 +15,7 @@ from cohort.core.errors import RankLostError
 from cohort.core.events import StepDone
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.memory import sizes
 from cohort.parallel.rank_process import RankProcess
 from cohort.report import render_report
 from cohort.runs.directory import RunDirectory
@@ -89,6 +90,24 @@ def test_two_gpus_repeat_each_other(folder: Path, tmp_path: Path) -> None:
     one, two, again = map(outcome_of, runs)
     assert two == again
     assert two["steps"].keys() == one["steps"].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["replicas", "pipeline"])
+def test_trials_that_take_turns_and_one_that_overflows_have_the_bits_of_one_rank(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Trials are parked, move and come back, and one's loss is no number within a window."""
+    sections = {**SECTIONS, "search": {"space": {"learning_rate": [1e-3, 3e-2, 1e30], "r": [2, 4]}}}
+    tune(tiny_task(folder, **sections), tmp_path / "one", options=OPTIONS)
+    expected = result_of(tmp_path / "one")
+    assert any("non_finite" in decision for decision in expected["decisions"]), expected["decisions"]
+    # one trial of six on each rank at a time
+    monkeypatch.setattr(sizes, "MOST_SLOTS", 1)
+    tune(tiny_task(folder, strategy=strategy, **sections), tmp_path / "run", options=TWO)
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        assert reader.facts().sizes.num_slots == 1
+    assert result_of(tmp_path / "run") == expected
 
 
 @pytest.mark.slow
