@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cohort.kernels.staging import stage_together, to_device_unwaited
+from cohort.kernels.staging import pinned, stage_together, to_device_unwaited
 
 ARRAYS = [np.arange(5), np.zeros(0, dtype=np.int64), np.array([7, -3])]
 
@@ -17,6 +17,15 @@ def test_arrays_arrive_in_order(device: str) -> None:
     assert [tensor.tolist() for tensor in staged] == [array.tolist() for array in ARRAYS]
     assert all(tensor.dtype == torch.int64 and tensor.device.type == device for tensor in staged)
     assert to_device_unwaited(ARRAYS[0], device).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_without_room_for_pinned_memory_the_transfer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUDA error: OS call failed or operation not supported on this OS")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", refuse)
+    host = torch.arange(3)
+    assert pinned(host) is host
 
 
 def test_on_a_cpu_no_two_share_memory() -> None:

@@ -10,7 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["stage_together", "to_device_unwaited"]
+__all__ = ["pinned", "stage_together", "to_device_unwaited"]
+
+
+def pinned(host: Tensor) -> Tensor:
+    """Return a host tensor in pinned memory, which copies do not wait for; itself where there is no room for that."""
+    try:
+        return host.pin_memory()
+    except RuntimeError:
+        # a machine may limit locked memory: the transfer is waited for, and nothing else changes
+        return host
 
 
 def to_device_unwaited(values: NDArray[Any], device: torch.device | str) -> Tensor:
@@ -19,7 +28,7 @@ def to_device_unwaited(values: NDArray[Any], device: torch.device | str) -> Tens
     if torch.device(device).type != "cuda":
         return host.to(device)
     # the caching allocator keeps pinned memory until the copy has run
-    return host.pin_memory().to(device, non_blocking=True)
+    return pinned(host).to(device, non_blocking=True)
 
 
 def stage_together(arrays: Sequence[NDArray[np.int64]], device: torch.device | str) -> list[Tensor]:

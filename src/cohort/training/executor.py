@@ -22,6 +22,7 @@ from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.staging import pinned
 from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
 from cohort.training.captured_pass import CapturedPasses
@@ -391,7 +392,7 @@ def _fresh_weights(bank: AdapterBank, decoder: Decoder) -> Callable[[AdapterSpec
     def draw(spec: AdapterSpec, seed: int) -> Tensor:
         weights_rD = initial_weights(layout, spec, seed=seed, dtype=dtype, weight_of=decoder.weight_of)
         # pinned: the copy to the bank does not wait for the device
-        return weights_rD.pin_memory() if on_gpu else weights_rD
+        return pinned(weights_rD) if on_gpu else weights_rD
 
     def fresh(spec: AdapterSpec, seed: int) -> Tensor:
         # trials that differ in nothing that the weights depend on share them
