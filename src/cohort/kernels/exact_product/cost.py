@@ -9,6 +9,7 @@ __all__ = ["MEASURED", "describe_cost"]
 # By GPU: tokens of a pass, and a step's time over that of a fast one; adapters of rank 16 on an 8B shape.
 MEASURED: Mapping[str, Sequence[tuple[int, float]]] = {
     "NVIDIA H100 80GB HBM3": ((1_020, 1.027), (8_192, 1.028)),
+    "NVIDIA H200": ((1_020, 1.004), (4_088, 1.027), (8_192, 1.017)),
 }
 
 
