@@ -140,19 +140,33 @@ class Sweep:
         )
         return self.executor
 
+    def forget(self) -> None:
+        """Begin again with no trial."""
+        self.states.clear()
+        for trial_id in tuple(self.executor.resident if self.executor else ()):
+            assert self.executor is not None, "it has residents"
+            self.executor.drop(trial_id)
+
     def train(self, specs: Sequence[TrialSpec], *, until: int) -> dict[int, float]:
         """Train each trial from its state to step ``until``; return validation losses."""
         executor = self.executor or self.open()
         losses: dict[int, float] = {}
+        wanted = {spec.trial_id for spec in specs}
         for wave in waves(specs, num_slots=self.num_slots, rank_rows=self.rank_rows):
+            own = {spec.trial_id for spec in wave}
+            for trial_id in set(executor.resident) - own:
+                # as in a run: a state leaves the bank where others need its room, and is dropped where its trial ended
+                if trial_id in wanted:
+                    self.states[trial_id] = executor.unload(trial_id)
+                else:
+                    executor.drop(trial_id)
             for spec in wave:
-                executor.load(spec, self.states.get(spec.trial_id))
+                if spec.trial_id not in executor.resident:
+                    executor.load(spec, self.states.pop(spec.trial_id, None))
             while executor.steps_of(wave[0].trial_id) < until:
                 executor.step()
             found = executor.evaluate(executor.resident, rows=self.validation, row_ids=range(len(self.validation) // 2))
-            for trial_id in executor.resident:
-                losses[trial_id] = found[trial_id].loss
-                self.states[trial_id] = executor.unload(trial_id)
+            losses |= {trial_id: found[trial_id].loss for trial_id in own}
         return losses
 
 
@@ -161,15 +175,15 @@ def packed_side(sweep: Sweep, *, batch_size: int, reference: float) -> dict[str,
     sweep.specs, sweep.states = planned(len(sweep.rows) // 2, batch_size=batch_size), {}
     # kernels of packs of all and of those that are kept are compiled here
     sweep.train(sweep.specs, until=FIRST_STEPS)
-    sweep.states.clear()
-    sweep.train(sweep.specs[: round(KEPT * len(sweep.specs))], until=FIRST_STEPS)
-    sweep.states.clear()
+    sweep.train(sweep.specs[: round(KEPT * len(sweep.specs))], until=2 * FIRST_STEPS)
+    sweep.forget()
     num_steps = sweep.specs[0].num_steps
     boundary = max(1, round(WARMUP * num_steps))
     losses: dict[int, float] = {}
     warm = seconds_of(lambda: losses.update(sweep.train(sweep.specs, until=boundary)))
     kept = sorted(sweep.specs, key=lambda spec: losses[spec.trial_id])[: round(KEPT * len(sweep.specs))]
     rest = seconds_of(lambda: sweep.train(kept, until=num_steps))
+    sweep.forget()
     return {
         "side": "sweep of 40",
         "batch_size": batch_size,
