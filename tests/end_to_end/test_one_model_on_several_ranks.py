@@ -33,6 +33,7 @@ from cohort.tasks.task_file import TaskFile
 from tests.cli.tiny_task import write_tiny_model
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
+from tests.support.no_triton import use_no_triton
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=40)
 TWO = replace(OPTIONS, num_ranks=2)
@@ -240,9 +241,15 @@ def test_stages_of_a_quantised_model_give_the_bits_of_one_process(folder: Path, 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("strategy", ["adapter_parallel", "tensor", "pipeline"])
-def test_two_gpus_hold_one_model(folder: Path, tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "compiles"), [("adapter_parallel", True), ("tensor", True), ("pipeline", True), ("pipeline", False)]
+)
+def test_two_gpus_hold_one_model(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, compiles: bool
+) -> None:
     """Sums in bfloat16 have another order, so early losses are near those of one GPU; a resume moves to one GPU."""
+    if not compiles:
+        use_no_triton(monkeypatch)
     one, two = tmp_path / "one", tmp_path / "two"
     tune(task_of(folder, num_gpus=1), one, options=OPTIONS)
     with pytest.raises(KeyboardInterrupt):
@@ -260,8 +267,11 @@ def test_two_gpus_hold_one_model(folder: Path, tmp_path: Path, strategy: str) ->
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("strategy", ["tensor", "pipeline"])
-def test_two_gpus_learn_preferences(folder: Path, tmp_path: Path, strategy: str) -> None:
+def test_two_gpus_learn_preferences(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
     """Reference log-probabilities are measured by both GPUs; early losses are near those of one."""
+    use_no_triton(monkeypatch)
     sections = preferences(folder, "dpo")
     for run, given in (("one", {"num_gpus": 1}), ("two", {"num_gpus": 2, "strategy": strategy})):
         tune(task_of(folder, **sections, **given), tmp_path / run, options=OPTIONS)

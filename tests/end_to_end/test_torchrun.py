@@ -24,6 +24,7 @@ from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, tiny_task, write_inputs
+from tests.support.no_triton import use_no_triton
 
 # long enough for a kill in the middle
 STEPS: dict[str, Any] = {"training": {"max_steps": 60, "batch_size": 1}, "search": {"space": {"r": [2, 4]}}}
@@ -212,7 +213,10 @@ def test_a_lost_host_ends_the_run_cleanly_and_a_resume_gives_the_same_bits(folde
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("strategy", ["replicas", "pipeline", "tensor"])
-def test_two_gpus_under_torchrun_give_the_bits_of_two_gpus_without(folder: Path, tmp_path: Path, strategy: str) -> None:
+def test_two_gpus_under_torchrun_give_the_bits_of_two_gpus_without(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    use_no_triton(monkeypatch)
     (folder / "gpu.yaml").write_text(json.dumps(tiny_data(num_gpus="auto", strategy=strategy)))
     run, log = tmp_path / "run", tmp_path / "log"
     agent = torchrun("--nproc-per-node", "2", "-m", "cohort", "tune", folder / "gpu.yaml", "-o", run, log=log)
