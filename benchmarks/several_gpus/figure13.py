@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> Part:
                 num_rank_rows=16 * NUM_ADAPTERS,
                 token_budget=most,
                 evaluation_token_budget=TOKEN_BUDGET,
-                # as a run records small passes; a pipeline's stages record none
+                # as a run records small passes; ranks that hold one model together record none
                 graph_tokens=4097 if on_gpu else 0,
             )
             executor = start(folder, strategy, num_ranks=num_ranks, rows=rows, settings=settings)
@@ -93,7 +93,7 @@ def measure(options: argparse.Namespace) -> Part:
                     specs = trial_specs([16] * NUM_ADAPTERS, batch_size=batch)
                     for gpus in (1, num_ranks) if strategy == "replicas" else (num_ranks,):
                         loaded(executor, specs, first_rank_only=gpus == 1)
-                        window, repeats = (2, 1) if options.tiny else (max(4, 16 // batch), 2)
+                        window, repeats = (2, 1) if options.tiny else (max(2, 8 // batch), 2)
                         row = timed(executor, specs, window=window, repeats=repeats)
                         name = "one GPU" if gpus == 1 else strategy
                         row["predicted_seconds"] = _predicted(name, folder, specs, rows, num_ranks=gpus)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -65,7 +66,8 @@ def build_member(setup: RankSetup, *, device: torch.device) -> ServedExecutor:
         group,
         layout=layout,
         train_rows=setup.train_rows,
-        settings=setup.settings,
+        # shards can record passes with their sums; until that is measured, they launch them
+        settings=replace(setup.settings, graph_tokens=0),
         memory_limit_bytes=setup.memory_limit_bytes,
         optimizer=optimizer,
     )
