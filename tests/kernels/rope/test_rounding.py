@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ def test_codes_are_those_of_the_stored_row(triton_device: str, num_heads: int, n
     angles = torch.linspace(0, 3, num_rows * width, device=triton_device).view(num_rows, width)
     factors = torch.linspace(0.2, 3.0, total, device=triton_device)
     room = CodeRoom(factors_N=factors, rows=empty_rows(heads, width=total))
-    arguments = {"cos_TE": angles.cos(), "sin_TE": angles.sin()}
+    arguments: dict[str, Any] = {"cos_TE": angles.cos(), "sin_TE": angles.sin()}
     found = rope.fused_backward(dq, dk, dv, **arguments, room=room)
     assert torch.equal(found, rope.fused_backward(dq, dk, dv, **arguments))
     # by the same backend: Triton's interpreter rounds to e4m3 wrongly

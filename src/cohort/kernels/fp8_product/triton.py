@@ -66,7 +66,8 @@ def codes_of(x, scales, inverses):
     """
     near = x * inverses
     over = tl.fma(near, tl.zeros_like(x) + scales, -x)
-    return tl.fma(-over, tl.zeros_like(x) + inverses, near).to(tl.float8e4nv)
+    # not -over: the compiler's minus is a subtraction from plus zero, and would make plus zero of minus zero
+    return tl.fma(over, tl.zeros_like(x) - inverses, near).to(tl.float8e4nv)
 
 
 @triton.jit

@@ -25,6 +25,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _in_any_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "LEAST_ROUNDED_ROWS", 0)
+
+
 class Coded(FrozenLinear):
     """A plain product that asks for codes and keeps what it got."""
 
@@ -98,6 +103,14 @@ def _without_codes(case: Case, product: Coded) -> dict[str, Tensor]:
     assert product.codes is None
     assert dx is not None
     return {"y": y, "dx": dx} | case.sinks()
+
+
+def test_few_rows_are_rounded_by_a_pass_of_their_own(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "LEAST_ROUNDED_ROWS", 9)
+    product, _ = run(make_case(triton_device, lengths=[8], ranks=[4], extra=0))
+    assert product.codes is None
+    product, _ = run(make_case(triton_device, lengths=[9], ranks=[4], extra=0))
+    assert_codes(product)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # of the interpreter's largest
