@@ -72,7 +72,7 @@ def measure(options: argparse.Namespace) -> Part:
         return Part(headline=_headline(found, shape=shape), rows=found, columns=columns, notes=notes)
 
     case = FsdpCase(
-        config=config, num_ranks=num_ranks, batches=batches, length=length, repeats=2 if options.tiny else 8
+        config=config, num_ranks=num_ranks, batches=batches, length=length, repeats=2 if options.tiny else 4
     )
     found += _of_peer(case)
     keep(options, part())

@@ -34,7 +34,7 @@ def measure(options: argparse.Namespace) -> Part:
     config = hf_config(shape, num_layers=options.num_layers or (4 if options.tiny else None))
     num_layers = config["num_hidden_layers"]
     ours = argparse.Namespace(shape=shape, trials=4 if options.tiny else 16, batch_size=2)
-    steps = 2 if options.tiny else 8
+    steps = 2 if options.tiny else 6
     same_bits: list[bool] = []
     rows: list[dict[str, Any]] = []
     notes = {"gpus": num_ranks, "layers": num_layers, "trials_per_gpu": ours.trials, "divided_layers": num_layers}
