@@ -17,7 +17,7 @@ from cohort.kernels.packed_mlp import packed_mlp
 from cohort.kernels.rms_norm import add_rms_norm
 from cohort.kernels.rope import split_and_rotate
 from cohort.models.weight_formats.plain import FrozenLinear
-from tests.kernels.closeness import low_precision
+from tests.kernels.closeness import assert_near, low_precision
 from tests.kernels.packed_linear import cases as linear_cases
 from tests.kernels.packed_mlp import cases as mlp_cases
 
@@ -74,7 +74,9 @@ def test_the_norm_behind_a_linear_hands_the_codes_of_its_gradient(triton_device:
             frozen.assert_codes()
         else:
             assert frozen.codes is None
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    # the codes are of the gradient as it was stored; a kernel that writes them, too, may sum a row in another order
+    for found, expected in zip(*gradients, strict=True):
+        assert_near(found, expected)
 
 
 def test_the_rotation_behind_q_k_and_v_hands_theirs(triton_device: str) -> None:
