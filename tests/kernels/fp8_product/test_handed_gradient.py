@@ -46,7 +46,7 @@ class Coded(FrozenLinear):
 
 def linear(device: str, *, widths: tuple[int, ...], asks: bool) -> tuple[Tensor, Tensor, Coded]:
     case = linear_cases.make_case(
-        device, lengths=[9, 0, 5], ranks=[8, 4, 3], widths=widths, in_features=24, dtype=low_precision(device)
+        device, lengths=[3, 0, 2], ranks=[8, 4, 3], extra=1, widths=widths, in_features=24, dtype=low_precision(device)
     )
     frozen = Coded(case.weight)
     frozen.asks = asks
@@ -97,7 +97,7 @@ def test_the_rotation_behind_q_k_and_v_hands_theirs(triton_device: str) -> None:
 
 
 def test_the_norm_behind_a_feed_forward_block_hands_those_of_down(triton_device: str) -> None:
-    case = mlp_cases.make_case(triton_device, lengths=[20, 5], ranks=[8, 3], dtype=low_precision(triton_device))
+    case = mlp_cases.make_case(triton_device, lengths=[5, 3], ranks=[8, 3], extra=1, dtype=low_precision(triton_device))
     down = Coded(case.down)
     y = packed_mlp(
         case.x.requires_grad_(), gate_up=FrozenLinear(case.gate_up), gate_up_parts=case.parts[:2], down=down,
