@@ -54,6 +54,13 @@ README_ROWS: tuple[tuple[str, str, str, str], ...] = (
         " **{best_loss_ratio_median:.3f}x** (median), **{best_loss_ratio_max:.3f}x** (worst)",
         "training all configurations in full",
     ),
+    (
+        "serving_8b",
+        "Decoding for 32 adapters in one batch",
+        "**{serving_vs_peft_32:.0f}x** the tokens a second; a token takes **{serving_adapter_tax_32:.2f}x** as long as"
+        " without adapters",
+        "transformers with PEFT's `adapter_names`",
+    ),
 )
 
 

@@ -295,7 +295,7 @@ def measure(arguments: argparse.Namespace) -> Record:
         peft = peft_tokens_per_second(
             shape, num_layers=arguments.num_layers, batch=batch, prompt=prompt, new=arguments.peft_new
         )
-        record.headline[f"serving_vs_peft_{batch}"] = mixed["tokens_per_second"] / peft
+        record.headline = {f"serving_vs_peft_{batch}": mixed["tokens_per_second"] / peft, **record.headline}
         record.add({"loop": "peft, adapter_names", "batch": batch, "adapters": batch, "tokens_per_second": peft})
     record.write()
     return record
