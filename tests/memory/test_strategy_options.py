@@ -63,7 +63,10 @@ def test_what_a_task_names_is_what_it_gets() -> None:
     for strategy in ("replicas", "adapter_parallel", "tensor", "pipeline"):
         assert settled(with_strategy(strategy)) == SettledStrategy(name=strategy)
     alone = settled(with_strategy("pipeline"), num_ranks=1)
-    assert alone == SettledStrategy(name="auto", note="strategy: one GPU divides nothing, so pipeline has no effect")
+    assert alone == SettledStrategy(
+        name="auto",
+        note="strategy: one GPU divides nothing, so pipeline has no effect (unless torchrun starts several processes)",
+    )
     assert settled(with_strategy("auto"), num_ranks=1) == SettledStrategy(name="auto")
 
 

@@ -56,6 +56,26 @@ def test_a_student_with_blocks_comes_nearer_to_its_teacher(tmp_path: Path) -> No
     assert not found.weights_rD[outside_blocks(layout, BLOCKS).repeat_interleave(2, dim=0)].any()
 
 
+def test_steps_that_lead_away_are_taken_back(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    layout = AdapterLayout(dict(decoder.linears))
+    teacher = teacher_of(decoder, layout).float()
+    start = convert_to_blocks(layout, SPEC, teacher, blocks=BLOCKS, r=4)
+    found = distill(
+        decoder,
+        layout,
+        teacher=(SPEC, teacher),
+        student=(start.spec, start.weights_RD),
+        rows=random_rows(8, seed=3),
+        num_steps=2,
+        batch_size=4,
+        learning_rate=10.0,
+    )
+    assert not found.is_nearer
+    assert torch.equal(found.weights_rD, start.weights_RD)
+
+
 @pytest.mark.parametrize("save", [save_llama, save_gemma2])
 def test_gradients_are_those_of_the_divergence(tmp_path: Path, save: object) -> None:
     save(tmp_path)  # type: ignore[operator]

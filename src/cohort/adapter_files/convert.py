@@ -143,6 +143,8 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
         weights_RD, before, after = distilled.weights_rD, distilled.before, distilled.after
         note += f"; {counted(wish.distill_steps, 'step')} of distillation took the divergence from {before:.3g} to "
         note += f"{after:.3g} nats a token, on {counted(distilled.num_measured, 'training row')}"
+        if not distilled.is_nearer:
+            note += "; that is no nearer, so the adapter before these steps is written: take more steps"
     _write(source, target, layout=layout, spec=found.spec, weights_rD=weights_RD, base=base, how=f"Converted: {note}.")
     return note
 

@@ -210,9 +210,14 @@ def _condition_notes(task: TaskFile) -> Iterator[str]:
     for name, parameter in task.search_space().parameters.items():
         if isinstance(parameter, Conditional):
             when = " and ".join(
-                f"{other} is {' or '.join(map(str, values))}" for other, values in parameter.when.items()
+                f"{other} is {' or '.join(map(_as_in_yaml, values))}" for other, values in parameter.when.items()
             )
-            yield f"search.space.{name} is searched when {when}; else {name} is {parameter.otherwise}"
+            yield f"search.space.{name} is searched when {when}; else {name} is {_as_in_yaml(parameter.otherwise)}"
+
+
+def _as_in_yaml(value: object) -> str:
+    """Return a value as a task file has it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _budget_notes(task: TaskFile) -> Iterator[str]:

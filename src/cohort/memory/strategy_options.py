@@ -62,7 +62,8 @@ def settle_strategy(
         began_with: The strategy of a run that is resumed, which keeps it while the number of ranks allows.
     """
     if num_ranks == 1 and task.strategy in GROUP_STRATEGIES:
-        return SettledStrategy(name="auto", note=f"strategy: one GPU divides nothing, so {task.strategy} has no effect")
+        why = f"one GPU divides nothing, so {task.strategy} has no effect (unless torchrun starts several processes)"
+        return SettledStrategy(name="auto", note=f"strategy: {why}")
     if task.strategy != "auto" or num_ranks == 1:
         return SettledStrategy(name=task.strategy)
     problems = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class Distilled:
     """The student after its steps.
 
     Attributes:
-        weights_rD: Its rank rows.
+        weights_rD: Its rank rows; those before the first step where the steps brought it no nearer.
         divergences: The mean KL of each step's tokens before the step, in nats.
         before, after: The mean KL on the same rows before the first step and after the last, in nats a token.
         num_measured: These rows.
@@ -48,6 +48,11 @@ class Distilled:
     before: float
     after: float
     num_measured: int
+
+    @property
+    def is_nearer(self) -> bool:
+        """Whether the steps brought the student nearer to its teacher."""
+        return self.after < self.before
 
 
 def distill(
@@ -104,13 +109,14 @@ def distill(
             zero_grads=not bank.writes_gradients,
         )
         bank.after_update((trained,))
-    return Distilled(
+    found = Distilled(
         weights_rD=bank.read(trained).weights,
         divergences=tuple(divergences),
         before=before,
         after=_divergence(decoder, bank, measured, teacher=frozen, student=trained, batch_size=batch_size),
         num_measured=len(measured),
     )
+    return found if found.is_nearer else replace(found, weights_rD=student[1].clone())
 
 
 @torch.no_grad()

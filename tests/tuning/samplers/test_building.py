@@ -44,6 +44,8 @@ def test_every_configuration_that_meets_the_constraints_is_proposed_once(name: s
 def test_a_parameter_is_searched_only_where_it_is_active(name: str) -> None:
     found = proposed(name, space(**SCHEDULES))
     assert sorted(found) == [("constant", 0.0), ("cosine", 0.1), ("cosine", 0.2)]
+    # a check of the task names the trials that are tried, not the product of the lists
+    assert count_configurations(space(**SCHEDULES), sampler=name, trials=50) == 3
 
 
 @pytest.mark.parametrize("name", ["random", "tpe"])

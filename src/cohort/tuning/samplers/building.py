@@ -81,12 +81,12 @@ def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> in
             there are too many configurations to try all, many draws are tried.
     """
     size, is_grid = space.size_bound(), sampler_kind(sampler).takes_whole_space
-    if not space.constraints:
-        return size or 0 if is_grid else trials if size is None else min(size, trials)
-    # Small enough to list: an exact count, as constraints may leave little of the product.
+    # Small enough to list: an exact count, as constraints, conditions and multiples may leave little of the product.
     if size is not None and size <= MOST_POINTS:
         found = sum(1 for _ in space.configurations())
         return found if is_grid else min(found, trials)
+    if not space.constraints:
+        return size or 0 if is_grid else trials if size is None else min(size, trials)
     if not is_grid:
         _try_constraints(space.constrained())
     # Too many to list: whether there is any configuration at all is what a task is refused for.
