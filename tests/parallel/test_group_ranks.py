@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cohort.core.errors import RankLostError
+from cohort.core.errors import RankLostError, RunStateError
 from cohort.core.memory_records import PassKind
 from cohort.parallel import group_ranks
 from cohort.parallel.commands import MakeRoom, Reply, Step
@@ -30,6 +30,21 @@ def ranks_of(links: list[FakeRank], failed: Failed) -> GroupRanks:
     ranks = GroupRanks(processes, failed=lambda errors, kind: failed.append((list(errors), kind)))
     ranks.wait_until_ready()
     return ranks
+
+
+def test_a_rank_that_cannot_begin_ends_the_others_and_says_why(
+    links: list[FakeRank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others fail because of it, or wait for it: none of them knows the reason."""
+    monkeypatch.setattr(group_ranks, "_GRACE_SECONDS", 0.01)
+    # what they answered when they were made
+    for link in links:
+        link.answer()
+    links[0]._give(Reply(error=RuntimeError("connection reset")))
+    links[2]._give(Reply(error=RunStateError("rank 2 (host 1) finds no base model")))
+    with pytest.raises(RunStateError, match="finds no base model"):
+        ranks_of(links, [])
+    assert {link.ended for link in links} == {"killed"}
 
 
 def test_values_come_in_the_order_of_the_ranks(links: list[FakeRank]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-from cohort.core.errors import RankLostError
+from cohort.core.errors import CohortError, RankLostError
 from cohort.core.memory_records import PassKind
 from cohort.core.rank_work import RankWork
 from cohort.parallel.commands import Command, Evaluate, EvaluateBase, Generate, Reply, Run, Step
@@ -53,10 +53,15 @@ class GroupRanks:
         """Take the first answer of each rank.
 
         Raises:
-            RankLostError: a rank ended, or could not build its executor where others could.
-            Exception: no rank could.
+            RankLostError: a rank ended.
+            Exception: a rank could not build its executor; no resume would help, and all are ended.
         """
-        self._answers(during="its start")
+        replies = self._replies()
+        failed = [error for rank in sorted(replies) if (error := _error_of(replies[rank])) is not None]
+        if failed:
+            self._end()
+            # others may have failed because of the one that knows why
+            raise next((error for error in failed if isinstance(error, CohortError)), failed[0])
 
     def ask(self, command: Command) -> list[Any]:
         """Let all ranks carry out a command; return what each returned, in their order.
@@ -79,7 +84,7 @@ class GroupRanks:
         for link in self._links:
             link.close()
 
-    def _answers(self, *, during: str, kind: PassKind = PassKind.EVALUATE, is_work: bool = False) -> list[Any]:
+    def _answers(self, *, during: str, kind: PassKind, is_work: bool) -> list[Any]:
         replies = self._replies()
         failed = {rank: error for rank, reply in replies.items() if (error := _error_of(reply)) is not None}
         if failed and len(failed) < len(self._links):
