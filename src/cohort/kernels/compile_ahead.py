@@ -92,8 +92,6 @@ class KernelCompiler:
             self._submit(_import_triton)
         # by this thread: two that import parts of Triton for the first time wait for each other's locks
         importlib.import_module("triton.runtime.driver")
-        # the first launch needs it here, too, while the caller still reads its files
-        threading.Thread(target=_load_driver, daemon=True, name="cohort-triton").start()
 
     def __enter__(self) -> KernelCompiler:
         return self
@@ -230,13 +228,6 @@ def _import_triton() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     for module in ("triton", "cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton"):
         importlib.import_module(module)
-
-
-def _load_driver() -> None:
-    """Have Triton build and load its connection to the GPU in this process."""
-    with contextlib.suppress(Exception):
-        driver: Any = importlib.import_module("triton.runtime.driver").driver
-        _ = driver.active.utils
 
 
 def _build_driver() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from cohort.engine.train import finish
-from cohort.engine.train.finish import LibrariesAhead, has_importances
+from cohort.engine.train.finish import has_importances
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import read_results
@@ -43,23 +41,10 @@ def test_the_default_is_recorded_when_its_trial_went_through(
     assert results.default_value is not None
 
 
-def test_the_reports_libraries_are_imported_while_half_of_many_trials_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = threading.Event()
-    monkeypatch.setattr(finish, "import_ahead", begun.set)
-
-    def study(count: int, *, ended: int) -> Any:
-        return SimpleNamespace(trial_ids=range(count), reason=lambda trial_id: "ended" if trial_id < ended else None)
-
-    libraries = LibrariesAhead()
-    libraries.took(study(11, ended=11))
-    libraries.took(study(12, ended=5))
-    assert not begun.is_set()
-    libraries.took(study(12, ended=6))
-    assert begun.wait(20)
-    begun.clear()
-    libraries.took(study(12, ended=7))
-    assert not begun.wait(0.05)
-    assert (has_importances(study(11, ended=0)), has_importances(study(12, ended=0))) == (False, True)
+def test_importances_are_of_a_dozen_trials() -> None:
+    fewer: Any = SimpleNamespace(trial_ids=range(11))
+    enough: Any = SimpleNamespace(trial_ids=range(12))
+    assert (has_importances(fewer), has_importances(enough)) == (False, True)
 
 
 def _names(folder: Path) -> set[str]:

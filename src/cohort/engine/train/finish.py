@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,7 +28,7 @@ from cohort.tuning.decisions import FAILED, Reason
 from cohort.tuning.samplers.importance import LEAST_TRIALS, import_ahead
 from cohort.tuning.study import Study
 
-__all__ = ["LibrariesAhead", "finish_run", "has_importances", "is_complete", "write_tables"]
+__all__ = ["finish_run", "has_importances", "is_complete", "write_tables"]
 
 WRITERS = 4
 
@@ -93,22 +92,6 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
 def has_importances(study: Study) -> bool:
     """Return whether the report can say how much each hyperparameter matters."""
     return len(study.trial_ids) >= LEAST_TRIALS
-
-
-class LibrariesAhead:
-    """Imports what the report computes with while trials still train: two seconds that the end need not wait for."""
-
-    def __init__(self) -> None:
-        self._has_begun = False
-
-    def took(self, study: Study) -> None:
-        """Begin in a thread once half of the trials have ended: the rest trains in small passes, which leave time."""
-        if self._has_begun or not has_importances(study):
-            return
-        trial_ids = study.trial_ids
-        if 2 * sum(study.reason(trial_id) is not None for trial_id in trial_ids) >= len(trial_ids):
-            self._has_begun = True
-            threading.Thread(target=import_ahead, daemon=True, name="cohort-report").start()
 
 
 def _is_written(reason: Reason | None) -> bool:

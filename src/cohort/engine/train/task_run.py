@@ -12,7 +12,7 @@ from cohort.engine.train.callback_requests import CallbackRequests
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finals import Finals
-from cohort.engine.train.finish import LibrariesAhead, finish_run
+from cohort.engine.train.finish import finish_run
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress_tracker import ProgressTracker
 from cohort.engine.train.requested_changes import RequestedChanges
@@ -102,7 +102,6 @@ class TaskRun:
         )
         self._requests = CallbackRequests(run, study=self._study, trials=self._trials, submit=self.control.submit)
         self._callbacks = CallbackCaller(run.callbacks, self._requests)
-        self._libraries = LibrariesAhead()
 
     def replay(self) -> None:
         """Bring the study to where the log ends; recorded decisions are replayed, not decided again."""
@@ -257,8 +256,6 @@ class TaskRun:
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
         self._callbacks.took(events, decisions)
-        if decisions:
-            self._libraries.took(self._study)
         # seconds of earlier processes count: a stop does not renew the budget
         spent = self._gpu_seconds_before + sum(self.run.time_spent.total(activity) for activity in _ON_GPU)
         proposals = self._preparation.proposals
