@@ -6,7 +6,6 @@ Whatever stops a run, it goes on with any strategy and any number of ranks.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -45,17 +44,6 @@ OF_LOSSES, OF_NORMS = 1e-4, 2e-3
 def task_of(folder: Path, **sections: Any) -> TaskFile:
     """Return a task whose evaluations generate answers as well."""
     return tiny_task(folder, **{"evaluation": {"metric": "exact_match", "max_new_tokens": 3}, **sections})
-
-
-def preferences(folder: Path, objective: str) -> dict[str, Any]:
-    """Write pairs of answers, and return what of a task trains on them."""
-    pairs = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"{n}!"} for n in range(24)]
-    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    return {
-        "dataset": {"train": "pairs.jsonl"},
-        "objective": objective,
-        "evaluation": {"metric": "reward_accuracy"},
-    }
 
 
 @pytest.fixture(scope="module")
@@ -262,48 +250,6 @@ def test_two_gpus_hold_one_model(
         if key[1] <= 4:
             # half a per cent is the rounding of bfloat16
             assert float(found[key][0]) == pytest.approx(float(expected[key][0]), rel=5e-3), key
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("strategy", ["tensor", "pipeline"])
-def test_two_gpus_learn_preferences(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    """Reference log-probabilities are measured by both GPUs; early losses are near those of one."""
-    use_no_triton(monkeypatch)
-    sections = preferences(folder, "dpo")
-    for run, given in (("one", {"num_gpus": 1}), ("two", {"num_gpus": 2, "strategy": strategy})):
-        tune(task_of(folder, **sections, **given), tmp_path / run, options=OPTIONS)
-    expected, found = outcome_of(tmp_path / "one")["steps"], outcome_of(tmp_path / "two")["steps"]
-    assert found.keys() & expected.keys()
-    for key in found.keys() & expected.keys():
-        if key[1] <= 2:
-            # a difference of sums of a few tokens' log-probabilities, each with the rounding of bfloat16
-            assert float(found[key][0]) == pytest.approx(float(expected[key][0]), rel=2e-2), key
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("objective", "strategy"), [("dpo", "pipeline"), ("orpo", "pipeline"), ("dpo", "tensor"), ("kto", "tensor")]
-)
-def test_preferences_are_learned_with_the_base_model_as_the_reference(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str, strategy: str
-) -> None:
-    sections = preferences(folder, objective)
-    tune(task_of(folder, **sections), tmp_path / "one", options=OPTIONS)
-    # else what one process has measured would be found
-    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
-    watcher = Interrupting(10)
-    with pytest.raises(KeyboardInterrupt):
-        tune(task_of(folder, strategy=strategy, **sections), tmp_path / "run", options=TWO, watcher=watcher)
-    resume(tmp_path / "run", options=TWO)
-    is_measured = any("reference log-probabilities of 48 answers" in note for note in watcher.notes)
-    assert is_measured == (objective != "orpo")
-    if strategy == "pipeline":
-        assert result_of(tmp_path / "run") == result_of(tmp_path / "one")
-    else:
-        require_near(tmp_path / "run", result_of(tmp_path / "one"))
 
 
 @pytest.mark.slow
