@@ -19,8 +19,13 @@ __all__ = ["GO_ON", "RANK_ENVIRONMENT", "RankProcess", "Setup"]
 
 # a rank that was told to end, or whose connection is closed, ends after the command it is at
 _PATIENCE_SECONDS = 5.0
-# multicast hangs on some hosts, and nothing here needs it
-RANK_ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+RANK_ENVIRONMENT = {
+    # multicast hangs on some hosts, and nothing here needs it
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    # the stages of a pipeline have a communicator for each direction, as torch's warning advises
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
+}
 """What a process that is a rank has in its environment."""
 GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resume`, also with fewer GPUs"
 
