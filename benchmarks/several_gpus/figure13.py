@@ -175,7 +175,8 @@ def _headline(found: list[dict[str, Any]], *, shape: str) -> dict[str, float]:
                 for row in several
             ]
         )
-        if choice is not None:
+        # of one strategy there is nothing to choose
+        if choice is not None and len(several) > 1:
             seconds = {row["strategy"]: row["step_seconds"] for row in several}
             regrets.append(seconds[choice.strategy] / min(seconds.values()))
             headline[f"choice_vs_fsdp_{shape}_bs{batch}"] = peer[batch] / seconds[choice.strategy]
