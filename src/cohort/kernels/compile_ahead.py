@@ -90,8 +90,8 @@ class KernelCompiler:
         self._submit(_build_driver)
         for _ in range(self._count - 1):
             self._submit(_import_triton)
-        # by this thread, and before a backward pass launches from one of its own: two threads that import parts of Triton
-        # for the first time wait for each other's locks
+        # by this thread, and before a backward pass launches from one of its own: two threads that import parts of
+        # Triton for the first time wait for each other's locks
         importlib.import_module("triton.runtime.driver")
 
     def __enter__(self) -> KernelCompiler:
