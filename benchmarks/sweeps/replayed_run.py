@@ -71,7 +71,8 @@ def train_all(
 ) -> Trained:
     """Train, park, select and continue all trials as a run does; ``executor`` reports train losses of ``curves``."""
     study, clock = Study([trial.candidate for trial in planned], early_exit), SystemClock()
-    with tempfile.TemporaryDirectory() as folder:
+    # a state may still be on its way to a file when something fails: that must not hide what failed
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         directory, store = _begun_run(Path(folder), planned)
         state_store = _TimedShelf(
             directory, memory_budget_bytes=host_memory_bytes, device_budget_bytes=sizes.device_state_bytes
@@ -101,6 +102,8 @@ def train_all(
         begun = time.perf_counter()
         session.run()
         seconds = time.perf_counter() - begun
+        # which waits for files on their way: their folder is about to go
+        state_store.remove_files_except(())
         store.close()
     return Trained(seconds=seconds, shelf_seconds=state_store.seconds, saved_share=_saved_share(study, planned))
 
