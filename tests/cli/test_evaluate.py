@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cohort.adapter_files.evaluate import HeldOutEvaluation
+from cohort.cli import evaluate
+from cohort.core.estimates import Estimate
+from cohort.runs.results.comparison import Contender
 from tests.cli.command import cohort
 
 Capture = pytest.CaptureFixture[str]
@@ -24,6 +28,29 @@ def test_the_best_beside_the_base(folder: Path, capsys: Capture) -> None:
     assert [entry["trial"] for entry in found["results"]] == [0, 1, None]
     assert found["results"][0]["values"]["loss"]["num_rows"] == found["rows"] == 24
     assert set(found["results"][1]["first_minus_this"]) == {"loss", "exact_match"}
+
+
+def test_a_base_that_is_the_reference_itself_is_no_measure(capsys: Capture) -> None:
+    best = Contender(
+        trial_id=3, step=9, values={"reward_accuracy": Estimate(value=0.45, low=0.33, high=0.58, num_rows=60)}
+    )
+    nothing = {"reward_accuracy": Estimate(value=0.0, low=0.0, high=0.06, num_rows=60)}
+    base = Contender(trial_id=None, step=None, values=nothing, winner_minus=best.values)
+    found = HeldOutEvaluation(
+        data=Path("test.jsonl"),
+        data_hash="",
+        num_rows=60,
+        num_read=60,
+        metrics=("reward_accuracy",),
+        contenders=(best, base),
+        chance={"reward_accuracy": 0.5},
+        so_far=None,
+        notes=(),
+    )
+    evaluate._print(found, run_dir=Path("run"), as_json=False)
+    out = capsys.readouterr().out
+    assert "reward_accuracy 0 by definition: it is the reference; chance is 0.5" in out
+    assert "minus base" not in out
 
 
 def test_what_is_wrong_is_named(folder: Path, tmp_path: Path, capsys: Capture) -> None:

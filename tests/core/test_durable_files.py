@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core import durable_files
-from cohort.core.durable_files import atomic_directory, atomic_file, write_bytes, write_text
+from cohort.core.durable_files import atomic_directory, atomic_file, finished_path, write_bytes, write_text
 from cohort.core.errors import StorageFullError
 
 
@@ -99,3 +99,8 @@ def test_a_real_full_device_is_recognised() -> None:
         open("/dev/full", "wb") as full,
     ):
         full.write(b"x" * 10_000)
+
+
+def test_a_message_names_the_file_that_is_wanted_not_the_one_being_written() -> None:
+    assert finished_path("runs/.t.yaml.due4hu5v.partial") == "runs/t.yaml"
+    assert finished_path("runs/t.yaml") == "runs/t.yaml"

@@ -158,6 +158,6 @@ def test_an_end_that_moves_a_little_is_recorded_and_not_told(tmp_path: Path) -> 
     for name, expected in (("a", 24.0), ("b", 20.0), ("c", 5.0)):
         scene.add(name, expected=expected)
     assert all_done(scene.run())
-    assert scene.has_decided("reestimate", "will end in 20s, not in 23s")
+    assert scene.has_decided("reestimate", "will end in 20s, planned were 23s")
     assert scene.has_decided("plan", "task a will end at another time")
     assert not any("will end" in note for note in scene.notes), scene.notes

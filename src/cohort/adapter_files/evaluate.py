@@ -24,6 +24,7 @@ from cohort.metrics import LOSS, REWARD_METRICS, build_metrics, metric_name
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.comparison import Contender
 from cohort.runs.results.measured_contender import measured_contender
+from cohort.runs.results.reference_baseline import chance_of
 from cohort.tasks.functions import locate_functions
 from cohort.tasks.yaml_lines import TaskOrigin
 
@@ -46,6 +47,8 @@ class HeldOutEvaluation:
         metrics: What was measured, in order; ``loss`` is the last unless it alone was asked for.
         contenders: In the order asked for; ``winner_minus`` of each is the first one's value less its own. The base
             model, last, has no trial; only a checkpoint of an unfinished run has a step.
+        chance: Where the base model is the reference of the rewards, its own are 0 by definition: what chance gives
+            instead, by metric.
         so_far: The checkpoint of an unfinished run.
         notes: For the user: about rows that were left out, the base model and the device.
     """
@@ -56,6 +59,7 @@ class HeldOutEvaluation:
     num_read: int
     metrics: tuple[str, ...]
     contenders: tuple[Contender, ...]
+    chance: Mapping[str, float]
     so_far: BestSoFar | None
     notes: tuple[str, ...]
 
@@ -124,13 +128,16 @@ def evaluate_run(
         # the base model shares the passes of the last adapters
         is_last = len(measured) + len(adapters) == len(wanted)
         measured += scores.of([*loaded.slots, None] if is_last and with_base else loaded.slots)
+    names = (*dict.fromkeys(metric_name(name) for name in (*spelled, *measured[0]) if name != LOSS), LOSS)
+    chances = {name: chance_of(base.facts, metric=name) for name in names}
     return HeldOutEvaluation(
         data=data,
         data_hash=held.file_hash,
         num_rows=held.num_groups,
         num_read=held.num_read,
-        metrics=(*dict.fromkeys(metric_name(name) for name in (*spelled, *measured[0]) if name != LOSS), LOSS),
+        metrics=names,
         contenders=_contenders(wanted, measured, base=base, so_far=so_far),
+        chance={name: chance for name, chance in chances.items() if chance is not None},
         so_far=so_far,
         notes=_notes(loaded, held),
     )

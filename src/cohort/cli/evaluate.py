@@ -96,6 +96,7 @@ def _as_json(found: HeldOutEvaluation, *, run_dir: Path, best: dict[str, int] | 
         "rows": found.num_rows,
         "rows_read": found.num_read,
         "best_so_far": best,
+        "chance": dict(found.chance),
         "results": [
             {
                 "trial": entry.trial_id,
@@ -131,6 +132,9 @@ def _print_facts(found: HeldOutEvaluation) -> None:
     for entry in others:
         lines = []
         for name in found.metrics:
+            if entry.trial_id is None and name in found.chance:
+                lines.append(f"{name} 0 by definition: it is the reference; chance is {found.chance[name]:g}")
+                continue
             gap = entry.winner_minus[name]
             within = "" if gap.low is None else f" (95 %: {gap.low:+.4g} to {gap.high:+.4g})"
             noise = "" if gap.excludes_zero or gap.low is None else ", within noise"

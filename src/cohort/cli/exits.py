@@ -14,6 +14,7 @@ from pathlib import Path
 import typer
 
 from cohort.cli.lost_terminal import unless_terminal_is_gone
+from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, StorageFullError
 
 __all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_INTERRUPTED", "exits", "format_input_error"]
@@ -69,7 +70,7 @@ def _message(error: BaseException, *, resume: Path | None) -> tuple[str, int] | 
         return f"interrupted{how}", EXIT_INTERRUPTED
     if not isinstance(error, OSError):
         return None
-    place = f" at {error.filename}" if error.filename else ""
+    place = f" at {finished_path(str(error.filename))}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"error: no space is left{place}; free some, then continue with `cohort resume`", EXIT_INPUT
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -22,6 +22,7 @@ __all__ = [
     "PARTIAL_SUFFIX",
     "atomic_directory",
     "atomic_file",
+    "finished_path",
     "recover_directory",
     "remove_leftovers",
     "storage_full_named",
@@ -89,6 +90,14 @@ def _flush_to_disk(path: Path) -> None:
 def _partial_path(path: Path) -> Path:
     """Return a new name in the same folder: a rename is atomic only within one file system."""
     return Path(tempfile.mktemp(prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX, dir=path.parent))
+
+
+def finished_path(path: str) -> str:
+    """Return the path that a file is to have, from that of one being written; any other path as it is."""
+    folder, name = os.path.split(path)
+    if not (name.startswith(".") and name.endswith(PARTIAL_SUFFIX)):
+        return path
+    return os.path.join(folder, name.removesuffix(PARTIAL_SUFFIX).rpartition(".")[0].removeprefix("."))
 
 
 def _move_into_place(partial: Path, target: Path, *, replaces: bool) -> None:

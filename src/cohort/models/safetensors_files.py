@@ -99,6 +99,10 @@ def _read_header(file: Path, result: TensorFiles) -> None:
     except FileNotFoundError:
         _reject(file, result, found="no such file", allowed="every weight file of the model", hint="Fetch it.")
         return
+    except PermissionError:
+        hint = f"Give yourself the right: chmod u+r {file}."
+        _reject(file, result, found="a file that you may not read", allowed="a readable file", hint=hint)
+        return
     except (OSError, ValueError) as error:
         _reject(
             file, result, found=f"a damaged file ({error})", allowed="a whole safetensors file", hint="Fetch it again."

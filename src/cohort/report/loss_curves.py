@@ -53,7 +53,7 @@ def _loss_axis(curves: Mapping[int, Curve]) -> Axis:
 
 
 def _panel(
-    curves: Mapping[int, Curve], *, trials: Sequence[TrialRecord], best_id: int | None, title: str, name: str
+    curves: Mapping[int, Curve], *, trials: Sequence[TrialRecord], best_id: int | None, unit: str, title: str, name: str
 ) -> str:
     frame = Frame(
         width=_WIDTH,
@@ -61,7 +61,7 @@ def _panel(
         x=linear_axis(0.0, 100.0),
         y=_loss_axis(curves),
         x_label="planned steps done, %",
-        y_label="loss, nats per token",
+        y_label=f"loss, {unit}" if unit else "loss",
     )
     # the best is drawn last, over all others
     groups = []
@@ -93,13 +93,14 @@ def loss_curves(
     evaluations: Sequence[EvaluationRecord],
     best_id: int | None,
     ema_weight: float,
+    unit: str = "nats per token",
 ) -> tuple[str, str]:
-    """Return two drawings: the train EMA and the validation loss."""
+    """Return two drawings: the train EMA and the validation loss; ``unit`` is that of their losses, or empty."""
     averaged = {trial_id: exponential_average(curve, weight=ema_weight) for trial_id, curve in train.items()}
     validation: dict[int, list[tuple[int, float]]] = {}
     for record in evaluations:
         validation.setdefault(record.trial_id, []).append((record.step, record.validation_loss))
     return (
-        _panel(averaged, trials=trials, best_id=best_id, title="Train loss (running average)", name="train"),
-        _panel(validation, trials=trials, best_id=best_id, title="Validation loss", name="validation"),
+        _panel(averaged, trials=trials, best_id=best_id, unit=unit, title="Train loss (running average)", name="train"),
+        _panel(validation, trials=trials, best_id=best_id, unit=unit, title="Validation loss", name="validation"),
     )

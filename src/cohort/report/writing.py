@@ -58,6 +58,13 @@ def _ema_weight(results: RunResults) -> float:
     return float(weight) if isinstance(weight, int | float) else EarlyExitSettings().common.ema_weight
 
 
+def _loss_unit(results: RunResults) -> str:
+    """Return the unit of a task's loss; empty for an objective over pairs or answers, whose loss is a bare number."""
+    objective = (results.facts.task.document or {}).get("objective")
+    kind = objective.get("type") if isinstance(objective, dict) else objective
+    return "nats per token" if kind in (None, "sft") else ""
+
+
 def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
     trials = sorted((entry.trial for entry in results.ranked), key=lambda trial: trial.trial_id)
     best_id = results.best.trial_id if results.best else None
@@ -67,6 +74,7 @@ def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
         evaluations=reader.log.evaluations(),
         best_id=best_id,
         ema_weight=_ema_weight(results),
+        unit=_loss_unit(results),
     )
     return {
         "train": train,

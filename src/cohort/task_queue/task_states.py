@@ -213,7 +213,7 @@ class TaskStates:
         self._log.decide(
             "reestimate",
             task=task,
-            text=f"will end in {format_duration(beat.seconds_left)}, not in {format_duration(before)}{early}",
+            text=f"will end in {format_duration(beat.seconds_left)}, planned were {format_duration(before)}{early}",
             numbers={"seconds_left": beat.seconds_left, "seconds_left_before": before, "num_early": beat.num_early},
             is_shown=has_news or moved >= max(_SHOWN_SECONDS, _SHOWN_SHARE * before),
         )

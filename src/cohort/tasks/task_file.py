@@ -75,6 +75,9 @@ _FORMATS = ("none", *(name for name in modules_of("cohort.models.weight_formats"
 def _quantization(value: object) -> object:
     # `none` as in early_exit and report_to; YAML's null is easily forgotten
     value = "none" if value is None else value
+    if value in ("4bit", "4-bit", "int4", "fp4"):
+        hint = "Write quantization: nf4, which has 4 bits."
+        refuse(Refusal(found=repr(value), allowed=" | ".join(_FORMATS), hint=hint))
     require_known(value, _FORMATS, key="quantization")
     return value
 
