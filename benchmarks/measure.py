@@ -37,7 +37,7 @@ __all__ = [
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
-PACKAGES = ("torch", "triton", "transformers", "peft", "numpy", "scipy", "ortools")
+PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "bitsandbytes", "numpy", "scipy", "ortools")
 
 
 def capture(work: Callable[[], object], *, warmups: int = 3) -> torch.cuda.CUDAGraph:

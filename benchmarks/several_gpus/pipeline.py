@@ -42,7 +42,15 @@ PACKINGS = ("first fit", "level", "in order")
 # of GSM8K's tokens: the loss head computes these alone
 TRAINED_SHARE = 0.55
 FLOPS_PER_SECOND = 5e14
-COLUMNS = ("packing", "steps", "micro_batches", "no_ops", "bubble_ratio", "plan_ms_per_sample")
+COLUMNS = (
+    "packing",
+    "steps",
+    "micro_batches",
+    "no_ops",
+    "bubble_ratio",
+    "bubble_ratio_half_layers",
+    "plan_ms_per_sample",
+)
 # one boundary of 4,096 rows over NVLink
 TRANSFER_SECONDS = 2e-4
 
@@ -50,7 +58,7 @@ TRANSFER_SECONDS = 2e-4
 def measure(options: argparse.Namespace) -> Part:
     config = decoder_config("8b")
     windows = (8, 16) if options.tiny else (16, 36, 60)
-    stages = _stage_flops(config)
+    stages, halved = (_stage_flops(config, cuts=cuts) for cuts in (_layer_cuts(config), _half_layer_cuts(config)))
     rows: list[dict[str, Any]] = []
     # first fit comes with a solver, which a machine that only trains does not have
     has_solver = importlib.util.find_spec("ortools") is not None
@@ -68,31 +76,20 @@ def measure(options: argparse.Namespace) -> Part:
             schedule = schedule_micro_batches(adapters, settings=settings)
             seconds = time.perf_counter() - began
             assert not find_schedule_faults(schedule, adapters, capacity=CAPACITY, multiple=1, stages=NUM_STAGES)
-            times = _simulated(schedule, stages)
             rows.append(
                 {
                     "packing": packing,
                     "steps": num_steps,
                     "micro_batches": len(schedule),
                     "no_ops": sum(not each.samples for each in schedule),
-                    "bubble_ratio": times.bubble_ratio,
+                    "bubble_ratio": _simulated(schedule, stages).bubble_ratio,
+                    "bubble_ratio_half_layers": _simulated(schedule, halved).bubble_ratio,
                     "plan_ms_per_sample": seconds * 1e3 / _count(adapters),
                 }
             )
-    headline: dict[str, float] = {}
-    notes = {
-        "stages": NUM_STAGES,
-        "half_layers_of_stages": _cuts(config),
-        "capacity": CAPACITY,
-        "stage_share": [flops / sum(stages) for flops in stages],
-    }
-    if rows:
-        last = [row["bubble_ratio"] for row in rows if row["steps"] == max(windows)]
-        headline = {
-            "pipeline_bubble_ratio_simulated": min(last),
-            "pipeline_bubble_ratio_worst_window": max(row["bubble_ratio"] for row in rows if row["packing"] == "level"),
-            "plan_ms_per_sample": _planning(25_600 if not options.tiny else 512),
-        }
+    headline = _simulated_headline(rows, longest=max(windows), num_samples=512 if options.tiny else 25_600)
+    # of stages that are only simulated
+    notes: dict[str, Any] = {"capacity": CAPACITY} | (_simulated_notes(config, stages) if rows else {})
     num_ranks = options.gpus or (torch.cuda.device_count() if torch.cuda.is_available() else 0)
     if num_ranks < 2:
         return Part(headline=headline, rows=rows, columns=COLUMNS, notes=notes)
@@ -107,6 +104,27 @@ def measure(options: argparse.Namespace) -> Part:
         }
         keep(options, Part(headline=headline, rows=rows or windows_run, columns=COLUMNS, notes=notes))
     return Part(headline=headline, rows=rows or windows_run, columns=COLUMNS, notes=notes)
+
+
+def _simulated_headline(rows: Sequence[dict[str, Any]], *, longest: int, num_samples: int) -> dict[str, float]:
+    if not rows:
+        return {}
+    last = [row for row in rows if row["steps"] == longest]
+    return {
+        "pipeline_bubble_ratio_simulated": min(row["bubble_ratio"] for row in last),
+        "pipeline_bubble_ratio_simulated_half_layers": min(row["bubble_ratio_half_layers"] for row in last),
+        "pipeline_bubble_ratio_worst_window": max(row["bubble_ratio"] for row in rows if row["packing"] == "level"),
+        "plan_ms_per_sample": _planning(num_samples),
+    }
+
+
+def _simulated_notes(config: DecoderConfig, stages: Sequence[float]) -> dict[str, Any]:
+    return {
+        "stages": NUM_STAGES,
+        "layers_of_stages": [(begin // 2, end // 2) for begin, end in _layer_cuts(config)],
+        "half_layers_of_stages": _half_layer_cuts(config),
+        "stage_share": [flops / sum(stages) for flops in stages],
+    }
 
 
 def _adapters(num_steps: int, *, seed: int) -> list[AdapterBatches]:
@@ -136,14 +154,23 @@ def _half_layer_flops(config: DecoderConfig) -> tuple[list[float], float]:
     return [attention, feed_forward] * config.num_layers, head
 
 
-def _cuts(config: DecoderConfig) -> list[tuple[int, int]]:
+def _layer_cuts(config: DecoderConfig) -> list[tuple[int, int]]:
+    """Return the half layers of each stage where stages are cut between layers, as the runtime cuts them."""
+    halves, head = _half_layer_flops(config)
+    layers = [sum(halves[begin : begin + 2]) for begin in range(0, len(halves), 2)]
+    found = balance_stages(layers, num_stages=NUM_STAGES, last_seconds=head)
+    return [(2 * begin, 2 * end) for begin, end in found]
+
+
+def _half_layer_cuts(config: DecoderConfig) -> list[tuple[int, int]]:
+    """Return the same where a stage may end between attention and feed-forward block, which no runtime here does."""
     halves, head = _half_layer_flops(config)
     return list(balance_stages(halves, num_stages=NUM_STAGES, last_seconds=head))
 
 
-def _stage_flops(config: DecoderConfig) -> list[float]:
+def _stage_flops(config: DecoderConfig, *, cuts: Sequence[tuple[int, int]]) -> list[float]:
     halves, head = _half_layer_flops(config)
-    flops = [sum(halves[begin:end]) for begin, end in _cuts(config)]
+    flops = [sum(halves[begin:end]) for begin, end in cuts]
     flops[-1] += head
     return flops
 

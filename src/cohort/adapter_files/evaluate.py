@@ -90,7 +90,6 @@ def evaluate_run(
         InputError: no such trial, metric or file; a row that cannot be used; or the base model is another one.
         MetricFailedError: a metric function failed; names function, row and message.
     """
-    clock = clock or SystemClock()
     directory = RunDirectory.open(run_directory)
     # a slip in the name is no reason to wait for the model
     find_source(data, option="--data")
@@ -110,9 +109,8 @@ def evaluate_run(
     first, _ = read_chosen(directory, trial_id=wanted[0], base=base)
     so_far = so_far if None in wanted else None
     loaded = RunModel(base)
-    held = read_held_out(
-        data, base=base, tokenizer=loaded.tokenizer, context=loaded.decoder.config.max_position_embeddings
-    )
+    context = loaded.decoder.config.max_position_embeddings
+    held = read_held_out(data, base=base, tokenizer=loaded.tokenizer, context=context)
     scores = HeldOutScores(
         loaded,
         held,
@@ -120,16 +118,15 @@ def evaluate_run(
         spelled=spelled,
         max_new_tokens=max_new_tokens or base.task.evaluation.max_new_tokens,
         watcher=watcher,
-        clock=clock,
+        clock=clock or SystemClock(),
     )
     measured: list[Mapping[str, RowValues]] = []
     for adapters in _packs(wanted, first=first, directory=directory, loaded=loaded):
         loaded.hold(adapters)
         # the base model shares the passes of the last adapters
-        is_last = len(measured) + len(adapters) == len(wanted)
-        measured += scores.of([*loaded.slots, None] if is_last and with_base else loaded.slots)
-    names = (*dict.fromkeys(metric_name(name) for name in (*spelled, *measured[0]) if name != LOSS), LOSS)
-    chances = {name: chance_of(base.facts, metric=name) for name in names}
+        adds_base = with_base and len(measured) + len(adapters) == len(wanted)
+        measured += scores.of([*loaded.slots, *([None] if adds_base else [])])
+    names = _measured_names(spelled, measured[0])
     return HeldOutEvaluation(
         data=data,
         data_hash=held.file_hash,
@@ -137,10 +134,19 @@ def evaluate_run(
         num_read=held.num_read,
         metrics=names,
         contenders=_contenders(wanted, measured, base=base, so_far=so_far),
-        chance={name: chance for name, chance in chances.items() if chance is not None},
+        chance=_chances(names, base=base),
         so_far=so_far,
         notes=_notes(loaded, held),
     )
+
+
+def _measured_names(spelled: Sequence[str], first: Mapping[str, RowValues]) -> tuple[str, ...]:
+    """Return what was measured, in order, the loss last."""
+    return (*dict.fromkeys(metric_name(name) for name in (*spelled, *first) if name != LOSS), LOSS)
+
+
+def _chances(names: Sequence[str], *, base: RunBase) -> dict[str, float]:
+    return {name: chance for name in names if (chance := chance_of(base.facts, metric=name)) is not None}
 
 
 def _wanted(trials: Sequence[str], *, directory: RunDirectory) -> list[int | None]:

@@ -46,7 +46,7 @@ _MeasureOption = Annotated[
         "--measure",
         metavar="MODEL",
         help="Measure the fastest kernel settings for a base model on this GPU and keep them for later runs: for GPUs "
-        "and models that the table of this version lacks. It takes a minute and changes no result.",
+        "and models that the table of this version lacks. It changes no result.",
     ),
 ]
 

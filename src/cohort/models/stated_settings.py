@@ -41,6 +41,10 @@ def _are_token_ids(value: object) -> bool:
     )
 
 
+def _are_full_attention(value: object) -> bool:
+    return isinstance(value, list) and value != [] and all(one == "full_attention" for one in value)
+
+
 def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
 
@@ -74,7 +78,7 @@ _CHECKS: Mapping[str, Callable[[object], bool]] = {
     # an integer here would say which layers look how far: rules of one family each, which transformers applies
     "sliding_window": lambda value: value is None,
     "use_sliding_window": lambda value: value is False,
-    "layer_types": lambda value: isinstance(value, list) and value != [] and set(value) == {"full_attention"},
+    "layer_types": _are_full_attention,
 }
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
@@ -105,7 +109,10 @@ class StatedSettings:
         raw = self._raw
         found = raw.get("rope_parameters")
         if found is None:
-            found = {"rope_theta": raw.get("rope_theta"), **(raw.get("rope_scaling") or {})}
+            scaling = raw.get("rope_scaling") or {}
+            if not isinstance(scaling, dict):
+                raise NotStatedError("rope_scaling")
+            found = {"rope_theta": raw.get("rope_theta"), **scaling}
         elif not isinstance(found, dict) or "rope_theta" in raw or "rope_scaling" in raw:
             raise NotStatedError("rope_parameters")
         found = {"rope_type": "default", **found}

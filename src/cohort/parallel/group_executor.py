@@ -54,9 +54,6 @@ from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["GroupExecutor"]
 
-# an error that all ranks share, such as a row that cannot be read, reaches all of them within this time
-_GRACE_SECONDS = 5.0
-
 
 @dataclass(kw_only=True)
 class _Place:

@@ -1,7 +1,7 @@
 """Where a model is cut into stages: so that the longest stage is as short as it can be.
 
-Cuts stand between half layers (attention, MLP), since whole layers leave 4 to 7 % of an 8B pipeline idle and halves 2
-to 4 %. The loss head belongs to the last stage and counts there.
+Parts are whole layers (docs/decisions/0044 says what halves would save). The loss head belongs to the last stage and
+counts there.
 """
 
 from __future__ import annotations
