@@ -1,10 +1,10 @@
 """Has a trial the same bits after 50 steps whatever happens around it? Random packs until the time is up.
 
 ``python -m benchmarks.numerics.random_packs [--seconds 110] [--models DIRECTORY] [--bases 1b 8b] [--out RESULT.json]``.
-Four trials train alone first. Then packs of 2 to 32 are drawn: some of the four among neighbours of other ranks, rows,
+Five trials train alone first. Then packs of 2 to 32 are drawn: some of the five among neighbours of other ranks, rows,
 batch sizes and dropouts; passes recorded or not, token budgets lowered on the way, trials parked and returned,
-neighbours replaced. One more process for each base is killed by SIGKILL between two steps and its trials go on
-elsewhere. Losses of all steps, an evaluation and all weights are compared bit for bit. Bases are shapes of
+neighbours replaced. One more process for each base is killed by SIGKILL in the middle of a later step and its trials
+go on elsewhere. Losses of all steps, an evaluation and all weights are compared bit for bit. Bases are shapes of
 :mod:`benchmarks.llama_shapes` with few layers, and the checkpoints ``DIRECTORY/*/hf``.
 """
 

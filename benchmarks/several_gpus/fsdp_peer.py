@@ -2,7 +2,8 @@
 
 transformers' Llama with random bfloat16 weights, each decoder layer a group of ``fully_shard``, no recomputation, SDPA
 attention, AdamW on the shards: what a careful user of torch writes. An adapter's rows are divided over the ranks. A
-rank without a row of its own repeats one, since every rank has to join the gathers.
+rank without a row of its own repeats one, since every rank has to join the gathers. NCCL does not use NVLink's
+multicast, here as in Cohort's own groups.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checkpoint of random weights that the parts of one session share: 16 GB are written once."""
+"""A checkpoint of random weights that several parts share: 16 GB are written once."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a tiny model, on the CPU where there is no GPU")
     parser.add_argument("--gpus", type=int, default=None, help="GPUs, or processes on a CPU; all there are by default")
     parser.add_argument("--shape", default="8b", help="of figure13, pipeline, scaling and sweep: 1b, 8b or 70b")
-    parser.add_argument("--num-layers", type=int, default=None, help="layers of the 70B shape")
+    parser.add_argument("--num-layers", type=int, default=None, help="layers of the shape; all of them by default")
     parser.add_argument("--streamed", type=int, default=None, help="how many of them are streamed")
     parser.add_argument("--tokens", type=int, nargs="+", default=None, help="tokens of a pass")
     parser.add_argument("--no-resident", action="store_true", help="time only the streamed stack: all fits in no GPU")

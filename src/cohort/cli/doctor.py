@@ -122,7 +122,7 @@ def _measure(model: str, *, as_json: bool) -> None:
         shape = f"{linear.in_features} -> {'+'.join(map(str, linear.out_widths))}"
         chosen = ", ".join(f"{name}={value}" for name, value in linear.choice.items()) or "the defaults"
         print(
-            f"  {shape}: {linear.best_us:.0f} us beside the frozen products, {linear.default_us:.0f} by default, "
+            f"  {shape}: {linear.best_us:.0f} us on top of the frozen products, {linear.default_us:.0f} by default, "
             f"{linear.now_us:.0f} as runs had it; {chosen}"
         )
     print(f"kept in {report.kept_in}; shapes in the table of this version keep its settings")

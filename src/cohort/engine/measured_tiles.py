@@ -43,7 +43,7 @@ class TileReport:
 def measure_tiles(model: str, *, say: Callable[[str], None]) -> TileReport:
     """Measure the tiles of all linears of ``model``, a hub id or a directory, and keep them for later runs.
 
-    No weights are read. About a minute, half of it compiling; no result of any run depends on it.
+    No weights are read; no result of any run depends on it.
 
     Raises:
         InputError: there is no such model, no GPU that kernels are compiled for, or the cache cannot be written.

@@ -39,6 +39,9 @@ class Rendezvous:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
+_CONNECT = timedelta(minutes=5)
+
+
 def is_on_one_host(address: str) -> bool:
     """Return whether all ranks that meet at ``address`` are on this machine."""
     return not address.startswith(_PORT_SCHEME)
@@ -47,10 +50,16 @@ def is_on_one_host(address: str) -> bool:
 def open_store(address: str, *, size: int, timeout: timedelta) -> Any:
     """Return torch.distributed's store at ``address`` for a rank of a group of ``size`` ranks.
 
+    Args:
+        timeout: Of each wait for a key.
+
     Raises:
-        RuntimeError: nothing is there.
+        RuntimeError: nothing is there within five minutes.
     """
     if is_on_one_host(address):
         return dist.FileStore(address, size)  # type: ignore[attr-defined]
     host, _, port = address.removeprefix(_PORT_SCHEME).rpartition(":")
-    return dist.TCPStore(host, int(port), is_master=False, timeout=timeout)  # type: ignore[attr-defined]
+    # the timeout it is made with also holds for the connection, and ranks that train may wait for hours
+    store = dist.TCPStore(host, int(port), is_master=False, timeout=_CONNECT)  # type: ignore[attr-defined]
+    store.set_timeout(timeout)
+    return store

@@ -224,9 +224,7 @@ class CapturedPasses:
         if graph is not None and not self._is_recorded(graph):
             graph = None
         if graph is None:
-            if self._decoder.ring is not None:
-                # copies that the broken recording names were never made
-                self._decoder.ring.forget()
+            self._forget_copies()
             # larger passes are launched one by one from now on; recorded graphs stay
             self._most_rows = min(self._most_rows, shape.num_rows - 1)
             release_cached(self._bank.weights_RD.device)
@@ -235,14 +233,21 @@ class CapturedPasses:
         self.capture_seconds += time.perf_counter() - begun
         return graph
 
+    def _forget_copies(self) -> None:
+        """Let a ring of layers copy them again: copies that a broken recording names were never made."""
+        if self._decoder.ring is not None:
+            self._decoder.ring.forget()
+
     def _is_recorded(self, graph: _CapturedPass) -> bool:
         """Record a pass, and return whether that worked here and wherever it is run together."""
         is_recorded = True
         try:
             graph.record(self._pool)
-        except RuntimeError as error:
+        except BaseException as error:
             # a recording that runs out of memory may also end as an error of the recording itself
-            if not is_out_of_memory(error) and "captur" not in str(error).lower():
+            is_shortage = is_out_of_memory(error) or "captur" in str(error).lower()
+            if not (isinstance(error, RuntimeError) and is_shortage):
+                self._forget_copies()
                 raise
             is_recorded = False
         return is_recorded if self.agree is None else self.agree(is_recorded)

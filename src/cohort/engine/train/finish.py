@@ -70,7 +70,8 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
 
     # most of it is waiting for the disk
     with ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="cohort-adapters") as threads:
-        # the tables wait for it; a run of few trials has no importances
+        # The tables wait for it; a run of few trials has no importances. Nothing else is imported meanwhile: threads
+        # that import one package at once can wait for each other.
         if has_importances(study):
             threads.submit(import_ahead)
         writing = []

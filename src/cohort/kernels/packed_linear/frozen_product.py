@@ -17,12 +17,13 @@ from cohort.kernels.fp8_product import Fp8Rows, HandedGradient
 
 __all__ = [
     "AccumulatingProduct",
+    "AskingProduct",
     "AugmentedProduct",
+    "CodedGradient",
+    "CodedProduct",
     "ExactProduct",
     "FrozenProduct",
     "GivenGradient",
-    "CodedGradient",
-    "CodedProduct",
     "PlainProduct",
     "StreamableProduct",
     "can_accumulate",
@@ -33,6 +34,7 @@ __all__ = [
     "can_take_codes",
     "can_take_gradient_codes",
     "handed_gradient_of",
+    "may_ask",
     "plain_weight",
 ]
 

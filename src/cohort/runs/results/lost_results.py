@@ -1,6 +1,6 @@
 """Which results of a finished run are gone or torn; ``cohort resume`` writes them again.
 
-Somebody deletes a report, or a copy of the directory ends early: an adapter that was cut off is found by its own
+A report may be deleted, or a copy of the directory may end early: an adapter that was cut off is found by its own
 header, without reading its weights.
 """
 

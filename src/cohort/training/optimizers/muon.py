@@ -23,6 +23,8 @@ MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 EPS = 1e-7
+# of the factors that step together, so that what the step needs next to the bank stays small at any rank
+_STACK_BYTES = 64 * 1024**2
 
 
 class Muon(Optimizer):
@@ -72,12 +74,16 @@ def step_alike(own: SlotStep, nesterov_RD: Tensor, rates_D: Tensor, *, layout: A
         for factor in (places.a, places.b):
             alike.setdefault((r, factor.stop - factor.start, factor is places.a), []).append(factor)
     for (r, width, is_a), factors in alike.items():
-        steps_FrX = orthogonalised(torch.stack([nesterov_RD[:r, factor] for factor in factors]))
+        # by the shape alone, so that a trial is stepped alike in any pack
+        most = max(1, _STACK_BYTES // (r * width * nesterov_RD.element_size()))
         rows, columns = (r, width) if is_a else (width, r)
-        # one rate holds for all A, and one for all B
-        steps_FrX = steps_FrX * (rates_D[factors[0].start] * math.sqrt(max(1.0, rows / columns)))
-        for factor, step_rX in zip(factors, steps_FrX, strict=True):
-            own.params_RD[:r, factor] -= step_rX
+        for begin in range(0, len(factors), most):
+            some = factors[begin : begin + most]
+            steps_FrX = orthogonalised(torch.stack([nesterov_RD[:r, factor] for factor in some]))
+            # one rate holds for all A, and one for all B
+            steps_FrX = steps_FrX * (rates_D[some[0].start] * math.sqrt(max(1.0, rows / columns)))
+            for factor, step_rX in zip(some, steps_FrX, strict=True):
+                own.params_RD[:r, factor] -= step_rX
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def _require_row(row: object, path: Path) -> None:
     if not isinstance(widths, list) or not all(isinstance(size, int) for size in (*sizes, *widths)):
         raise TileTableError(f"{path}: a row's widths are no numbers")
     if others := sorted(set(row["choice"]) - set(FREE_SETTINGS)):
-        raise TileTableError(f"{path}: settings that change results, or that nobody knows: {', '.join(others)}")
+        raise TileTableError(f"{path}: settings that change results, or that are unknown: {', '.join(others)}")
     if not all(isinstance(value, int) and value > 0 for value in row["choice"].values()):
         raise TileTableError(f"{path}: a setting is no positive number")
     TileChoice(**row["choice"])
