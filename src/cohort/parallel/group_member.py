@@ -66,7 +66,8 @@ def build_member(setup: RankSetup, *, device: torch.device) -> ServedExecutor:
         group,
         layout=layout,
         train_rows=setup.train_rows,
-        # shards can record passes with their sums; until that is measured, they launch them
+        # Shards can record passes with their sums (tests/parallel/tensor/test_recorded_shards.py). They launch them
+        # until that test has passed on two GPUs and Figure 13's tensor rows (benchmarks/several_gpus) gain by it.
         settings=replace(setup.settings, graph_tokens=0),
         memory_limit_bytes=setup.memory_limit_bytes,
         optimizer=optimizer,
