@@ -1,6 +1,6 @@
 """Python processes that find this folder first use no Triton kernels.
 
-For tests of what passes between processes: each would compile its kernels anew, which takes a minute on some machines.
+For tests of what passes between processes: each would compile its kernels again, which takes a minute on some machines.
 """
 
 from __future__ import annotations
