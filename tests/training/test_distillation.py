@@ -18,7 +18,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training import distillation
-from cohort.training.distillation import distill
+from cohort.training.distillation import Distilled, distill
 from tests.training.small_models import random_rows, save_gemma2, save_llama
 
 SPEC = AdapterSpec(r=4, lora_alpha=8.0)
@@ -33,9 +33,12 @@ def teacher_of(decoder: Decoder, layout: AdapterLayout) -> torch.Tensor:
     return rows
 
 
-def test_a_student_with_blocks_comes_nearer_to_its_teacher(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+def distilled(
+    folder: Path, *, num_rows: int, num_steps: int, learning_rate: float
+) -> tuple[Distilled, AdapterLayout, torch.Tensor]:
+    """Return a student with blocks after its steps, and its weights before them."""
+    save_llama(folder)
+    decoder = load_decoder(folder, dtype="float32", device="cpu")
     layout = AdapterLayout(dict(decoder.linears))
     teacher = teacher_of(decoder, layout).float()
     start = convert_to_blocks(layout, SPEC, teacher, blocks=BLOCKS, r=4)
@@ -44,11 +47,16 @@ def test_a_student_with_blocks_comes_nearer_to_its_teacher(tmp_path: Path) -> No
         layout,
         teacher=(SPEC, teacher),
         student=(start.spec, start.weights_RD),
-        rows=random_rows(20, seed=3),
-        num_steps=25,
+        rows=random_rows(num_rows, seed=3),
+        num_steps=num_steps,
         batch_size=4,
-        learning_rate=5e-3,
+        learning_rate=learning_rate,
     )
+    return found, layout, start.weights_RD
+
+
+def test_a_student_with_blocks_comes_nearer_to_its_teacher(tmp_path: Path) -> None:
+    found, layout, _ = distilled(tmp_path, num_rows=20, num_steps=25, learning_rate=5e-3)
     # of the same rows, here all of them
     assert found.num_measured == 20
     assert found.after < 0.7 * found.before
@@ -57,23 +65,9 @@ def test_a_student_with_blocks_comes_nearer_to_its_teacher(tmp_path: Path) -> No
 
 
 def test_steps_that_lead_away_are_taken_back(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
-    layout = AdapterLayout(dict(decoder.linears))
-    teacher = teacher_of(decoder, layout).float()
-    start = convert_to_blocks(layout, SPEC, teacher, blocks=BLOCKS, r=4)
-    found = distill(
-        decoder,
-        layout,
-        teacher=(SPEC, teacher),
-        student=(start.spec, start.weights_RD),
-        rows=random_rows(8, seed=3),
-        num_steps=2,
-        batch_size=4,
-        learning_rate=10.0,
-    )
+    found, _, before_rD = distilled(tmp_path, num_rows=8, num_steps=2, learning_rate=10.0)
     assert not found.is_nearer
-    assert torch.equal(found.weights_rD, start.weights_RD)
+    assert torch.equal(found.weights_rD, before_rD)
 
 
 @pytest.mark.parametrize("save", [save_llama, save_gemma2])
