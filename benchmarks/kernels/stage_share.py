@@ -30,8 +30,8 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.parallel.pipeline.stage_executor import StageExecutor
 from cohort.parallel.rank_group import PipelineGroup
-from cohort.scheduling.pipeline.simulation import PassTime, PipelineTimes, simulate_pipeline
-from cohort.scheduling.pipeline.stage_order import Direction
+from cohort.pipelining.simulation import PassTime, PipelineTimes, simulate_pipeline
+from cohort.pipelining.stage_order import Direction
 from cohort.training.executor import ExecutorSettings
 
 __all__ = ["SpinLinks", "main"]

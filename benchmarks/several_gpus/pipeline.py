@@ -26,11 +26,11 @@ from benchmarks.llama_shapes import decoder_config, gsm8k_lengths
 from benchmarks.several_gpus.part import Part, keep
 from benchmarks.several_gpus.pipeline_runtime import measured
 from cohort.models.config import DecoderConfig
-from cohort.scheduling.microbatch.packing import PackingLimits
-from cohort.scheduling.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
-from cohort.scheduling.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
-from cohort.scheduling.pipeline.simulation import PipelineTimes, simulate_pipeline
-from cohort.scheduling.pipeline.stage_balance import balance_stages
+from cohort.pipelining.microbatch.packing import PackingLimits
+from cohort.pipelining.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
+from cohort.pipelining.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
+from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
+from cohort.pipelining.stage_balance import balance_stages
 
 __all__ = ["QUESTION", "measure"]
 

@@ -21,8 +21,8 @@ from benchmarks.several_gpus.strategies import start
 from benchmarks.steps.step_timing import trial_specs
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.group_executor import GroupExecutor
-from cohort.scheduling.pipeline.simulation import PipelineTimes, simulate_pipeline
-from cohort.scheduling.pipeline.stage_order import Direction
+from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
+from cohort.pipelining.stage_order import Direction
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 

@@ -33,12 +33,12 @@ from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockD
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import shard_adapter
 from cohort.adapters.spec import AdapterSpec
+from cohort.divided_serving.divided_ranks import DividedRanks
 from cohort.models.checkpoint_layout import checkpoint_layout, linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import freeze_weights
-from cohort.parallel.serving.divided_ranks import DividedRanks
 from cohort.parallel.tensor.base_shards import shard_config
 from cohort.parallel.tensor.groups import DistributedGroup, RankGroup
 from cohort.parallel.tensor.one_shot_group import OneShotGroup

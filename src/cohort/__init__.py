@@ -13,9 +13,9 @@ from cohort.version import __version__
 
 if TYPE_CHECKING:
     from cohort.api import Engine, load, resume, run, tune
+    from cohort.callbacks.callback_caller import CallbackError
+    from cohort.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
     from cohort.core.errors import CohortError, InputError, Problem
-    from cohort.engine.train.callback_caller import CallbackError
-    from cohort.engine.train.callback_reports import EvaluationReport, StepReport, TrialEndReport
     from cohort.runs.results.task_result import TaskResult, TasksFailedError
     from cohort.tasks.loading import TaskFile, load_task
     from cohort.tasks.task import Task
@@ -45,19 +45,19 @@ __all__ = [
 
 # public name -> the module that holds it, and its name there
 _HOMES = {
-    "CallbackError": ("cohort.engine.train.callback_caller", "CallbackError"),
+    "CallbackError": ("cohort.callbacks.callback_caller", "CallbackError"),
     "CohortError": ("cohort.core.errors", "CohortError"),
     "EarlyExit": ("cohort.tuning.early_exit.settings", "EarlyExitSettings"),
     "Engine": ("cohort.api", "Engine"),
-    "EvaluationReport": ("cohort.engine.train.callback_reports", "EvaluationReport"),
+    "EvaluationReport": ("cohort.callbacks.callback_reports", "EvaluationReport"),
     "InputError": ("cohort.core.errors", "InputError"),
     "Problem": ("cohort.core.errors", "Problem"),
-    "StepReport": ("cohort.engine.train.callback_reports", "StepReport"),
+    "StepReport": ("cohort.callbacks.callback_reports", "StepReport"),
     "Task": ("cohort.tasks.task", "Task"),
     "TaskFile": ("cohort.tasks.loading", "TaskFile"),
     "TaskResult": ("cohort.runs.results.task_result", "TaskResult"),
     "TasksFailedError": ("cohort.runs.results.task_result", "TasksFailedError"),
-    "TrialEndReport": ("cohort.engine.train.callback_reports", "TrialEndReport"),
+    "TrialEndReport": ("cohort.callbacks.callback_reports", "TrialEndReport"),
     "load": ("cohort.api", "load"),
     "load_task": ("cohort.tasks.loading", "load_task"),
     "resume": ("cohort.api", "resume"),

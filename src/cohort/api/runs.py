@@ -9,11 +9,11 @@ from typing import Any, Unpack, overload
 from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd, RunKeywords, elsewhere_of_run
 from cohort.api.task_checks import path_of, require_conduct, said_in_python
 from cohort.api.watchers import watching
+from cohort.callbacks.callbacks import Callbacks
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.engine import tune as engine_tune
-from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory

@@ -109,8 +109,8 @@ def _require_one(**given: str | None) -> None:
 
 def _measure(model: str, *, as_json: bool) -> None:
     from cohort.cli.progress import RUN_VIEW, watching
-    from cohort.engine.measured_tiles import measure_tiles
     from cohort.engine.train.progress import RunProgress
+    from cohort.machine.measured_tiles import measure_tiles
 
     with watching(RUN_VIEW) as watcher:
         report = measure_tiles(model, say=lambda phase: watcher.update(RunProgress(phase=phase)))

@@ -36,7 +36,7 @@ def init(
     """
     with exits(as_json=as_json, debug=debug):
         from cohort.core.units import counted
-        from cohort.engine.first_task import write_first_task
+        from cohort.prepare.first_task import write_first_task
 
         new = write_first_task(output, model=model, train=data, validation=validation)
         if as_json:

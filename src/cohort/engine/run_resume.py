@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from cohort.adapter_files.base_model import find_base, record_base
+from cohort.callbacks.callbacks import Callbacks
 from cohort.checkpoints.checkpoints import Manifest, latest_good_checkpoint
 from cohort.core.clock import Clock
 from cohort.core.durable_files import write_text
@@ -23,7 +24,6 @@ from cohort.engine.resume_checks import (
     surroundings_warning,
 )
 from cohort.engine.run_start import begun_run, open_state_store, prepare_task
-from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher

@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from cohort.callbacks.callbacks import Callbacks
 from cohort.core.clock import Clock, SystemClock
 from cohort.engine.run_resume import ready_to_resume
 from cohort.engine.run_start import begun_run, new_directory, prepare_task
-from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.open_run import RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_session import TaskSession

@@ -16,6 +16,7 @@ from cohort.engine.run_start import prepare_task
 from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.machine.machine import choose_machine
+from cohort.machine.writable_directory import require_writable
 from cohort.memory.sizes import SizeRequest
 from cohort.models.source import find_model
 from cohort.tasks.loading import load_task
@@ -85,7 +86,7 @@ def warm_caches(model_or_task: str, *, watcher: ProgressWatcher, clock: Clock | 
     _require_gpu(task)
     caches = (default_cache_directory(), _triton_cache())
     for cache in caches:
-        _require_writable(cache)
+        require_writable(cache, hint="Set COHORT_CACHE_DIR and TRITON_CACHE_DIR to directories on a disk with room.")
     phases = _Phases(watcher, clock)
     preparation = prepare_task(task, watcher=phases, clock=clock, request=SizeRequest())
     return WarmReport(
@@ -124,20 +125,3 @@ def _require_gpu(task: TaskFile) -> None:
 def _triton_cache() -> Path:
     configured = os.environ.get("TRITON_CACHE_DIR")
     return Path(configured) if configured else Path.home() / ".triton" / "cache"
-
-
-def _require_writable(cache: Path) -> None:
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        probe = cache / f".cohort-{os.getpid()}"
-        probe.write_text("")
-        probe.unlink()
-    except OSError as error:
-        raise InputError(
-            Problem(
-                where=str(cache),
-                found=error.strerror or str(error),
-                allowed="a directory that can be written, which later runs read",
-                hint="Set COHORT_CACHE_DIR and TRITON_CACHE_DIR to directories on a disk with room.",
-            )
-        ) from None

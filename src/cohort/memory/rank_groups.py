@@ -20,7 +20,7 @@ from cohort.models.weight_formats import PLAIN
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
 from cohort.parallel.tensor.base_shards import check_degree
 from cohort.parallel.tensor.tensor_executor import UNDIVIDED_OPTIMIZERS
-from cohort.scheduling.pipeline.stage_balance import balance_stages
+from cohort.pipelining.stage_balance import balance_stages
 from cohort.tasks.possible_values import EIGHT_BIT, possible_values
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec

@@ -17,7 +17,7 @@ from cohort.parallel.rank_group import RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.shared_bytes import BytesHandle
 from cohort.parallel.step_window import StepWindow
-from cohort.scheduling.pipeline.simulation import PassTime
+from cohort.pipelining.simulation import PassTime
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import ExecutorSettings
 from cohort.training.objectives import DEFAULT_OBJECTIVE

@@ -43,7 +43,7 @@ from cohort.parallel.rank_link import RankLink
 from cohort.parallel.rendezvous import Rendezvous
 from cohort.parallel.sent_rows import SentRows
 from cohort.parallel.step_window import StepWindow
-from cohort.scheduling.pipeline.simulation import PipelineTimes
+from cohort.pipelining.simulation import PipelineTimes
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import ExecutorSettings

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cohort.pipelining.simulation import simulate_pipeline
 from cohort.scheduling.cost.analytic import GPU_LAYER_SECONDS, HOST_LAYER_SECONDS, MEMORY_SHARE, PRODUCT_SHARE
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.scheduling.pipeline.simulation import simulate_pipeline
 
 __all__ = ["StrategyChoice", "StrategyOption", "StrategyWork", "choose_strategy", "predict_seconds"]
 

@@ -14,7 +14,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.models.weights import load_decoder
 from cohort.parallel.pipeline.stage_executor import StageExecutor
 from cohort.parallel.rank_group import PipelineGroup
-from cohort.scheduling.pipeline.stage_order import Direction
+from cohort.pipelining.stage_order import Direction
 from cohort.training.executor import ExecutorSettings
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer

@@ -15,8 +15,8 @@ from cohort.parallel.pipeline.pass_clock import PassClock, joined_times
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
 from cohort.parallel.pipeline.window_plan import plan_window
 from cohort.parallel.rank_group import PipelineGroup
-from cohort.scheduling.pipeline.simulation import PipelineTimes, simulate_pipeline
-from cohort.scheduling.pipeline.stage_order import Direction, StagePass
+from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
+from cohort.pipelining.stage_order import Direction, StagePass
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.parallel.pipeline.stage_threads import stage_threads

@@ -19,8 +19,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage, is_separated
 from cohort.parallel.pipeline.pipeline_window import batches_of, pipeline_window
-from cohort.scheduling.microbatch.records import MicroBatch, with_no_ops
-from cohort.scheduling.pipeline.stage_order import Direction
+from cohort.pipelining.microbatch.records import MicroBatch, with_no_ops
+from cohort.pipelining.stage_order import Direction
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives.kto import KahnemanTverskyOptimization
 from cohort.training.optimizers import DEFAULT_OPTIMIZER

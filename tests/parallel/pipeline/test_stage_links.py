@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from cohort.parallel.pipeline.stage_links import DistributedLinks, _tag
-from cohort.scheduling.pipeline.stage_order import Direction
+from cohort.pipelining.stage_order import Direction
 
 
 def test_every_message_of_a_window_has_a_tag_of_its_own() -> None:

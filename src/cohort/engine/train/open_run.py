@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cohort.callbacks.callbacks import Callbacks
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import Clock
-from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.time_spent import TimeSpent
 from cohort.parallel.launch.launched import LaunchedRanks

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from cohort.callbacks.callback_caller import CallbackCaller
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.events import TrialEvent
-from cohort.engine.train.callback_caller import CallbackCaller
 from cohort.engine.train.callback_requests import CallbackRequests
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from cohort.callbacks.callback_caller import CallbackError
 from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.clock import Clock
 from cohort.core.errors import RankLostError
 from cohort.core.interrupts import stopping_gently
-from cohort.engine.train.callback_caller import CallbackError
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import is_executor_wide
 from cohort.engine.train.open_run import OpenRun

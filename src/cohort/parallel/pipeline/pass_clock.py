@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from cohort.scheduling.pipeline.simulation import PassTime, PipelineTimes
-from cohort.scheduling.pipeline.stage_order import StagePass
+from cohort.pipelining.simulation import PassTime, PipelineTimes
+from cohort.pipelining.stage_order import StagePass
 
 __all__ = ["PassClock", "joined_times"]
 

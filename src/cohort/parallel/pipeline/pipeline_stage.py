@@ -31,7 +31,7 @@ from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import reserve_spare_columns
 from cohort.parallel.pipeline.pass_clock import PassClock
-from cohort.scheduling.pipeline.stage_order import Direction, stage_order
+from cohort.pipelining.stage_order import Direction, stage_order
 from cohort.training.group_terms import StepTerms
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.passes import terms_and_weights

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cohort.data.packing import SlotSample
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
-from cohort.scheduling.microbatch.records import AdapterBatches, MicroBatch
+from cohort.pipelining.microbatch.records import AdapterBatches, MicroBatch
 from cohort.training.group_terms import StepTerms, group_starts
 from cohort.training.step_samples import Resident, samples_of
 

@@ -22,7 +22,7 @@ from cohort.parallel.pipeline.stage_generation import StageModel
 from cohort.parallel.pipeline.window_plan import flat_tokens, plan_window
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.step_window import StepWindow
-from cohort.scheduling.pipeline.simulation import PassTime
+from cohort.pipelining.simulation import PassTime
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cohort.scheduling.pipeline.stage_order import Direction
+from cohort.pipelining.stage_order import Direction
 
 __all__ = ["DistributedLinks"]
 

@@ -9,8 +9,8 @@ from cohort.models.counts import count_model
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
 from cohort.parallel.pipeline.pipeline_window import batches_of, pipeline_window
 from cohort.parallel.step_window import FLOPS_PER_SECOND
+from cohort.pipelining.microbatch.schedule import MicroBatchSettings, choose_schedule
 from cohort.scheduling.cost.analytic import HOST_LAYER_SECONDS
-from cohort.scheduling.microbatch.schedule import MicroBatchSettings, choose_schedule
 from cohort.training.step_samples import Resident
 
 __all__ = ["flat_tokens", "plan_window"]

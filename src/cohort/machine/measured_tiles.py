@@ -1,0 +1,79 @@
+"""``cohort doctor --measure``: the settings of kernels measured for a base model on this machine's GPU, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from cohort.core.errors import InputError, Problem
+from cohort.core.units import counted
+from cohort.kernels.backend import Backend, describe_backend
+from cohort.kernels.packed_linear.choice.own_table import table_path, write_own_rows
+from cohort.machine.kernel_choices import linear_groups
+from cohort.machine.writable_directory import require_writable
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
+from cohort.models.source import find_model
+
+if TYPE_CHECKING:
+    from cohort.kernels.packed_linear.choice.measuring import MeasuredLinear
+
+__all__ = ["TileReport", "measure_tiles"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileReport:
+    """What was measured.
+
+    Attributes:
+        model, device: For which base model, on which GPU.
+        linears: One for each shape of linear.
+        kept_in: The file that runs read from now on.
+    """
+
+    model: str
+    device: str
+    linears: tuple[MeasuredLinear, ...]
+    kept_in: str
+
+
+def measure_tiles(model: str, *, say: Callable[[str], None]) -> TileReport:
+    """Measure the tiles of all linears of ``model``, a hub id or a directory, and keep them for later runs.
+
+    No weights are read; no result of any run depends on it.
+
+    Raises:
+        InputError: there is no such model, no GPU that kernels are compiled for, or the cache cannot be written.
+    """
+    config = read_config(find_model(model))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    backend = describe_backend(device)
+    if backend.backend is not Backend.TRITON:
+        raise InputError(
+            Problem(
+                where="--measure",
+                found=f"no GPU that kernels are compiled for: {backend.reason}",
+                allowed="a machine with a GPU and Triton",
+                hint="Run it on the machine that trains; here nothing has settings to measure.",
+            )
+        )
+    name = torch.cuda.get_device_name(device)
+    require_writable(table_path(name).parent, hint="Set COHORT_CACHE_DIR to a directory on a disk with room.")
+    # Triton is an optional package
+    from cohort.kernels.packed_linear.choice.measuring import compile_candidates, measure_linear
+
+    shapes = linear_shapes(config)
+    groups = linear_groups(shapes, targets=list(shapes))
+    say(f"compiling candidates for {counted(len(groups), 'shape')} of linears")
+    compile_candidates(groups, device=device)
+    found: list[MeasuredLinear] = []
+    for in_features, out_widths in groups:
+        say(f"measuring {in_features} -> {'+'.join(map(str, out_widths))}")
+        found.append(measure_linear(in_features, out_widths, device=device))
+        torch.cuda.empty_cache()
+        # one at a time: what is measured is kept, whatever comes after
+        write_own_rows(name, [found[-1].row])
+    return TileReport(model=model, device=name, linears=tuple(found), kept_in=str(table_path(name)))
