@@ -171,6 +171,7 @@ def hopper_product(
     forward: bool,
     columns: int = COLUMNS,
     first_column: int = 0,
+    used: Tensor | None = None,
 ) -> None:
     """Write ``Y = X W^T`` and the parts' ``s S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
 
@@ -178,7 +179,7 @@ def hopper_product(
     :func:`hopper_takes` asks for is not checked again, and S must be contiguous. A slot's rank rows are multiplied 16
     at a time: its share of the bank, padded to 16, must hold nothing of another slot, and zeros past its rank.
     ``columns`` are those of a tile, and no bit depends on them. ``first_column``: where Y and W begin among the columns
-    that the parts know.
+    that the parts know. ``used``: int32 [1] on the device, how many first rows are in use; the others are anything.
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -206,8 +207,9 @@ def hopper_product(
     hopper_product_kernel[(min(num_multiprocessors(x_TK.device), _num_tiles(num_rows, width, columns=columns)),)](
         describe(x_TK, [PRODUCT_ROWS, INNER]),
         describe(weight_NK, [columns, INNER] if forward else [INNER, columns]),
-        y_desc, s_desc, *three(factor_descs), owners, entries, *starts, *stops, num_rows, width, x_TK.shape[1],
-        GROUP, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward,
+        y_desc, s_desc, *three(factor_descs), owners, entries, x_TK if used is None else used, *starts, *stops,
+        num_rows, width, x_TK.shape[1],
+        GROUP, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward, USED=used is not None,
         num_warps=4,
     )  # fmt: skip
 

@@ -199,17 +199,17 @@ def _finished(strip, poison, PARTS: gl.constexpr):
     ]
 )  # fmt: skip
 def hopper_product_kernel(
-    x_desc, w_desc, y_desc, s_desc, f0_desc, f1_desc, f2_desc, owners, entries, column0, column1, column2, stop0,
+    x_desc, w_desc, y_desc, s_desc, f0_desc, f1_desc, f2_desc, owners, entries, used, column0, column1, column2, stop0,
     stop1, stop2, M, N, K, group,
     STAGES: gl.constexpr, Y_BUFS: gl.constexpr, PARTS: gl.constexpr,
-    FORWARD: gl.constexpr,
+    FORWARD: gl.constexpr, USED: gl.constexpr,
 ):  # fmt: skip
     """Grid (programs,), each of which takes tiles in turn. ``Y = X W^T`` or ``X W``, plus the LoRA term.
 
     FORWARD, W is [N, K] and part p adds ``s S_p F_p`` to its own columns ``column_p:stop_p``; else W is [K, N] and all
     parts add theirs to every column. ``owners`` has the first and the past-the-last of ``entries`` with rows in each
-    tile of 128 rows, and the fields of the first. ``group`` rows of tiles are worked on side by side. Runs with 4
-    warps, the first of the two groups.
+    tile of 128 rows, and the fields of the first. ``group`` rows of tiles are worked on side by side. USED, only tiles
+    with some of the first ``used[0]`` rows are computed. Runs with 4 warps, the first of the two groups.
     """
     dtype: gl.constexpr = x_desc.dtype
     BK: gl.constexpr = x_desc.block_type.shape[1]
@@ -222,7 +222,7 @@ def hopper_product_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
-    num_m = gl.cdiv(M, TILE_ROWS)
+    num_m = gl.cdiv(gl.minimum(gl.load(used), M) if USED else M, TILE_ROWS)
     num_n = gl.cdiv(N, BN)
     num_k = gl.cdiv(K, BK)
     ring = (x_bufs, w_bufs, ready, empty)
