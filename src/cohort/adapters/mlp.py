@@ -11,6 +11,7 @@ from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.gated_activation import Activation, gated_activation
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_mlp import fuses, packed_mlp
+from cohort.kernels.swiglu import swiglu
 
 __all__ = ["PackedMlp"]
 
@@ -41,7 +42,7 @@ class PackedMlp:
             return self.down(self._hidden(x_TD, lora, codes=codes), lora)
         # magnitudes multiply what comes out of each linear, so the block is not one node
         if lora is None or self.is_composed or self._activation is not Activation.SILU or lora.magnitudes is not None:
-            return self.down(gated_activation(self.gate_up(x_TD, lora, codes=codes), activation=self._activation), lora)
+            return self._composed(self.gate_up(x_TD, lora, codes=codes), lora)
         return packed_mlp(
             x_TD,
             gate_up=self.gate_up.reading(codes),
@@ -63,6 +64,12 @@ class PackedMlp:
         if lora is not None and isinstance(lora.tables, RowTables):
             return self.down.apart(self._hidden(x_TD, lora, codes=codes), lora)
         return self(x_TD, lora, codes=codes)
+
+    def _composed(self, gate_up_TF: Tensor, lora: LoraContext | None) -> Tensor:
+        if self._activation is not Activation.SILU:
+            return self.down(gated_activation(gate_up_TF, activation=self._activation), lora)
+        room = self.down.code_room(gate_up_TF)
+        return self.down(swiglu(gate_up_TF, codes=room), lora, codes=room)
 
     def _hidden(self, x_TD: Tensor, lora: LoraContext, *, codes: Fp8Rows | None) -> Tensor:
         # GELU has no kernel that adds terms as it reads

@@ -112,6 +112,18 @@ def test_the_norm_behind_a_feed_forward_block_hands_those_of_down(triton_device:
     down.assert_codes()
 
 
+def test_the_activation_behind_gate_and_up_hands_theirs(triton_device: str) -> None:
+    case = mlp_cases.make_case(triton_device, lengths=[5, 3], ranks=[8, 3], extra=1, dtype=low_precision(triton_device))
+    gate_up = Coded(case.gate_up)
+    y = packed_mlp(
+        case.x.requires_grad_(), gate_up=gate_up, gate_up_parts=case.parts[:2], down=FrozenLinear(case.down),
+        down_parts=case.parts[2:], slots=case.slots, segments=case.segments, tables=case.tables(), fused=False,
+        backend=Backend.TRITON,
+    )  # fmt: skip
+    y.float().pow(2).sum().backward()
+    gate_up.assert_codes()
+
+
 def test_what_lies_between_leaves_the_codes_behind(triton_device: str) -> None:
     _, y, frozen = linear(triton_device, widths=(40,), asks=True)
     weight = torch.ones(40, dtype=y.dtype, device=y.device)

@@ -75,7 +75,7 @@ def test_outputs_keep_the_dtype_of_rows() -> None:
     assert fp8_forward(x, codes_NK=rows.codes_TK, scales_N=rows.scales_T).eq(0).all()
 
 
-def test_codes_written_by_the_norms_are_multiplied_and_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codes_written_in_passing_are_multiplied_and_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a GPU multiplies codes; here the product is made to, from the codes that came with the rows."""
     taken: list[Fp8Rows] = []
 
@@ -92,8 +92,8 @@ def test_codes_written_by_the_norms_are_multiplied_and_let_go(tmp_path: Path, mo
     monkeypatch.setattr(fp8, "has_product", lambda *_: True)
     monkeypatch.setattr(fp8, "fp8_forward", from_codes)
     coded = packed_logits(decoder, sequences)
-    # q, k, v and gate and up of every layer read the rows of a norm
-    assert len(taken) == 2 * decoder.config.num_layers
+    # q, k, v and gate and up of every layer read the rows of a norm, down those of the activation
+    assert len(taken) == 3 * decoder.config.num_layers
     for a, b in zip(coded, plain, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 

@@ -130,6 +130,7 @@ def fp8_grad_input(
     codes_NK: Tensor,
     scales_N: Tensor,
     codes_KN: Tensor | None = None,
+    ones_K: Tensor | None = None,
     rows: Fp8Rows | None = None,
     exact: bool = False,
 ) -> Tensor:
@@ -139,6 +140,7 @@ def fp8_grad_input(
 
     Args:
         codes_KN: The codes transposed, where they are kept; otherwise they are transposed now, to the same bits.
+        ones_K: float32 ones, where they are kept: the transposed codes have no scales, but the GPU's product reads some.
         rows: ``dy`` as :func:`quantise_rows` gives it with the factors ``scales_N``, where that was computed already.
         exact: As of :func:`fp8_forward`.
     """
@@ -148,7 +150,8 @@ def fp8_grad_input(
     rows = rows or quantise_rows(dy_TN, factors_K=scales_N)
     # Hopper multiplies e4m3 only where the summed axis is the consecutive one, in both operands
     turned_KN = transposed(codes_NK) if codes_KN is None else codes_KN
-    ones_K = torch.ones(turned_KN.shape[0], dtype=torch.float32, device=dy_TN.device)
+    if ones_K is None or ones_K.device != dy_TN.device:
+        ones_K = torch.ones(turned_KN.shape[0], dtype=torch.float32, device=dy_TN.device)
     return _product(rows, turned_KN, ones_K, dtype=dy_TN.dtype, fast=FAST_SUM_BACKWARD, exact=exact)
 
 

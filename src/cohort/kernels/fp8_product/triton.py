@@ -53,6 +53,7 @@ def row_codes(x):
 @triton.jit
 def inverse_of(scales):
     """Return 1 / scale, rounded to nearest."""
+    # ones in the scales' own shape, of which the one scale of a wide row has none
     return tl.div_rn(tl.where(scales > 0.0, 1.0, 1.0), scales)
 
 

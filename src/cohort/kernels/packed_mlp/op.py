@@ -17,7 +17,7 @@ from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
-from cohort.kernels.packed_linear.frozen_product import GivenGradient, handed_gradient_of
+from cohort.kernels.packed_linear.frozen_product import GivenGradient, can_take_codes, handed_gradient_of
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.swiglu import swiglu
@@ -83,9 +83,10 @@ def packed_mlp(
             tables=tables,
             backend=backend,
         )
+        room = down.code_room(gate_up_TF) if can_take_codes(down) else None
         return packed_linear(
-            swiglu(gate_up_TF, backend=backend),
-            frozen=down,
+            swiglu(gate_up_TF, codes=room, backend=backend),
+            frozen=down if room is None or not can_take_codes(down) else down.reading(room),
             parts=down_parts,
             slots=slots,
             segments=segments,

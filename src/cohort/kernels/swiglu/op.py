@@ -11,43 +11,61 @@ from torch.autograd.function import once_differentiable
 from cohort.core.errors import ShapeError
 from cohort.kernels.apart import check_term
 from cohort.kernels.backend import Backend, choose_backend, implementation
+from cohort.kernels.fp8_product import Fp8Rows, handed_behind
 
 __all__ = ["swiglu"]
 
 
-def swiglu(gate_up_TF: Tensor, *, term_TF: Tensor | None = None, backend: Backend | None = None) -> Tensor:
+def swiglu(
+    gate_up_TF: Tensor,
+    *,
+    term_TF: Tensor | None = None,
+    codes: Fp8Rows | None = None,
+    backend: Backend | None = None,
+) -> Tensor:
     """Return ``silu(gate) * up`` [T, F/2], where ``gate_up = [gate, up]`` side by side; differentiable.
 
     Args:
         term_TF: float32 [T, F], contiguous: added to gate and up first, which are rounded as if they had been stored.
             Outside autograd.
+        codes: Where the result is written in e4m3 as well, as ``quantise_rows`` rounds it, in the same pass.
 
     Raises:
-        ShapeError: the last axis is odd, or the term has another shape.
+        ShapeError: the last axis is odd, the term or the codes have another shape, or there is a term and codes.
     """
     if gate_up_TF.ndim != 2 or gate_up_TF.shape[1] % 2:
         raise ShapeError(f"gate and up side by side must be [T, F] with F even, got {tuple(gate_up_TF.shape)}")
     chosen = choose_backend(gate_up_TF, backend=backend)
+    shape = (gate_up_TF.shape[0], gate_up_TF.shape[1] // 2)
+    if codes is not None and (codes.codes_TK.shape != shape or term_TF is not None):
+        beside = "" if term_TF is None else ", beside a term"
+        raise ShapeError(f"codes are {tuple(codes.codes_TK.shape)}{beside}; the result is {shape}, of a product alone")
     if term_TF is not None:
         check_term(gate_up_TF, term_TF)
         summed: Tensor = implementation("swiglu", chosen).swiglu_forward(gate_up_TF, term_TF=term_TF)
         return summed
-    result: Tensor = _SwigluFunction.apply(gate_up_TF, chosen)
+    result: Tensor = _SwigluFunction.apply(gate_up_TF, chosen, codes)
     return result
 
 
 class _SwigluFunction(torch.autograd.Function):
-    """``forward(gate_up, backend) -> y``."""
+    """``forward(gate_up, backend, codes) -> y``."""
 
     @staticmethod
-    def forward(ctx: Any, gate_up_TF: Tensor, backend: Backend) -> Tensor:
+    def forward(ctx: Any, gate_up_TF: Tensor, backend: Backend, codes: Fp8Rows | None) -> Tensor:
         ctx.save_for_backward(gate_up_TF)
         ctx.backend = backend
-        y_TF: Tensor = implementation("swiglu", backend).swiglu_forward(gate_up_TF)
+        y_TF: Tensor = implementation("swiglu", backend).swiglu_forward(gate_up_TF, codes=codes)
         return y_TF
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy_TF: Tensor) -> tuple[Tensor | None, ...]:
         (gate_up_TF,) = ctx.saved_tensors
-        return implementation("swiglu", ctx.backend).swiglu_backward(dy_TF, gate_up_TF=gate_up_TF), None
+        handed = handed_behind(ctx)
+        room = None if handed is None else handed.room(gate_up_TF, width=gate_up_TF.shape[1])
+        kernels = implementation("swiglu", ctx.backend)
+        gradient_TF: Tensor = kernels.swiglu_backward(dy_TF, gate_up_TF=gate_up_TF, room=room)
+        if handed is not None and room is not None:
+            handed.hand(gradient_TF, room)
+        return gradient_TF, None, None

@@ -10,20 +10,26 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.apart import with_term
+from cohort.kernels.fp8_product import CodeRoom, Fp8Rows, write_codes
+from cohort.kernels.fp8_product.reference import quantise_rows
 
 __all__ = ["swiglu_backward", "swiglu_forward"]
 
 
-def swiglu_forward(gate_up_TF: Tensor, *, term_TF: Tensor | None = None) -> Tensor:
+def swiglu_forward(gate_up_TF: Tensor, *, term_TF: Tensor | None = None, codes: Fp8Rows | None = None) -> Tensor:
     """Return ``silu(gate) * up`` [T, F/2] of ``gate_up = [gate, up]``, plus the term where there is one."""
     gate, up = with_term(gate_up_TF, term_TF).to(torch.promote_types(gate_up_TF.dtype, torch.float32)).chunk(2, dim=-1)
     # gate / (1 + exp(-gate)) * up in one buffer
     y = torch.neg(gate).exp_().add_(1)
     torch.div(gate, y, out=y)
-    return y.mul_(up).to(gate_up_TF.dtype)
+    y = y.mul_(up).to(gate_up_TF.dtype)
+    if codes is not None:
+        for place, found in zip((codes.codes_TK, codes.scales_T), quantise_rows(y), strict=True):
+            place.copy_(found)
+    return y
 
 
-def swiglu_backward(dy_TF: Tensor, *, gate_up_TF: Tensor) -> Tensor:
+def swiglu_backward(dy_TF: Tensor, *, gate_up_TF: Tensor, room: CodeRoom | None = None) -> Tensor:
     """Return ``[dgate, dup]``; finite where ``exp(-gate)`` overflows, since it only enters through its reciprocal."""
     working = torch.promote_types(gate_up_TF.dtype, torch.float32)
     gate, up = gate_up_TF.to(working).chunk(2, dim=-1)
@@ -31,4 +37,7 @@ def swiglu_backward(dy_TF: Tensor, *, gate_up_TF: Tensor) -> Tensor:
     sigmoid = 1 / (1 + torch.exp(-gate))
     dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
     dup = dy * (gate * sigmoid)
-    return torch.cat((dgate, dup), dim=-1).to(gate_up_TF.dtype)
+    gradient_TF = torch.cat((dgate, dup), dim=-1).to(gate_up_TF.dtype)
+    if room is not None:
+        write_codes(gradient_TF, room)
+    return gradient_TF

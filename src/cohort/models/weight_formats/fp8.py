@@ -8,6 +8,7 @@ Shapes:  T rows · K input width · N output width
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 
 import torch
@@ -49,6 +50,7 @@ class Fp8Linear:
         """Wrap codes in e4m3 and their scales (float32); ``dtype`` is that of inputs and outputs."""
         self._codes_NK, self._scales_N, self._bias_N, self._dtype = codes_NK, scales_N, bias_N, dtype
         self._codes_KN: Tensor | None = None
+        self._ones_K = _ones(codes_NK.shape[1], codes_NK.device)
         self.is_exact = False
 
     @property
@@ -112,6 +114,7 @@ class Fp8Linear:
             codes_NK=self._codes_NK,
             scales_N=self._scales_N,
             codes_KN=self._codes_KN,
+            ones_K=self._ones_K,
             rows=codes,
             exact=self.is_exact,
         )
@@ -159,6 +162,12 @@ class _CodedInput:
 
     def grad_input(self, dy_TN: Tensor, codes: Fp8Rows | None = None) -> Tensor:
         return self._linear.grad_input(dy_TN, codes)
+
+
+@functools.lru_cache(maxsize=64)
+def _ones(width: int, device: torch.device) -> Tensor:
+    """Return scales that change nothing, one tensor for all linears of a width: no pass has to fill them."""
+    return torch.ones(width, dtype=torch.float32, device=device)
 
 
 def _quantise(weight_NK: Tensor) -> StoredTensors:
