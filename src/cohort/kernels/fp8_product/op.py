@@ -140,7 +140,7 @@ def fp8_grad_input(
 
     Args:
         codes_KN: The codes transposed, where they are kept; otherwise they are transposed now, to the same bits.
-        ones_K: float32 ones, where they are kept: the transposed codes have no scales, but the GPU's product reads some.
+        ones_K: float32 ones, where they are kept: the GPU's product reads scales, and transposed codes have none.
         rows: ``dy`` as :func:`quantise_rows` gives it with the factors ``scales_N``, where that was computed already.
         exact: As of :func:`fp8_forward`.
     """
