@@ -27,9 +27,9 @@ from cohort.data.loading import load_dataset
 from cohort.models.targets import select_linears
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.tasks.loading import task_from_mapping
-from cohort.training.distillation import distill
+from cohort.training.compression.distillation import distill
+from cohort.training.compression.input_grams import input_grams
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.input_grams import input_grams
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec, TrialState
 

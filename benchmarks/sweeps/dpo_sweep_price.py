@@ -35,7 +35,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.memory.sizes import GRAPH_TOKENS, rank_row_bytes
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
-from cohort.training.reference_logps import answer_log_probs
+from cohort.training.reference.reference_logps import answer_log_probs
 from cohort.training.trial import TrialSpec, TrialState
 
 QUESTION = "What does a DPO sweep of 40 configurations cost, in runs of one configuration over the same pairs?"

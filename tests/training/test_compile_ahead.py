@@ -32,14 +32,15 @@ def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(
     save_llama(tmp_path, num_layers=4)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
     layers, part, names = decoder.layers, decoder.part, list[str]()
-    recorded: Any = SimpleNamespace(launch=lambda need, *, trains: names.append(f"{need.num_rows} {trains}"))
+    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: names.append(f"{need.num_rows} {kind.name}"))
     monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
     specs = kinds_of_adapters([AdapterSpec(r=r, lora_alpha=1.0) for r in (16, 32)])
     with _few_layers(decoder):
         assert decoder.layers == (layers[0], layers[3])
         assert list(decoder.part) == [0, 3]
-        _run(decoder, specs, target_linears=decoder.linears, usual=20, pass_tokens=(200, 64), step_tokens=(100,))
-    assert names == ["200 True", "200 False", "64 True", "64 False"]
+        # 64 is wanted whole, though its step is asked for as well
+        _run(decoder, specs, target_linears=decoder.linears, usual=20, pass_tokens=(200, 64), step_tokens=(100, 64))
+    assert names == ["200 SUMS", "200 MEASURES", "64 SUMS", "64 MEASURES"]
     assert (decoder.layers, decoder.part) == (layers, part)
 
 

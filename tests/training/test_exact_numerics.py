@@ -24,7 +24,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.reference_adapter import adapter_digest
+from cohort.training.reference.reference_adapter import adapter_digest
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2
 from tests.training.test_packing_changes_nothing import COMPARED, COMPARED_VALIDATION, OF_VARIANTS, SUBJECTS

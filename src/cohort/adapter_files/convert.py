@@ -40,8 +40,8 @@ from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import check_checkpoint, load_decoder, load_tokenizer
 from cohort.prepare.inputs import machine_of
-from cohort.training.distillation import distill
-from cohort.training.input_grams import input_grams
+from cohort.training.compression.distillation import distill
+from cohort.training.compression.input_grams import input_grams
 
 __all__ = ["BlockTarget", "write_as_blocks", "write_as_lora"]
 

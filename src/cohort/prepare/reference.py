@@ -37,8 +37,8 @@ from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.objectives import task_objective
 from cohort.tasks.task_file import TaskFile
 from cohort.training.micro_batches import sample_too_large
-from cohort.training.reference_adapter import adapter_digest, read_reference_adapter
-from cohort.training.reference_logps import ANSWER_LOSS, answer_log_probs
+from cohort.training.reference.reference_adapter import adapter_digest, read_reference_adapter
+from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_probs
 
 __all__ = ["Reference", "reference_adapter_hash", "reference_problems", "require_same_reference"]
 

@@ -13,11 +13,11 @@ from cohort.core.numerics import Numerics
 from cohort.kernels.compile_ahead import Compiled, KernelCompiler
 from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
-from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.memory_probe import ProbePass, probe_rows
-from cohort.training.recorded_shapes import PassShape
+from cohort.training.recorded.captured_passes import CapturedPasses
+from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["collect_launches", "compile_ahead", "kinds_of_adapters"]
@@ -139,7 +139,9 @@ def _run(
         compute_dtype=decoder.dtype,
     )
     recorded = CapturedPasses(decoder, executor.bank, most_rows=max(pass_tokens))
-    for tokens in (*pass_tokens, *step_tokens):
+    # a size that is wanted whole is not run again for its step alone
+    only_steps = [tokens for tokens in step_tokens if tokens not in pass_tokens]
+    for tokens in (*pass_tokens, *only_steps):
         each = max(1, round(tokens / usual / len(specs)))
         rows = probe_rows(ProbePass(r=1, lengths=(usual,) * each), vocabulary=decoder.config.vocab_size)
         for trial_id, adapter in enumerate(specs):
@@ -150,12 +152,12 @@ def _run(
             )
             executor.load(spec, TrialState(adapter=AdapterState(weights=weights_rD)), rows=rows)
         executor.step()
-        if tokens not in step_tokens:
+        if tokens not in only_steps:
             executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
         # a graph knows no dropout
-        if tokens not in step_tokens and not any(spec.lora_dropout > 0 for spec in specs):
+        if tokens not in only_steps and not any(spec.lora_dropout > 0 for spec in specs):
             need = PassShape(num_rows=tokens, num_sequences=each * len(specs), length=usual, num_trained=tokens)
-            for trains in (True, False):
-                recorded.launch(need, trains=trains)
+            for kind in (GraphKind.SUMS, GraphKind.MEASURES):
+                recorded.launch(need, kind=kind)
         for trial_id in executor.resident:
             executor.drop(trial_id)

@@ -25,7 +25,6 @@ from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.staging import pinned
 from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
-from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses
 from cohort.training.exact_numerics import set_numerics
@@ -37,6 +36,7 @@ from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateError
 from cohort.training.passes import Passes, StagedPass
+from cohort.training.recorded.captured_passes import CapturedPasses
 from cohort.training.step_samples import Resident, StepSamples, gather
 from cohort.training.trial import TrialSpec, TrialState
 

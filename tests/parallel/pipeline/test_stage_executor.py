@@ -23,7 +23,7 @@ from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives.dpo import DirectPreferenceOptimization
 from cohort.training.objectives.orpo import OddsRatioPreferenceOptimization
 from cohort.training.optimizers import optimizer_for
-from cohort.training.reference_logps import ANSWER_LOSS, answer_log_probs
+from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_probs
 from cohort.training.trial import TrialSpec, TrialState
 from tests.parallel.pipeline.stage_threads import StageThreads, stage_threads
 from tests.training.small_models import compared_rows, random_rows, save_llama

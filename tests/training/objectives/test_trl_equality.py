@@ -25,7 +25,7 @@ from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers.adamw import AdamW
-from cohort.training.reference_logps import answer_log_probs
+from cohort.training.reference.reference_logps import answer_log_probs
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec, TrialState
 from tests.training.small_models import VOCABULARY, save_llama

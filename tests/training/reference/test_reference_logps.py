@@ -16,8 +16,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, use_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.reference_adapter import ReferenceAdapter
-from cohort.training.reference_logps import answer_log_probs
+from cohort.training.reference.reference_adapter import ReferenceAdapter
+from cohort.training.reference.reference_logps import answer_log_probs
 from tests.training.small_models import compared_rows, save_llama
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +12,11 @@ import torch
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
-from cohort.training.captured_pass import CapturedPasses, StagedReplay, _CapturedPass, _Kind
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
+from cohort.training.recorded.captured_pass import CapturedPass, StagedReplay
+from cohort.training.recorded.captured_passes import CapturedPasses
+from cohort.training.recorded.recorded_shapes import GraphKind
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import compared_rows, save_llama
 
@@ -27,46 +27,18 @@ def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:
     calls: list[str] = []
     nothing: Any = None
     passes = CapturedPasses(nothing, nothing, most_rows=64)
-    graph = object.__new__(_CapturedPass)
+    graph = object.__new__(CapturedPass)
     recording: Any = SimpleNamespace(reset=lambda: calls.append("reset"))
     graph._graph, graph._losses_T = recording, torch.zeros(1)
     graph.filling, graph._backward = 1, recording
     graph._decoder = SimpleNamespace(ring=None)  # type: ignore[assignment]
     staged = StagedReplay(graph=graph, filling=1)
-    passes._graphs[_Kind.SUMS, 8] = [graph]
+    passes._graphs[GraphKind.SUMS, 8] = [graph]
     assert passes.give_up()
     assert calls == ["reset", "reset"]
     assert passes.replay(staged) is None
     assert not hasattr(graph, "_losses_T")
     assert not passes.give_up()
-
-
-def test_a_staged_pass_is_void_once_its_graph_is_filled_for_another_and_no_circle_keeps_the_graph() -> None:
-    nothing: Any = None
-    passes = CapturedPasses(nothing, nothing, most_rows=64)
-    graph = object.__new__(_CapturedPass)
-    replays: list[str] = []
-    recording: Any = SimpleNamespace(replay=lambda: replays.append("replay"))
-    graph._graph, graph._losses_T, graph.filling = recording, torch.zeros(2), 0
-    graph._copied = SimpleNamespace(synchronize=lambda: None)  # type: ignore[assignment]
-    graph._tables = SimpleNamespace(update=lambda *_, **__: None)  # type: ignore[assignment]
-    graph._fill = lambda *_, **__: None  # type: ignore[method-assign]
-    graph._send = lambda: None  # type: ignore[method-assign]
-    graph._decoder = SimpleNamespace(ring=None)  # type: ignore[assignment]
-    stream: Any = SimpleNamespace(segments=None)
-    first = graph.stage(stream, slots=nothing, divisors=None, fresh_slots=())
-    second = graph.stage(stream, slots=nothing, divisors=None, fresh_slots=())
-    assert passes.replay(first) is None
-    assert not replays
-    assert passes.replay(second) is graph._losses_T
-    assert replays == ["replay"]
-    alive = weakref.ref(graph)
-    gc.disable()
-    try:
-        del graph, first, second
-        assert alive() is None
-    finally:
-        gc.enable()
 
 
 def test_a_recording_counts_only_where_all_ranks_made_it() -> None:

@@ -12,7 +12,7 @@ from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.training.input_grams import input_grams
+from cohort.training.compression.input_grams import input_grams
 from tests.training.small_models import random_rows, save_llama
 
 SPEC = AdapterSpec(r=4, lora_alpha=8.0)

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from cohort.models.config import DecoderConfig
 
-__all__ = ["SPARE_ROWS", "PassShape", "RecordingPolicy", "rounded_up"]
+__all__ = ["SPARE_ROWS", "GraphKind", "PassShape", "RecordingPolicy", "rounded_up"]
 
 # the cost of a padded attention row in rows of the stream: its share of a layer's work
 PADDED_ROW_COST = 0.05
@@ -29,6 +30,21 @@ LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 8e-3, 4 / 600e12
 SPARE_ROWS = 64
 # passes of at most this share of the rows that hide their launches are recorded at first sight
 AT_ONCE = 0.25
+
+
+class GraphKind(IntEnum):
+    """What a graph does. One kind's graphs serve no pass of another."""
+
+    MEASURES = 0
+    # losses are plain sums of their tokens, whose weights are known before the pass
+    SUMS = 1
+    # the weights follow from the losses: the backward pass is a graph of its own
+    TERMS = 2
+
+    @property
+    def trains(self) -> bool:
+        """Whether its passes add gradients; an evaluation's only measure."""
+        return self is not GraphKind.MEASURES
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -114,16 +130,16 @@ class RecordingPolicy:
         layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
         # a pass of this many rows takes the device as long as the host takes to launch it; so does one recording
         self._recording_rows = LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
-        self._lost: dict[tuple[bool, PassShape], float] = defaultdict(float)
+        self._lost: dict[tuple[GraphKind, PassShape], float] = defaultdict(float)
 
     def choose(
-        self, need: PassShape, *, recorded: Sequence[PassShape], trains: bool
+        self, need: PassShape, *, recorded: Sequence[PassShape], kind: GraphKind
     ) -> tuple[PassShape | None, PassShape | None]:
         """Return the recorded shape to use and the shape to record instead; neither to launch kernel by kernel.
 
         Args:
             recorded: The shapes of graphs of this kind.
-            trains: Whether it is a training pass; those come again at once, evaluations after many steps.
+            kind: What the pass does; training passes come again at once, evaluations after many steps.
         """
         holding = [shape for shape in recorded if shape.holds(need)]
         own = rounded_up(need, padded=self._padded, exact=self._exact)
@@ -133,11 +149,11 @@ class RecordingPolicy:
         else:
             # what the device waits for launches; a pass of more rows hides them
             lost = max(0.0, self._recording_rows - need.num_rows)
-            if trains and need.num_rows <= AT_ONCE * self._recording_rows:
+            if kind.trains and need.num_rows <= AT_ONCE * self._recording_rows:
                 return None, rounded_up(need, padded=self._padded, exact=self._exact, coarse=True)
-        self._lost[trains, own] += lost
-        if lost > 0 and self._lost[trains, own] >= self._recording_rows:
-            del self._lost[trains, own]
+        self._lost[kind, own] += lost
+        if lost > 0 and self._lost[kind, own] >= self._recording_rows:
+            del self._lost[kind, own]
             if best is None:
                 own = rounded_up(need, padded=self._padded, exact=self._exact, coarse=True)
             return best, own

@@ -17,8 +17,8 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training import distillation
-from cohort.training.distillation import Distilled, distill
+from cohort.training.compression import distillation
+from cohort.training.compression.distillation import Distilled, distill
 from tests.training.small_models import random_rows, save_gemma2, save_llama
 
 SPEC = AdapterSpec(r=4, lora_alpha=8.0)

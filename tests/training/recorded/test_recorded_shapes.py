@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cohort.training.recorded_shapes import SPARE_ROWS, PassShape, RecordingPolicy, rounded_up
+from cohort.training.recorded.recorded_shapes import SPARE_ROWS, GraphKind, PassShape, RecordingPolicy, rounded_up
 
 # Llama-3.2-1B's widths
 CONFIG: Any = SimpleNamespace(
@@ -60,7 +60,7 @@ def test_the_steps_of_a_pack_are_replayed_from_the_second_on_with_few_graphs(num
     launched, computed, needed = 0, 0, 0
     for _ in range(300):
         need = of_lengths(np.clip(rng.lognormal(5.0, 0.35, size=num_trials).astype(int), 60, 440))
-        use, record = policy.choose(need, recorded=recorded, trains=True)
+        use, record = policy.choose(need, recorded=recorded, kind=GraphKind.SUMS)
         if record is not None:
             recorded.append(record)
             use = record
@@ -77,29 +77,41 @@ def test_large_passes_hide_their_launches_and_are_never_recorded() -> None:
     policy = RecordingPolicy(CONFIG)
     need = PassShape(num_rows=40_000, num_sequences=200, length=400, num_trained=30_000)
     for _ in range(50):
-        assert policy.choose(need, recorded=[], trains=True) == (None, None)
+        assert policy.choose(need, recorded=[], kind=GraphKind.SUMS) == (None, None)
 
 
 def test_evaluations_are_recorded_only_after_they_have_come_again() -> None:
     policy = RecordingPolicy(CONFIG)
     need = PassShape(num_rows=700, num_sequences=9, length=300, num_trained=500)
-    found = [policy.choose(need, recorded=[], trains=False)[1] for _ in range(3)]
+    found = [policy.choose(need, recorded=[], kind=GraphKind.MEASURES)[1] for _ in range(3)]
     assert found[0] is None
     assert any(record is not None for record in found)
+
+
+def test_what_one_kind_of_graph_loses_pays_for_no_recording_of_another() -> None:
+    policy, need = RecordingPolicy(CONFIG), PassShape(num_rows=9000, num_sequences=20, length=600, num_trained=6000)
+    # too large to be recorded at first sight, and recorded once it has come again
+    alone = [policy.choose(need, recorded=[], kind=GraphKind.TERMS)[1] is not None for _ in range(4)]
+    both = RecordingPolicy(CONFIG)
+    for kind in (GraphKind.SUMS, GraphKind.MEASURES):
+        both.choose(need, recorded=[], kind=kind)
+    assert [both.choose(need, recorded=[], kind=GraphKind.TERMS)[1] is not None for _ in range(4)] == alone
+    assert not alone[0]
+    assert any(alone)
 
 
 def test_what_no_graph_holds_is_not_replayed() -> None:
     policy = RecordingPolicy(CONFIG)
     need = PassShape(num_rows=700, num_sequences=9, length=300, num_trained=500)
     held = rounded_up(need, padded=False)
-    assert policy.choose(need, recorded=[held], trains=True)[0] == held
+    assert policy.choose(need, recorded=[held], kind=GraphKind.SUMS)[0] == held
     for larger in (
         replace(need, num_rows=held.num_rows + 1),
         replace(need, num_sequences=held.num_sequences + 1),
         replace(need, length=held.length + 1),
         replace(need, num_trained=held.num_trained + 1),
     ):
-        use, record = policy.choose(larger, recorded=[held], trains=True)
+        use, record = policy.choose(larger, recorded=[held], kind=GraphKind.SUMS)
         assert use is None
         assert record is not None
         assert record.holds(larger)

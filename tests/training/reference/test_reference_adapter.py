@@ -17,7 +17,7 @@ from cohort.core.errors import InputError
 from cohort.data.tokenised import ReferenceFiles
 from cohort.models.weights import load_decoder
 from cohort.training.passes import Passes
-from cohort.training.reference_adapter import adapter_digest, read_reference_adapter
+from cohort.training.reference.reference_adapter import adapter_digest, read_reference_adapter
 from tests.training.small_models import save_llama
 
 

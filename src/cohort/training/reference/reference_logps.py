@@ -25,7 +25,7 @@ from cohort.training.group_terms import answer_losses
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.passes import Passes
-from cohort.training.reference_adapter import ReferenceAdapter
+from cohort.training.reference.reference_adapter import ReferenceAdapter
 
 __all__ = ["ANSWER_LOSS", "AnswerLoss", "answer_log_probs"]
 

@@ -1,0 +1,1 @@
+"""Small passes recorded as CUDA graphs, and which of them are."""

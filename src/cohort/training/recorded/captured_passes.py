@@ -1,0 +1,213 @@
+"""Passes of few tokens as CUDA graphs: one launch of the host instead of thousands.
+
+A pass over an 8B model is some 2,500 launches, about 0.2 s of the host's time, while the GPU computes 2,000 tokens in
+0.1 s. A graph records the launches once. Its kernels read what changes from step to step (tokens, rows of each slot,
+ranks, scales) from tensors that are filled before each replay. What a launch must know beforehand (rows of the stream,
+sequences and their greatest length, trained rows) is rounded up, so that few graphs serve all steps.
+
+Losses that are plain sums of their tokens have weights that are known beforehand: one graph holds the forward and the
+backward pass. Those of preferences follow from the losses, so forward and backward are a graph each, and the terms are
+computed between the two.
+
+Shapes:  T rows of the stream
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterBank
+from cohort.data.packing import SlotSample, lay_out
+from cohort.kernels.packed_linear import SlotTable
+from cohort.models.decoder import Decoder
+from cohort.training.device_memory import is_out_of_memory, release_cached
+from cohort.training.recorded.captured_pass import CapturedPass, StagedReplay
+from cohort.training.recorded.recorded_shapes import GraphKind, PassShape, RecordingPolicy, rounded_up
+
+__all__ = ["CapturedPasses"]
+
+
+class CapturedPasses:
+    """The graphs of one executor. Training passes add to the bank's gradients; evaluation passes only measure.
+
+    Attributes:
+        capture_seconds: Time spent on recording, host and device.
+        agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
+            where passes are one rank's own.
+    """
+
+    def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> None:
+        """Record passes of at most ``most_rows`` rows of ``decoder`` with ``bank``, which must not move."""
+        self._decoder, self._bank, self._most_rows = decoder, bank, most_rows
+        # by kind and the widest rank they were recorded for: narrower packs may use them, too
+        self._graphs: dict[tuple[GraphKind, int], list[CapturedPass]] = {}
+        self._policy: RecordingPolicy | None = None
+        self._has_launched = False
+        self._pool: Any | None = None
+        self.capture_seconds = 0.0
+        self.num_replays = 0
+        self.agree: Callable[[bool], bool] | None = None
+
+    def give_up(self) -> bool:
+        """Free the graphs and record no more; return whether graphs were recorded until now."""
+        held = self._most_rows > 0
+        self._most_rows = 0
+        # a pass that is staged still names its graph, and one graph alone keeps the pool of all
+        for graph in (graph for recorded in self._graphs.values() for graph in recorded):
+            graph.free()
+        self._graphs.clear()
+        self._pool = None
+        return held
+
+    def add_gradients(self, staged: StagedReplay, weights_T: Tensor) -> None:
+        """Run the backward pass of what :meth:`replay` has just computed, staged ``from_terms``.
+
+        Args:
+            weights_T: What the loss of each row of the stream counts in the sum of all slots' losses.
+        """
+        staged.graph.add_gradients(weights_T)
+
+    def run(
+        self,
+        entries: Sequence[SlotSample],
+        *,
+        divisors: Mapping[int, int] | None = None,
+        fresh_slots: Collection[int] = (),
+    ) -> Tensor | None:
+        """Stage a pass and replay it; None where its kernels are to be launched one by one."""
+        staged = self.stage(entries, divisors=divisors, fresh_slots=fresh_slots)
+        return None if staged is None else self.replay(staged)
+
+    def launch(self, need: PassShape, *, kind: GraphKind) -> None:
+        """Run a pass of filler as one for ``need`` would be recorded, so that its kernels are compiled."""
+        shape = rounded_up(need, padded=self._decoder.config.pads_attention, exact=self._bank.is_exact)
+        slots = self._bank.slot_table()
+        CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind).launch()
+
+    def replay(self, staged: StagedReplay) -> Tensor | None:
+        """Run a staged pass and return its losses [T], valid until the next replay.
+
+        None where its graph has been given up or filled for another pass since.
+        """
+        if self._most_rows == 0 or staged.graph.filling != staged.filling:
+            return None
+        self.num_replays += 1
+        return staged.graph.replay()
+
+    def stage(
+        self,
+        entries: Sequence[SlotSample],
+        *,
+        divisors: Mapping[int, int] | None = None,
+        fresh_slots: Collection[int] = (),
+        from_terms: bool = False,
+    ) -> StagedReplay | None:
+        """Fill the tensors of a graph for a pass over ``entries``; None where its kernels are launched one by one.
+
+        The transfer is ordered after the replays so far, and the next replay of that graph is this pass.
+
+        Args:
+            entries: As :func:`cohort.data.packing.pack` takes them.
+            divisors: By slot: the gradients of the sums of token losses, divided, are added to the bank. With None the
+                pass only measures.
+            fresh_slots: Slots whose gradients overwrite what the bank holds instead.
+            from_terms: The weights of the tokens come after the losses, with :meth:`add_gradients`, not from
+                ``divisors``.
+        """
+        lengths = [len(entry.sample.tokens) for entry in entries]
+        used = sum(lengths)
+        # dropout draws by keys of the step, which are not among the tensors that are filled
+        if used >= self._most_rows or any(entry.row_keys is not None for entry in entries):
+            return None
+        # the source is known once the ranks are connected; a pass in two recordings would have to leave the last layers
+        # in their buffers between them
+        if self._decoder.ring is not None and (from_terms or not self._decoder.ring.source.is_recordable):
+            return None
+        slots = self._bank.slot_table()
+        widest = max(slots.ranks, default=0)
+        if any(slots.dropouts) or widest == 0:
+            return None
+        need = PassShape(
+            num_rows=used + 1,
+            num_sequences=len(entries),
+            length=max(lengths),
+            num_trained=sum(int(np.count_nonzero(entry.sample.trained[1:])) for entry in entries),
+        )
+        kind = GraphKind.MEASURES if divisors is None else GraphKind.TERMS if from_terms else GraphKind.SUMS
+        graph = self._graph(need, kind=kind, slots=slots, widest=widest)
+        if graph is None:
+            return None
+        stream = lay_out(entries, num_slots=slots.num_slots, num_rows=graph.shape.num_rows)
+        return graph.stage(stream, slots=slots, divisors=None if from_terms else divisors, fresh_slots=fresh_slots)
+
+    def _graph(self, need: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> CapturedPass | None:
+        # the first training pass is launched: it settles what no graph may change, such as where weights are
+        if not self._has_launched:
+            self._has_launched = kind.trains
+            return None
+        if self._policy is None:
+            self._policy = RecordingPolicy(self._decoder.config, exact=self._bank.is_exact)
+        recorded = {
+            graph.shape: graph
+            for (own, rank), graphs in sorted(self._graphs.items(), reverse=True)
+            if own is kind and rank >= widest
+            for graph in graphs
+        }
+        use, record = self._policy.choose(need, recorded=list(recorded), kind=kind)
+        if record is not None and record.num_rows <= self._most_rows:
+            graph = self._record(record, kind=kind, slots=slots)
+            if graph is not None:
+                self._graphs.setdefault((kind, widest), []).append(graph)
+                return graph
+        return None if use is None else recorded[use]
+
+    def _record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> CapturedPass | None:
+        """Return a new graph; None where there is no memory for it."""
+        begun = time.perf_counter()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph: CapturedPass | None = None
+        try:
+            graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
+            graph.warm_up()
+        except RuntimeError as error:
+            # ranks that run it together wait for this one in the middle of the pass: they end with it
+            if self.agree is not None or not is_out_of_memory(error):
+                raise
+            graph = None
+        if graph is not None and not self._is_recorded(graph):
+            graph = None
+        if graph is None:
+            self._forget_copies()
+            # larger passes are launched one by one from now on; recorded graphs stay
+            self._most_rows = min(self._most_rows, shape.num_rows - 1)
+            release_cached(self._bank.weights_RD.device)
+            return None
+        torch.cuda.synchronize()
+        self.capture_seconds += time.perf_counter() - begun
+        return graph
+
+    def _forget_copies(self) -> None:
+        """Let a ring of layers copy them again: copies that a broken recording names were never made."""
+        if self._decoder.ring is not None:
+            self._decoder.ring.forget()
+
+    def _is_recorded(self, graph: CapturedPass) -> bool:
+        """Record a pass, and return whether that worked here and wherever it is run together."""
+        is_recorded = True
+        try:
+            graph.record(self._pool)
+        except BaseException as error:
+            # a recording that runs out of memory may also end as an error of the recording itself
+            is_shortage = is_out_of_memory(error) or "captur" in str(error).lower()
+            if not (isinstance(error, RuntimeError) and is_shortage):
+                self._forget_copies()
+                raise
+            is_recorded = False
+        return is_recorded if self.agree is None else self.agree(is_recorded)

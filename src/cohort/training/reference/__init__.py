@@ -1,0 +1,1 @@
+"""What trials are held to: the answers of a frozen model, or of an adapter on it."""
