@@ -18,8 +18,9 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 JOBS ?= 2
 PYTEST_ARGS ?=
 
-# One thread a process: two processes use two cores better than two threads each would.
-TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# One thread a process: two processes use two cores better than two threads each would. Hundreds of processes import the
+# same files: they write down what they compile, also where the shell forbids it (many container images do).
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
 
 .PHONY: help demo test check bench test-gpu soak clean
 
@@ -28,17 +29,20 @@ help:
 
 # torch goes first and alone, with its exact version: left to a resolver that looks at ranges, pip may fetch a larger
 # build than the one this machine has at hand.
-$(VENV)/.ready-run: pyproject.toml constraints.txt
+$(VENV)/.torch: pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3"; exit 1; fi
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@$(PIP) -c constraints.txt "$(TORCH)"
+	@touch $@
+
+$(VENV)/.ready-run: $(VENV)/.torch
 	@$(PIP) -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.ready-dev: $(VENV)/.ready-run
+$(VENV)/.ready-dev: $(VENV)/.torch
 	@$(PIP) -c constraints.txt -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/.ready-run $@
 
 demo: $(VENV)/.ready-run
 	@$(BIN)/python examples/quickstart/demo.py
