@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.segments import SegmentTable
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.passes import StagedPass
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 
@@ -78,47 +76,13 @@ def test_the_first_pass_of_a_step_writes_each_slot_once_and_later_ones_add(
         assert torch.equal(found, expected)
 
 
-def test_a_step_that_was_staged_trains_alike_and_a_stale_one_is_not_used(tmp_path: Path) -> None:
-    save_llama(tmp_path)
-    decoder = load_decoder(tmp_path, dtype="float32")
-
-    def train(*, stages: bool) -> tuple[list[torch.Tensor], int]:
-        sizes = ExecutorSettings(num_slots=3, num_rank_rows=48, token_budget=80, evaluation_token_budget=80)
-        executor = Executor(decoder, target_linears=decoder.linears, train_rows=random_rows(12), settings=sizes)
-        executor._stages = stages
-        stage, made = executor._passes.stage, []
-
-        def counted(*arguments: Any, **named: Any) -> StagedPass:
-            made.append(stage(*arguments, **named))
-            return made[-1]
-
-        executor._passes.stage = counted  # type: ignore[method-assign]
-        specs = [replace(_spec(trial_id, max_grad_norm=1.0), num_steps=8) for trial_id in range(3)]
-        for spec in specs[:2]:
-            executor.load(spec)
-        executor.step()
-        executor.step()  # takes what was staged
-        executor.load(specs[2])  # what was staged knows two trials
-        executor.step()
-        executor.step([0, 2])  # what was staged knows three
-        state = executor.unload(0)
-        executor.load(replace(specs[0], batch_size=1), state)  # the same trial, slot and step; other samples
-        executor.step()
-        return [executor.weights(trial_id) for trial_id in range(3)], len(made)
-
-    (plain, passes), (staged, attempts) = train(stages=False), train(stages=True)
-    assert all(torch.equal(found, expected) for found, expected in zip(staged, plain, strict=True))
-    # five steps stage the next one; one of those is taken as it is, by a step that then stages nothing itself
-    assert attempts == passes + 5 - 1
-
-
 def test_an_executor_gives_its_memory_back_at_once(tmp_path: Path) -> None:
     """A bank of an 8B model is gigabytes: they must not wait for the next garbage collection."""
     save_llama(tmp_path)
     decoder, rows = load_decoder(tmp_path, dtype="float32"), random_rows(8)
     sizes = ExecutorSettings(num_slots=2, num_rank_rows=32, token_budget=64, evaluation_token_budget=64)
     executor = Executor(decoder, target_linears=decoder.linears, train_rows=rows, settings=sizes)
-    executor._stages = True
+    executor._ahead.is_used = True
     executor.load(_spec(0, max_grad_norm=1.0))
     executor.step()
     executor.evaluate([0], rows=rows, row_ids=[0, 1])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.dropout import row_keys
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
-from cohort.training.step_samples import Resident, gather, samples_of
+from cohort.training.step_samples import Resident, finish_step, gather, samples_of
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows
 
@@ -79,3 +80,17 @@ def test_dropout_keys_follow_from_trial_step_and_row() -> None:
         expected = row_keys(len(entry.sample.tokens), trial_seed=5, step=3, sample_id=row_id)
         assert entry.row_keys is not None
         assert np.array_equal(entry.row_keys, expected)
+
+
+def test_a_finished_step_reports_each_trials_mean_and_counts() -> None:
+    residents = [resident(0, batch_size=2, step=3), resident(1, batch_size=1)]
+    samples = gather(residents)
+    events = finish_step(residents, samples, terms_G=torch.tensor([3.0, 5.0, 7.0]), norms=torch.tensor([0.5, 0.25]))
+    assert [(event.trial_id, event.step, event.grad_norm) for event in events] == [(0, 4, 0.5), (1, 1, 0.25)]
+    assert [event.loss for event in events] == [8.0 / samples.terms[0].divisor, 7.0 / samples.terms[1].divisor]
+    # warm-up and schedule are those of the step that was taken
+    assert [event.learning_rate for event in events] == [
+        resident(0, batch_size=2).spec.learning_rate_at(3),
+        resident(1, batch_size=1).spec.learning_rate_at(0),
+    ]
+    assert [one.step for one in residents] == [4, 1]

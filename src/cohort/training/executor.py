@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
-from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
 from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
-from cohort.kernels.backend import Backend, choose_backend
-from cohort.kernels.staging import pinned
 from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses
 from cohort.training.exact_numerics import set_numerics
+from cohort.training.fresh_weights import fresh_weights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
-from cohort.training.group_terms import group_slots
 from cohort.training.micro_batches import MicroBatches, sample_too_large
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateError
-from cohort.training.passes import Passes, StagedPass
+from cohort.training.passes import Passes
 from cohort.training.recorded.captured_passes import CapturedPasses
-from cohort.training.step_samples import Resident, StepSamples, gather
+from cohort.training.step_ahead import StepAhead
+from cohort.training.step_samples import Resident, finish_step
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["Executor", "ExecutorSettings"]
@@ -131,11 +127,8 @@ class Executor:
         )
         set_numerics(settings.numerics, decoder=decoder, bank=self.bank)
         self._residents: dict[int, Resident] = {}
-        self._fresh_weights = _fresh_weights(self.bank, decoder)
-        self.captured = _captured_passes(decoder, self.bank, most_rows=settings.graph_tokens)
-        # on a CPU the host is the device: there is nothing to be ahead of
-        self._stages = self.bank.weights_RD.is_cuda
-        self._staged: tuple[StepSamples, StagedPass] | None = None
+        self._fresh_weights = fresh_weights(self.bank, decoder)
+        self.captured = CapturedPasses.where_they_run(decoder, self.bank, most_rows=settings.graph_tokens)
         self.memory = DeviceMemory(
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )
@@ -158,6 +151,9 @@ class Executor:
             )
         )
         self._passes = Passes(decoder, self.bank, memory=self.memory, captured=self.captured)
+        self._ahead = StepAhead(
+            self._passes, bank=self.bank, micro_batches=self._training, policy=self.gradient_checkpointing
+        )
 
     @property
     def token_budgets(self) -> dict[PassKind, int]:
@@ -247,12 +243,7 @@ class Executor:
         residents = [resident for resident in self._by_slot() if resident.spec.trial_id in wanted]
         if not residents:
             return ()
-        staged, self._staged = self._staged, None
-        steps = tuple((resident.spec, resident.slot, resident.step) for resident in residents)
-        samples, first = staged if staged is not None else (None, None)
-        # another trial came, left or was put back since: the staged step is not the next one
-        if samples is None or samples.steps != steps:
-            samples, first = gather(residents), None
+        samples, first = self._ahead.take(residents)
         slots = frozenset(samples.terms)
         # a slot's first pass writes over what the bank holds, so nothing has to zero it
         written = slots if self.bank.writes_gradients else frozenset()
@@ -263,7 +254,8 @@ class Executor:
             fresh.update(written)
 
         def one_pass(part: Sequence[SlotSample]) -> Tensor:
-            present, recomputed = frozenset(entry.slot for entry in part), self._is_recomputed(part)
+            present = frozenset(entry.slot for entry in part)
+            recomputed = self.gradient_checkpointing.recomputes(part)
             terms_G = self._passes.train(part, terms, fresh_slots=present & fresh, staged=first, recomputed=recomputed)
             self.gradient_checkpointing.num_passes += recomputed
             fresh.difference_update(present)
@@ -286,24 +278,8 @@ class Executor:
         except Exception as error:
             self._clear_gradients(residents)
             raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
-        self._stage_next(residents)
-        # the only host reads of the step, after everything is launched
-        sums = dict.fromkeys(terms, 0.0)
-        for slot, term in zip(group_slots(samples.entries), terms_G.tolist(), strict=True):
-            sums[slot] += term
-        events = []
-        for resident, norm in zip(residents, norms.tolist(), strict=True):
-            event = StepDone(
-                trial_id=resident.spec.trial_id,
-                step=resident.step + 1,
-                loss=sums[resident.slot] / terms[resident.slot].divisor,
-                grad_norm=norm,
-                learning_rate=resident.spec.learning_rate_at(resident.step),
-                num_tokens=samples.num_tokens[resident.slot],
-            )
-            resident.step += 1
-            events.append(event)
-        return tuple(events)
+        self._ahead.lay_out(residents)
+        return finish_step(residents, samples, terms_G=terms_G, norms=norms)
 
     def evaluate(
         self,
@@ -355,53 +331,6 @@ class Executor:
 
     def _by_slot(self) -> list[Resident]:
         return sorted(self._residents.values(), key=lambda resident: resident.slot)
-
-    def _stage_next(self, residents: Sequence[Resident]) -> None:
-        """Lay out the step after this one while the device computes; void where trials come or go before it."""
-        if not self._stages or any(r.step + 1 >= r.spec.num_steps for r in residents):
-            return
-        # ranks record together, so none of them may hide an error of it
-        if self.captured is not None and self.captured.agree is not None:
-            return
-        # a bad row, or a device without room for a stream, raises again in the step itself
-        with contextlib.suppress(Exception):
-            samples = gather(residents, ahead=1)
-            part = samples.entries[self._training.split(samples.entries)[0]]
-            present = frozenset(entry.slot for entry in part)
-            fresh = present if self.bank.writes_gradients else frozenset()
-            recomputed = self._is_recomputed(part)
-            self._staged = samples, self._passes.stage(part, samples.terms, fresh_slots=fresh, recomputed=recomputed)
-
-    def _is_recomputed(self, part: Sequence[SlotSample]) -> bool:
-        return self.gradient_checkpointing.is_for(sum(len(entry.sample.tokens) for entry in part))
-
-
-def _captured_passes(decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> CapturedPasses | None:
-    if most_rows == 0 or not bank.weights_RD.is_cuda:
-        return None
-    has_grouped_kernels = choose_backend(bank.compute_RD) is Backend.TRITON
-    return CapturedPasses(decoder, bank, most_rows=most_rows) if has_grouped_kernels else None
-
-
-def _fresh_weights(bank: AdapterBank, decoder: Decoder) -> Callable[[AdapterSpec, int], Tensor]:
-    """Return what makes the initial weights of an adapter [its rank rows, D] from its seed, on the host."""
-    layout, dtype, on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
-
-    # trials of a sweep mostly share their seed: the weights of a few ranks serve all of them
-    @functools.lru_cache(maxsize=4)
-    def draw(spec: AdapterSpec, seed: int) -> Tensor:
-        weights_rD = initial_weights(layout, spec, seed=seed, dtype=dtype, weight_of=decoder.weight_of)
-        # pinned: the copy to the bank does not wait for the device
-        return pinned(weights_rD) if on_gpu else weights_rD
-
-    def fresh(spec: AdapterSpec, seed: int) -> Tensor:
-        # trials that differ in nothing that the weights depend on share them
-        spec = replace(spec, lora_dropout=0.0)
-        if not spec.has_frozen_rows:
-            spec = replace(spec, lora_alpha=1.0, alpha_pattern=(), use_rslora=False)
-        return draw(spec, 0 if spec.init_lora_weights in ("pissa", "olora") else seed)
-
-    return fresh
 
 
 def _copied(copy: Callable[[bool], _T], *, on_device: bool) -> _T:

@@ -7,9 +7,12 @@ that does not fit is cut between samples first, which costs nothing while the pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from cohort.core.memory_records import GradientCheckpointing
+from cohort.data.packing import SlotSample
 
 __all__ = ["LEAST_SPLIT_TOKENS", "GradientCheckpointingPolicy"]
 
@@ -45,6 +48,10 @@ class GradientCheckpointingPolicy:
 
     def is_for(self, num_tokens: int) -> bool:
         return self.keep_tokens is not None and num_tokens > self.keep_tokens
+
+    def recomputes(self, part: Sequence[SlotSample]) -> bool:
+        """Whether a pass over ``part`` is recomputed."""
+        return self.is_for(sum(len(entry.sample.tokens) for entry in part))
 
     def lower(self, keep_tokens: int) -> None:
         """Recompute passes of more than ``keep_tokens`` tokens as well, in mode ``auto``."""

@@ -97,6 +97,11 @@ class Passes:
         return self._context
 
     @property
+    def are_recorded_together(self) -> bool:
+        """Whether several ranks record each pass at once, so that an error of one is an error of all."""
+        return self._captured is not None and self._captured.agree is not None
+
+    @property
     def _graphs(self) -> CapturedPasses | None:
         # a graph would keep the norms of the step that it was recorded in
         return None if self._bank.has_magnitudes else self._captured

@@ -1,18 +1,21 @@
-"""The samples of one optimizer step of every trial that takes it."""
+"""The samples of one optimizer step of every trial that takes it, and what the step is reported as."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from cohort.core.events import StepDone
 from cohort.data.order import SampleOrder
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.dropout import row_keys
-from cohort.training.group_terms import StepTerms
+from cohort.training.group_terms import StepTerms, group_slots
 from cohort.training.trial import TrialSpec
 
-__all__ = ["Resident", "StepSamples", "gather", "samples_of"]
+__all__ = ["Resident", "StepSamples", "finish_step", "gather", "samples_of"]
 
 
 @dataclass(kw_only=True)
@@ -77,3 +80,32 @@ def samples_of(resident: Resident, *, step: int) -> list[SlotSample]:
             keys = row_keys(len(sample.tokens), trial_seed=spec.seed, step=step, sample_id=sample_id)
         found.append(SlotSample(slot=resident.slot, sample=sample, row_keys=keys, group_size=size))
     return found
+
+
+def finish_step(
+    residents: Sequence[Resident], samples: StepSamples, *, terms_G: Tensor, norms: Tensor
+) -> tuple[StepDone, ...]:
+    """Count the step of ``residents`` as done and return their events in slot order.
+
+    Args:
+        samples: Those of the step.
+        terms_G: The objective's term of each group of ``samples``, in their order.
+        norms: The norm of each trial's gradient, in slot order.
+    """
+    # the only host reads of the step, after everything is launched
+    sums = dict.fromkeys(samples.terms, 0.0)
+    for slot, term in zip(group_slots(samples.entries), terms_G.tolist(), strict=True):
+        sums[slot] += term
+    events = []
+    for resident, norm in zip(residents, norms.tolist(), strict=True):
+        event = StepDone(
+            trial_id=resident.spec.trial_id,
+            step=resident.step + 1,
+            loss=sums[resident.slot] / samples.terms[resident.slot].divisor,
+            grad_norm=norm,
+            learning_rate=resident.spec.learning_rate_at(resident.step),
+            num_tokens=samples.num_tokens[resident.slot],
+        )
+        resident.step += 1
+        events.append(event)
+    return tuple(events)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
 from cohort.data.packing import SlotSample, lay_out
+from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import is_out_of_memory, release_cached
@@ -53,6 +54,14 @@ class CapturedPasses:
         self.capture_seconds = 0.0
         self.num_replays = 0
         self.agree: Callable[[bool], bool] | None = None
+
+    @classmethod
+    def where_they_run(cls, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> CapturedPasses | None:
+        """Return them for a GPU with the grouped kernels, None for other devices or ``most_rows`` of 0."""
+        if most_rows == 0 or not bank.weights_RD.is_cuda:
+            return None
+        has_grouped_kernels = choose_backend(bank.compute_RD) is Backend.TRITON
+        return cls(decoder, bank, most_rows=most_rows) if has_grouped_kernels else None
 
     def give_up(self) -> bool:
         """Free the graphs and record no more; return whether graphs were recorded until now."""

@@ -1,0 +1,56 @@
+"""The step after the one that the device computes: its samples are drawn and its first pass is sent meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from cohort.adapters.bank import AdapterBank
+from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
+from cohort.training.micro_batches import MicroBatches
+from cohort.training.passes import Passes, StagedPass
+from cohort.training.step_samples import Resident, StepSamples, gather
+
+__all__ = ["StepAhead"]
+
+
+class StepAhead:
+    """What is laid out for the next step of one executor, if anything.
+
+    Attributes:
+        is_used: Whether steps are laid out ahead.
+    """
+
+    def __init__(
+        self, passes: Passes, *, bank: AdapterBank, micro_batches: MicroBatches, policy: GradientCheckpointingPolicy
+    ) -> None:
+        """Lay out passes over ``bank``, cut by ``micro_batches`` and recomputed where ``policy`` says."""
+        self._passes, self._bank, self._micro_batches, self._policy = passes, bank, micro_batches, policy
+        # on a CPU the host is the device: there is nothing to be ahead of
+        self.is_used = bank.weights_RD.is_cuda
+        self._staged: tuple[StepSamples, StagedPass] | None = None
+
+    def take(self, residents: Sequence[Resident]) -> tuple[StepSamples, StagedPass | None]:
+        """Return the samples of the residents' next step, and its first pass if it has been sent."""
+        staged, self._staged = self._staged, None
+        steps = tuple((resident.spec, resident.slot, resident.step) for resident in residents)
+        # another trial came, left or was put back since: the staged step is not the next one
+        if staged is None or staged[0].steps != steps:
+            return gather(residents), None
+        return staged
+
+    def lay_out(self, residents: Sequence[Resident]) -> None:
+        """Lay out the step after the one that ``residents`` are in; void where trials come or go before it."""
+        if not self.is_used or any(resident.step + 1 >= resident.spec.num_steps for resident in residents):
+            return
+        # ranks record together, so none of them may hide an error of it
+        if self._passes.are_recorded_together:
+            return
+        # a bad row, or a device without room for a stream, raises again in the step itself
+        with contextlib.suppress(Exception):
+            samples = gather(residents, ahead=1)
+            part = samples.entries[self._micro_batches.split(samples.entries)[0]]
+            present = frozenset(entry.slot for entry in part)
+            fresh = present if self._bank.writes_gradients else frozenset()
+            recomputed = self._policy.recomputes(part)
+            self._staged = samples, self._passes.stage(part, samples.terms, fresh_slots=fresh, recomputed=recomputed)
