@@ -93,7 +93,8 @@ def test_the_file_of_a_metric_may_move_and_its_code_may_not_change_unnoticed(pre
 
 
 def test_a_resumed_run_keeps_its_numerics(preparation: Preparation, tmp_path: Path) -> None:
-    task, path = preparation.task, tmp_path / "task.yaml"
+    path = tmp_path / "task.yaml"
+    task, auto = (preparation.task.model_copy(update={"numerics": name}) for name in ("fast", "auto"))
     before = task.model_dump(mode="json")
     exact = task.model_copy(update={"numerics": "exact"})
     with pytest.raises(InputError, match="numerics: found exact; allowed: fast, as when the run began"):
@@ -103,3 +104,10 @@ def test_a_resumed_run_keeps_its_numerics(preparation: Preparation, tmp_path: Pa
     require_same_task(before, task, path=path)
     with pytest.raises(InputError, match="numerics: found exact"):
         require_same_task(before, exact, path=path)
+    # a task that leaves them to the machine leaves a run its own, and may name what was decided
+    decided = auto.model_dump(mode="json")
+    for then in (before, decided, exact.model_dump(mode="json")):
+        require_same_task(then, auto, path=path)
+    require_same_task(decided, exact, path=path, decided="exact")
+    with pytest.raises(InputError, match="numerics: found fast; allowed: auto, as when the run began"):
+        require_same_task(decided, task, path=path, decided="exact")

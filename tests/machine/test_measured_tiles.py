@@ -13,6 +13,7 @@ from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.packed_linear.choice.own_table import read_own_table
 from cohort.machine import measured_tiles
 from cohort.machine.measured_tiles import measure_tiles
+from cohort.scheduling.cost.exact_steps import ExactStep, LayerWidths
 from tests.training.small_models import save_llama
 
 measuring = pytest.importorskip("cohort.kernels.packed_linear.choice.measuring")
@@ -35,6 +36,8 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             in_features=in_features, out_widths=out_widths, choice=choice, default_us=9.0, best_us=8.0, now_us=9.0
         )
 
+    step = ExactStep(gpu=GPU, widths=LayerWidths(hidden_size=32, intermediate_size=48), tokens=1020, ratio=1.02)
+    monkeypatch.setattr(measured_tiles, "measure_exact_steps", lambda *_, **__: (step,))
     monkeypatch.setattr(measuring, "compile_candidates", lambda *_, **__: None)
     monkeypatch.setattr(measuring, "measure_linear", measure)
     return tmp_path
@@ -49,6 +52,7 @@ def test_every_shape_of_a_model_is_measured_and_kept(on_gpu: Path) -> None:
     assert [row["choice"] for row in read_own_table(GPU)].count({"expand_strip": 2048}) == 2
     assert said[0] == "compiling candidates for 4 shapes of linears"
     assert len(said) == 5
+    assert [step.tokens for step in report.exact_steps] == [1020]
 
 
 def test_what_cannot_be_measured_is_refused_with_the_reason(on_gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What exact numerics are refused with on a GPU, and the line that says they are on."""
+"""What auto decides and exact numerics are refused with on a GPU, and the line that says which there are."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ import pytest
 import torch
 
 from cohort.core.numerics import Numerics
+from cohort.machine.exact_steps import keep_exact_steps
 from cohort.machine.machine import Machine
 from cohort.prepare import numerics
-from cohort.prepare.numerics import numerics_note, numerics_problems
+from cohort.prepare.numerics import (
+    NumericsChoice,
+    choose_numerics,
+    numerics_note,
+    numerics_problems,
+    recorded_choice,
+    with_numerics,
+)
+from cohort.scheduling.cost.exact_steps import ExactStep, LayerWidths
 from cohort.tasks.loading import TaskFile, task_from_mapping
 
 CPU = Machine(device=torch.device("cpu"), device_name="cpu", dtype="float32", threads=1, memory_bytes=1)
@@ -28,6 +37,7 @@ def task_of(tmp_path: Path, **keys: Any) -> TaskFile:
 
 @pytest.fixture(autouse=True)
 def _with_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COHORT_CACHE_DIR", "/nothing/there")
     monkeypatch.setattr(numerics, "has_exact_product", lambda device: True)
     monkeypatch.setattr(numerics, "exact_products", lambda device: "a product")
 
@@ -50,6 +60,64 @@ def test_a_gpu_without_kernels_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(numerics, "has_exact_product", lambda device: False)
     (problem,) = numerics_problems(task_of(tmp_path), replace(GPU, numerics=Numerics.EXACT), config=None)
     assert "a GPU without Triton's kernels" in problem.found
+
+
+def config_of(hidden_size: int = 4096, *, pads_attention: bool = False) -> Any:
+    return SimpleNamespace(
+        hidden_size=hidden_size, intermediate_size=14336, pads_attention=pads_attention, family="gemma2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "keys", "gpu", "num_gpus", "decided", "why"),
+    [
+        (config_of(), {}, "H200", 1, Numerics.EXACT, "a step takes up to 3 % longer, measured at"),
+        (config_of(), {"quantization": "fp8"}, "H200", 1, Numerics.EXACT, "up to 4 % longer"),
+        (config_of(), {"strategy": "replicas"}, "H200", 8, Numerics.EXACT, "on H200"),
+        (config_of(), {}, "H200", 8, Numerics.FAST, "strategy: auto may divide the model"),
+        (config_of(), {"strategy": "tensor"}, "H200", 2, Numerics.FAST, "no exact form for strategy: tensor"),
+        (config_of(pads_attention=True), {}, "H200", 1, Numerics.FAST, "no exact form for gemma2"),
+        (config_of(3584), {}, "H200", 1, Numerics.FAST, "`cohort doctor --measure MODEL` measures it"),
+        (config_of(), {"quantization": "nf4"}, "H200", 1, Numerics.FAST, "layers as wide as these in nf4 on H200"),
+        (config_of(), {}, "L40S", 1, Numerics.FAST, "not measured for layers as wide as these on L40S"),
+    ],
+)
+def test_auto_is_exact_where_it_was_measured_to_cost_little(
+    config: Any, keys: dict[str, str], gpu: str, num_gpus: int, decided: Numerics, why: str, tmp_path: Path
+) -> None:
+    found = choose_numerics(task_of(tmp_path, numerics="auto", **keys), config=config, gpu=gpu, num_gpus=num_gpus)
+    assert found.numerics is decided
+    assert why in found.reason
+
+
+def test_auto_is_fast_where_exact_was_measured_to_cost_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path))
+    widths = LayerWidths(hidden_size=4096, intermediate_size=14336)
+    keep_exact_steps([ExactStep(gpu="H200", widths=widths, tokens=99, ratio=1.2)])
+    found = choose_numerics(task_of(tmp_path, numerics="auto"), config=config_of(), gpu="H200")
+    assert found.numerics is Numerics.FAST
+    assert "with exact a step takes up to 20 % longer" in found.reason
+
+
+def test_what_a_task_names_and_what_a_run_began_with_stays(tmp_path: Path) -> None:
+    auto, gpu = task_of(tmp_path, numerics="auto"), replace(GPU, device_name="NVIDIA H200")
+    decided = with_numerics(auto, gpu, config=config_of())
+    assert (decided.numerics, "3 % longer" in decided.numerics_reason) == (Numerics.EXACT, True)
+    # a task file says for itself why
+    for name in Numerics:
+        named = with_numerics(task_of(tmp_path, numerics=str(name)), gpu, config=config_of())
+        assert (named.numerics, named.numerics_reason) == (name, "")
+    kept = with_numerics(auto, gpu, config=config_of(), recorded=recorded_choice("fast", document={}))
+    assert numerics_note(kept) == "numerics: fast (as the run began)"
+    # versions that did not decide recorded what their task file named
+    assert recorded_choice(None, document={"numerics": "exact"}) == NumericsChoice(
+        numerics=Numerics.EXACT, reason="as the run began"
+    )
+    assert recorded_choice(None, document={"numerics": "auto"}) is None
+    # a CPU has one way
+    assert with_numerics(auto, CPU, config=config_of()) == CPU
+    (problem,) = numerics_problems(auto, replace(gpu, numerics=Numerics.EXACT), config=config_of(pads_attention=True))
+    assert problem.hint == "Resume it where it began."
 
 
 def test_exact_numerics_are_said_and_measured_apart() -> None:

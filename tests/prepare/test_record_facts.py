@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from cohort.core.numerics import Numerics
 from cohort.machine.machine import Machine
+from cohort.prepare import record_facts
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.prepare.proposals import TrialProposals
@@ -56,7 +60,21 @@ def test_the_machine_says_what_computed(inputs: TaskInputs) -> None:
     assert facts.backend is not None
     assert "torch" in facts.backend
     # tiles are chosen where Triton runs
-    assert (facts.tiles, facts.tile_table) == (None, None)
+    assert (facts.tiles, facts.tile_table, facts.numerics) == (None, None, None)
+
+
+def _on_cpu(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*(CPU.device if isinstance(arg, torch.device) else arg for arg in args), **kwargs)
+
+
+def test_a_gpu_s_numerics_are_recorded_with_the_reason(inputs: TaskInputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the GPU itself is not asked
+    for name in ("describe_backend", "tile_lines", "product_name", "plain_torch", "attention_name"):
+        of_cpu = getattr(record_facts, name)
+        monkeypatch.setattr(record_facts, name, lambda *args, of_cpu=of_cpu, **kwargs: _on_cpu(of_cpu, args, kwargs))
+    machine = replace(CPU, device=torch.device("cuda"), numerics=Numerics.EXACT, numerics_reason="it costs little")
+    facts = machine_facts(machine, inputs, token_budget=2048)
+    assert (facts.numerics, facts.numerics_reason) == ("exact", "it costs little")
 
 
 def test_inputs_are_known_by_their_hashes(folder: Path, inputs: TaskInputs, tmp_path: Path) -> None:

@@ -143,6 +143,12 @@ def _template(template: str | None) -> list[str]:
     return ["The prompt of a row, with its columns in braces:", "", f"{fence}text", template, fence, ""]
 
 
+def _numerics(facts: RunFacts) -> str | None:
+    """Return what a GPU computed with, and why where the task left it to the machine."""
+    reason = facts.machine.numerics_reason
+    return facts.machine.numerics if reason is None else f"{facts.machine.numerics}: {reason}"
+
+
 def render_model_card(results: RunResults, *, trial_id: int) -> str:
     """Return the model card of one trial's adapter.
 
@@ -163,6 +169,7 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
         "task hash": facts.task.task_hash,
         "backend": facts.machine.backend,
         "precision": facts.machine.precision,
+        "numerics": _numerics(facts),
         "versions": None if facts.machine.versions is None else dict(facts.machine.versions),
     }
     origin = {name: value for name, value in recorded.items() if value is not None}

@@ -46,7 +46,8 @@ _MeasureOption = Annotated[
         "--measure",
         metavar="MODEL",
         help="Measure the fastest kernel settings for a base model on this GPU and keep them for later runs: for GPUs "
-        "and models that the table of this version lacks. It changes no result.",
+        "and models that the table of this version lacks; these change no result. Then what exact numerics cost, by "
+        "which numerics: auto decides for runs that begin later.",
     ),
 ]
 
@@ -111,6 +112,7 @@ def _measure(model: str, *, as_json: bool) -> None:
     from cohort.cli.progress import RUN_VIEW, watching
     from cohort.engine.train.progress import RunProgress
     from cohort.machine.measured_tiles import measure_tiles
+    from cohort.scheduling.cost.exact_steps import described_ratios, is_cheap
 
     with watching(RUN_VIEW) as watcher:
         report = measure_tiles(model, say=lambda phase: watcher.update(RunProgress(phase=phase)))
@@ -125,6 +127,11 @@ def _measure(model: str, *, as_json: bool) -> None:
             f"  {shape}: {linear.best_us:.0f} us on top of the frozen products, {linear.default_us:.0f} by default, "
             f"{linear.now_us:.0f} as runs had it; {chosen}"
         )
+    for step in report.exact_steps:
+        print(f"  a step of {step.tokens:,} tokens in exact numerics: {step.ratio:.3f} times one in fast")
+    if report.exact_steps:
+        taken = "exact" if is_cheap(report.exact_steps) else "fast"
+        print(f"  numerics: auto is {taken} here from now on: {described_ratios(report.exact_steps)}")
     print(f"kept in {report.kept_in}; shapes in the table of this version keep its settings")
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["Numerics"]
+__all__ = ["AUTO", "Numerics"]
+
+AUTO = "auto"
+"""What a task says where the machine decides between both."""
 
 
 class Numerics(enum.StrEnum):

@@ -19,6 +19,7 @@ from cohort.models.counts import count_model
 from cohort.prepare.block_checks import block_notes
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
+from cohort.prepare.numerics import numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals, num_first_trials
 from cohort.prepare.quantization import quantization_note
@@ -157,7 +158,9 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         outlook=_outlook(task, inputs, machine, trials=trials, plan=plan),
         examples=tuple(examples),
         notes=tuple(
-            note for note in (*notes, *place.notes, quantization_note(machine), evaluation) if note is not None
+            note
+            for note in (*notes, *place.notes, numerics_note(machine), quantization_note(machine), evaluation)
+            if note is not None
         ),
         warnings=tuple(task_warnings(task, inputs, trials=trials.first, plan=plan)),
     )

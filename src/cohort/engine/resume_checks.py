@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.numerics import AUTO, Numerics
 from cohort.core.place import Place
 from cohort.engine.changed_rows import RESTORE_OR_POINT_TO, row_problems, short
 from cohort.metrics import metric_name
@@ -45,6 +46,7 @@ def require_same_task(
     path: Path,
     since: str = "as when the run began",
     hint: str = _RESTORE,
+    decided: str | None = None,
 ) -> None:
     """Refuse a task that is no longer what the run began with.
 
@@ -54,6 +56,7 @@ def require_same_task(
         path: Its file, for messages.
         since: When it was recorded, for messages.
         hint: How to fix a key that differs.
+        decided: The numerics that the machine decided on where the task left them to it, as recorded.
 
     Raises:
         InputError: every key that differs, with both values.
@@ -64,6 +67,7 @@ def require_same_task(
         for key, then, now in found
         if not _is_place(key, then, now)
         and not _has_no_effect(key, task)
+        and not (key == "numerics" and _keeps_numerics(then, now, decided))
         and not (then is None and _is_default(key, now, task))
     ]
     if differences:
@@ -100,6 +104,13 @@ def _has_no_effect(key: str, task: TaskFile) -> bool:
         # A task holds the settings of every built-in rule. A later version may have more, or describe fewer.
         return name not in task.early_exit_settings().as_keys()
     return section in KEYS_THAT_MAY_CHANGE
+
+
+def _keeps_numerics(then: str | None, now: str, decided: str | None) -> bool:
+    """Return whether a task leaves a run the numerics that it began with, or names the same."""
+    # before the key existed there was no other way than fast
+    began_with = decided if then == AUTO else then or str(Numerics.FAST)
+    return now in (AUTO, began_with)
 
 
 def _is_default(key: str, value: Any, task: TaskFile) -> bool:

@@ -28,6 +28,7 @@ from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.memory.sizes import SizeRequest
+from cohort.prepare.numerics import recorded_choice
 from cohort.prepare.preparation import LoadedBackbone, Preparation
 from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
@@ -183,7 +184,8 @@ def ready_to_resume(
             )
             preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, backbone=backbone)
         else:
-            require_same_task(with_added_keys(begun.task.document or {}), task, path=directory.task_file)
+            document = with_added_keys(begun.task.document or {})
+            require_same_task(document, task, path=directory.task_file, decided=begun.machine.numerics)
             preparation = prepare_task(
                 task,
                 watcher=watcher,
@@ -191,6 +193,7 @@ def ready_to_resume(
                 request=SizeRequest.recorded(begun.sizes, num_ranks=options.num_ranks, launched=options.launched),
                 threads=begun.machine.threads,
                 recorded=begun.inputs,
+                numerics=recorded_choice(begun.machine.numerics, document=document),
                 backbone=backbone,
             )
             # nothing is written before all checks: a refused resume leaves the run as it was

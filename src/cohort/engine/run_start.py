@@ -22,6 +22,7 @@ from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
 from cohort.memory.sizes import SizeRequest, task_optimizer
+from cohort.prepare.numerics import NumericsChoice
 from cohort.prepare.preparation import LoadedBackbone, Preparation, prepare
 from cohort.prepare.trials import objective_metric
 from cohort.runs.directory import RunDirectory
@@ -42,6 +43,7 @@ def prepare_task(
     backbone: LoadedBackbone | None = None,
     threads: int | None = None,
     recorded: InputFacts | None = None,
+    numerics: NumericsChoice | None = None,
 ) -> Preparation:
     """Prepare a task and note what it will run on.
 
@@ -66,6 +68,7 @@ def prepare_task(
         also=also,
         backbone=backbone,
         recorded=recorded,
+        numerics=numerics,
     )
     machine, proposals = preparation.facts.machine, preparation.proposals
     count = f"{counted(len(proposals.first), 'trial')}{'' if proposals.is_complete else ' at first'}"

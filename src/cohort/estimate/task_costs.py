@@ -26,6 +26,7 @@ from cohort.estimate.time_parts import (
     START_SECONDS,
     TimeParts,
 )
+from cohort.machine.machine import Machine
 from cohort.machine.measurements import MeasuredCosts
 from cohort.memory.host_streaming import choose_streamed_layers
 from cohort.memory.limit import (
@@ -83,7 +84,7 @@ class TaskCosts:
         self.bytes_per_value = 2 if hardware.is_gpu else 4
         self.layout = inputs.layout
         self.counts = count_model(inputs.config)
-        whole = planned_machine(task, hardware, memory_bytes=int(hardware.memory_bytes))
+        whole = self._machine(int(hardware.memory_bytes))
         self.weight_bytes = float(weight_bytes(inputs.config, whole))
         train = inputs.data.train
         self.proposals = TrialProposals(task, train)
@@ -95,6 +96,11 @@ class TaskCosts:
         self.model_work = self._model_work()
         analytic = analytic_step_cost(self.model_work, hardware)
         self.measured = measured.alike({work.r for work in self.works.values()}, cost=analytic)
+
+    def _machine(self, memory_bytes: int, *, num_gpus: int = 1) -> Machine:
+        return planned_machine(
+            self.task, self.hardware, config=self.inputs.config, memory_bytes=memory_bytes, num_gpus=num_gpus
+        )
 
     def _all_trials(self) -> list[PlannedTrial]:
         # the trials that a sampler proposes later are unknown; they count like the first ones, in turn
@@ -149,7 +155,7 @@ class TaskCosts:
             raise InputError(problems)
         # ranks that hold one model together have one bank for admission
         num_ranks = 1 if self.strategy.holds_together(num_gpus) else num_gpus
-        machine = planned_machine(self.task, self.hardware, memory_bytes=int(free), num_gpus=num_ranks)
+        machine = self._machine(int(free), num_gpus=num_ranks)
         inputs = estimated_inputs(
             self.task,
             machine,
@@ -185,13 +191,13 @@ class TaskCosts:
     @functools.cached_property
     def strategy(self) -> LikelyStrategy:
         """How several devices would share the task."""
-        machine = planned_machine(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
+        machine = self._machine(int(self.hardware.memory_bytes))
         return LikelyStrategy(self.task, machine, self.inputs, self.proposals, self.weights)
 
     @functools.cached_property
     def weights(self) -> DeviceWeights:
         """What one of several devices holds of the base model."""
-        machine = planned_machine(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
+        machine = self._machine(int(self.hardware.memory_bytes))
         streamed = choose_streamed_layers(
             self.task,
             machine,
@@ -294,7 +300,7 @@ class TaskCosts:
             "linears": self.inputs.target_modules,
             "memory": task.memory.model_dump(mode="json"),
             "quantization": task.quantization,
-            "numerics": task.numerics,
+            "numerics": self._machine(0).numerics,
             "optimizers": possible_optimizers(task),
             "row_bytes": rank_row_bytes(self.layout, has_compute_copy=True, optimizer=task_optimizer(task)),
         }

@@ -15,10 +15,14 @@ from cohort.kernels.packed_linear.choice.tiles import (
     describe_tiles,
     measured_tiles,
 )
+from cohort.machine.exact_steps import known_exact_steps, own_exact_steps
 from cohort.models.config import AttentionRule, DecoderConfig
+from cohort.models.weight_formats import PLAIN
+from cohort.scheduling.cost.exact_steps import MEASURED, described_ratios, gpu_kind, is_cheap
 
 __all__ = [
     "attention_name",
+    "auto_numerics",
     "choices_by_shape",
     "describe_kernels",
     "exact_products",
@@ -105,6 +109,25 @@ def exact_products(device: torch.device) -> str:
     return str(implementation("exact_product", Backend.TRITON).describe(device))
 
 
+def auto_numerics(device: torch.device) -> str:
+    """Return for which base models ``numerics: auto`` is exact on ``device``, as far as that was measured."""
+    if device.type == "cpu":
+        return "exact, as always on a CPU"
+    if describe_backend(device).backend is not Backend.TRITON:
+        return "fast: exact needs Triton's kernels"
+    gpu = gpu_kind(torch.cuda.get_device_name(device))
+    steps = (*own_exact_steps(gpu), *(step for step in MEASURED if step.gpu == gpu))
+    found = []
+    for widths, kept in dict.fromkeys((step.widths, step.quantization) for step in steps):
+        known = known_exact_steps(gpu=gpu, widths=widths, quantization=kept)
+        taken = "exact" if is_cheap(known) else "fast"
+        weights = "" if kept == PLAIN.name else f" in {kept}"
+        wide = f"{widths.hidden_size:,} and {widths.intermediate_size:,}{weights}"
+        found.append(f"{taken} for layers of widths {wide}: {described_ratios(known)}")
+    others = "fast for others" if found else f"fast: what exact costs was not measured on {gpu}"
+    return "; ".join([*found, f"{others} (`cohort doctor --measure MODEL` measures one)"])
+
+
 def describe_kernels(device: torch.device) -> dict[str, str]:
     return {
         "backend": str(describe_backend(device)),
@@ -114,6 +137,7 @@ def describe_kernels(device: torch.device) -> dict[str, str]:
         "augmented products": augmented_products(device),
         "products with the term inside": inside_products(device),
         "exact numerics": exact_products(device),
+        "numerics: auto": auto_numerics(device),
     }
 
 

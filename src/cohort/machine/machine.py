@@ -35,6 +35,7 @@ class Machine:
         num_gpus: GPUs to train on, the first ones that torch sees; 0 on a CPU.
         quantization: Format of the frozen linears' weights; none: in ``dtype``.
         numerics: Whether a trial's bits may follow from its pack; of a CPU they never do.
+        numerics_reason: Why, where it was not the task file that named them.
     """
 
     device: torch.device
@@ -45,6 +46,7 @@ class Machine:
     num_gpus: int = 0
     quantization: str = PLAIN.name
     numerics: Numerics = Numerics.FAST
+    numerics_reason: str = ""
 
     @property
     def precision(self) -> str:

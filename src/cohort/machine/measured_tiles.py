@@ -1,4 +1,4 @@
-"""``cohort doctor --measure``: the settings of kernels measured for a base model on this machine's GPU, and kept."""
+"""``cohort doctor --measure``: the settings of kernels for a base model on this GPU, and what exact numerics cost."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.own_table import table_path, write_own_rows
 from cohort.machine.kernel_choices import linear_groups
+from cohort.machine.measured_numerics import measure_exact_steps
 from cohort.machine.writable_directory import require_writable
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.source import find_model
+from cohort.models.weight_formats import PLAIN
+from cohort.scheduling.cost.exact_steps import ExactStep
 
 if TYPE_CHECKING:
     from cohort.kernels.packed_linear.choice.measuring import MeasuredLinear
@@ -31,19 +34,21 @@ class TileReport:
     Attributes:
         model, device: For which base model, on which GPU.
         linears: One for each shape of linear.
+        exact_steps: What steps in exact numerics cost here; none where no step fits, or the model has no exact form.
         kept_in: The file that runs read from now on.
     """
 
     model: str
     device: str
     linears: tuple[MeasuredLinear, ...]
+    exact_steps: tuple[ExactStep, ...]
     kept_in: str
 
 
 def measure_tiles(model: str, *, say: Callable[[str], None]) -> TileReport:
     """Measure the tiles of all linears of ``model``, a hub id or a directory, and keep them for later runs.
 
-    No weights are read; no result of any run depends on it.
+    Then what exact numerics cost, by which ``numerics: auto`` decides for runs that begin later. No weights are read.
 
     Raises:
         InputError: there is no such model, no GPU that kernels are compiled for, or the cache cannot be written.
@@ -76,4 +81,7 @@ def measure_tiles(model: str, *, say: Callable[[str], None]) -> TileReport:
         torch.cuda.empty_cache()
         # one at a time: what is measured is kept, whatever comes after
         write_own_rows(name, [found[-1].row])
-    return TileReport(model=model, device=name, linears=tuple(found), kept_in=str(table_path(name)))
+    # last: steps take the tiles that were chosen
+    has_form = config.stored_quantization == PLAIN.name and not config.pads_attention
+    steps = measure_exact_steps(config, device=device, say=say) if has_form else ()
+    return TileReport(model=model, device=name, linears=tuple(found), exact_steps=steps, kept_in=str(table_path(name)))

@@ -33,7 +33,7 @@ from cohort.models.weights import check_checkpoint, format_problem, load_tokeniz
 from cohort.prepare.adapter_specs import module_filter, variant_problems
 from cohort.prepare.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems
-from cohort.prepare.numerics import numerics_problems
+from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
 from cohort.prepare.strategy_problems import strategy_problems
@@ -179,32 +179,36 @@ def read_inputs_and_machine(
     max_problems: int | None = LISTED_PROBLEMS,
     also: Sequence[Problem] = (),
     num_ranks: int | None = None,
+    numerics: NumericsChoice | None = None,
 ) -> tuple[TaskInputs, Machine]:
     """Choose the device that ``task`` trains on here and read its inputs; the arguments are those of read_inputs.
 
     Args:
         num_ranks: Processes that train, on a GPU each unless the task is for the CPU; None: as the task says.
+        numerics: Those of a run that is resumed, which it keeps where the task leaves them to the machine.
 
     Raises:
         InputError: there is no such device, and every problem of :func:`read_inputs`.
     """
     on_gpu = task.num_gpus != 0 and torch.cuda.is_available()
     try:
-        machine = machine_of(task, num_gpus=num_ranks if on_gpu else None)
+        machine = machine_of(task, num_gpus=num_ranks if on_gpu else None, numerics=numerics)
     except InputError as error:
         # raises this problem together with those of the inputs, and of the strategy on the GPUs that were asked for
         asked = num_ranks or (task.num_gpus if isinstance(task.num_gpus, int) else 0)
         read_inputs(task, max_problems=max_problems, also=[*also, *error.problems], num_ranks=asked)
         raise
     wanted = num_ranks or machine.num_gpus
-    return read_inputs(task, max_problems=max_problems, also=also, machine=machine, num_ranks=wanted), machine
+    inputs = read_inputs(task, max_problems=max_problems, also=also, machine=machine, num_ranks=wanted)
+    return inputs, with_numerics(task, machine, config=inputs.config, recorded=numerics)
 
 
-def machine_of(task: TaskFile, *, num_gpus: int | str | None = None) -> Machine:
+def machine_of(task: TaskFile, *, num_gpus: int | str | None = None, numerics: NumericsChoice | None = None) -> Machine:
     """Return the device that ``task`` trains on here, with the format of its base model.
 
     Args:
         num_gpus: Replaces the task's own.
+        numerics: Where the task leaves them to the machine; fast where None, until the base model is known.
 
     Raises:
         InputError: there is no such device, or it cannot compute in that format.
@@ -213,7 +217,8 @@ def machine_of(task: TaskFile, *, num_gpus: int | str | None = None) -> Machine:
     problem = format_problem(task.quantization, device=machine.device, where=task.where("quantization"))
     if problem is not None:
         raise InputError(problem)
-    return replace(machine, quantization=task.quantization, numerics=Numerics(task.numerics))
+    chosen = asked_numerics(task) or (Numerics.FAST if numerics is None else numerics.numerics)
+    return replace(machine, quantization=task.quantization, numerics=chosen)
 
 
 def _is_local(task: TaskFile) -> bool:

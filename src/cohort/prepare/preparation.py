@@ -29,7 +29,7 @@ from cohort.prepare.data_notes import split_notes
 from cohort.prepare.fingerprints import model_fingerprint, start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.kernels import workers_ahead
-from cohort.prepare.numerics import numerics_note
+from cohort.prepare.numerics import NumericsChoice, numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.placed_model import PlacedModel, place_model
 from cohort.prepare.proposals import TrialProposals
@@ -86,10 +86,11 @@ class LoadedBackbone:
             )
         numerics = self.memory.machine.numerics
         if numerics != machine.numerics and machine.device.type != "cpu":
+            why = f" ({machine.numerics_reason})" if machine.numerics_reason else ""
             raise InputError(
                 Problem(
                     where=task.where("numerics"),
-                    found=f"{machine.numerics}, but the other tasks of this session have {numerics}",
+                    found=f"{machine.numerics}{why}, but the other tasks of this session have {numerics}",
                     allowed="the same for all: they share the base model and its passes",
                     hint=f"Write numerics: {numerics}, or tune it in a session of its own.",
                 )
@@ -228,6 +229,7 @@ def prepare(
     also: Sequence[Problem] = (),
     backbone: LoadedBackbone | None = None,
     recorded: InputFacts | None = None,
+    numerics: NumericsChoice | None = None,
 ) -> Preparation:
     """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
 
@@ -235,6 +237,7 @@ def prepare(
         also: Known problems, to be listed with the others.
         backbone: The same base model, where it is loaded already.
         recorded: The inputs of a run that is resumed: it keeps its evaluations.
+        numerics: Those of a run that is resumed.
 
     Raises:
         InputError: every problem of the data, the model and the search space.
@@ -249,6 +252,7 @@ def prepare(
             also=also,
             backbone=backbone,
             recorded=recorded,
+            numerics=numerics,
             workers=workers,
         )
 
@@ -262,11 +266,12 @@ def _prepare(
     also: Sequence[Problem],
     backbone: LoadedBackbone | None,
     recorded: InputFacts | None,
+    numerics: NumericsChoice | None,
     workers: KernelCompiler | None,
 ) -> Preparation:
     started = clock.monotonic()
     say("reading and tokenising the data")
-    inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=request.ranks_here)
+    inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=request.ranks_here, numerics=numerics)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     model_hash = start_fingerprint(inputs.model_directory)
@@ -282,7 +287,8 @@ def _prepare(
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
-    notes = (evaluation, *placed.notes, *_machine_notes(memory, sizes, data.train))
+    split = split_notes(data.report, max_length=task.dataset.max_length)
+    notes = (*split, evaluation, *placed.notes, *_machine_notes(memory, sizes, data.train))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
@@ -307,10 +313,7 @@ def _prepare(
         weights=placed.weights,
         group=placed.group,
         launched=request.launched,
-        notes=(
-            *split_notes(data.report, max_length=task.dataset.max_length),
-            *(note for note in (*notes, referred) if note is not None),
-        ),
+        notes=tuple(note for note in (*notes, referred) if note is not None),
         warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
 

@@ -67,6 +67,9 @@ def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) ->
         tile_table=tile_source(device) if tiles else None,
         tiles=tuple(tiles) or None,
         term_inside=inside_products(device) if tiles else None,
+        # a CPU has one way, which no run has to keep
+        numerics=None if device.type == "cpu" else str(machine.numerics),
+        numerics_reason=machine.numerics_reason or None,
     )
 
 

@@ -12,6 +12,7 @@ from cohort.machine.machine import Machine
 from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
 from cohort.memory.weight_placement import placement_problems
 from cohort.models.config import DecoderConfig
+from cohort.prepare.numerics import asked_numerics
 from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.task_file import TaskFile
 
@@ -45,7 +46,7 @@ def strategy_problems(
             memory_bytes=0,
             num_gpus=num_ranks,
             quantization=task.quantization,
-            numerics=Numerics(task.numerics),
+            numerics=asked_numerics(task) or Numerics.FAST,
         )
     specs = TrialProposals(task, rows).largest()
     found = group_problems(

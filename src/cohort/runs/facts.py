@@ -107,6 +107,7 @@ class MachineFacts:
         device: Its type, with its name in parentheses.
         backend, attention: What computes adapters' products and attention.
         tile_table, tiles, term_inside: Launch choices of GPU kernels.
+        numerics, numerics_reason: On a GPU what trials train with, and why where the task left it to the machine.
     """
 
     versions: Mapping[str, str] | None = None
@@ -118,6 +119,8 @@ class MachineFacts:
     tile_table: str | None = None
     tiles: tuple[str, ...] | None = None
     term_inside: str | None = None
+    numerics: str | None = None
+    numerics_reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,8 @@ _AS_BEFORE: Mapping[KeyPath, object] = {
     ("evaluation", "finalists"): 0,
     # ALTO's form was the only one
     ("early_exit", "divergence"): "slopes",
+    # there was no other
+    ("numerics",): "fast",
 }
 
 

@@ -23,7 +23,6 @@ from torch import Tensor
 from cohort.kernels.backend import on_device_of
 from cohort.kernels.exact_product.agreed_blas import blas_agrees, blas_product
 from cohort.kernels.exact_product.agreed_shapes import AgreedShapes
-from cohort.kernels.exact_product.cost import describe_cost
 from cohort.kernels.packed_linear.choice.tiles import fitting_stages
 from cohort.kernels.packed_linear.hopper.launch import exact_hopper_product, hopper_reads, runs_hopper
 from cohort.kernels.packed_linear.launch.support import num_multiprocessors, shared_bytes
@@ -211,10 +210,9 @@ def takes_hopper(weight_NK: Tensor) -> bool:
 
 def describe(device: torch.device) -> str:
     """Return which product runs on ``device``, in words."""
-    cost = describe_cost(torch.cuda.get_device_name(device))
     if runs_hopper(device):
-        return f"Hopper's own product, at every number of rows; {cost}"
-    return f"Triton's product, at every number of rows (slower than the BLAS); {cost}"
+        return "Hopper's own product, at every number of rows"
+    return "Triton's product, at every number of rows (slower than the BLAS)"
 
 
 def _tile_for(tiles: Sequence[ProductTile], *, num_rows: int, width: int, programs: int) -> ProductTile:

@@ -1,0 +1,57 @@
+"""When a measured cost of exact numerics holds, what it is called, and that a result file has each of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from benchmarks.llama_shapes import SHAPES
+from cohort.scheduling.cost.exact_steps import (
+    MEASURED,
+    MOST_RATIO,
+    ExactStep,
+    LayerWidths,
+    described_ratios,
+    gpu_kind,
+    is_cheap,
+    steps_alike,
+)
+from tests.conftest import REPOSITORY
+
+WIDTHS = LayerWidths(hidden_size=4096, intermediate_size=14336)
+STEP = ExactStep(gpu="H200", widths=WIDTHS, tokens=1020, ratio=1.01)
+
+
+def test_a_cost_holds_for_layers_nearly_as_wide() -> None:
+    def found(**changed: int) -> int:
+        return len(steps_alike([STEP], gpu="H200", widths=replace(WIDTHS, **changed), quantization="none"))
+
+    assert found() == found(intermediate_size=12288) == 1
+    # other widths of the stream, a far wider or narrower MLP, and rows that Hopper's product cannot read
+    assert not any(found(hidden_size=size) for size in (2048, 3584))
+    assert not any(found(intermediate_size=size) for size in (11008, 18944, 14337))
+    assert not steps_alike([STEP], gpu="H100", widths=WIDTHS, quantization="none")
+    assert not steps_alike([STEP], gpu="H200", widths=WIDTHS, quantization="fp8")
+
+
+def test_the_dearest_step_decides() -> None:
+    dear = replace(STEP, tokens=8192, ratio=MOST_RATIO + 0.01)
+    assert is_cheap([STEP])
+    assert not is_cheap([STEP, dear])
+    assert not is_cheap([])
+    assert described_ratios([dear, STEP]) == "a step takes up to 6 % longer, measured at 1,020 to 8,192 tokens"
+    assert described_ratios([replace(STEP, ratio=0.98)]) == "a step takes no longer, measured at 1,020 tokens"
+
+
+def test_every_cost_is_in_a_result_file() -> None:
+    measured = set()
+    for path in (REPOSITORY / "benchmarks/results").glob("exact_cost*.json"):
+        result = json.loads(path.read_text())
+        gpu = gpu_kind(result["machine"]["gpu"])
+        for row in result["rows"]:
+            if row["section"] == "step":
+                shape = SHAPES[row.get("shape", "8b")]
+                widths = LayerWidths(hidden_size=shape["hidden_size"], intermediate_size=shape["intermediate_size"])
+                kept = row.get("quantization", "none")
+                measured.add((gpu, widths, kept, row["tokens"], round(row["ratio"], 3)))
+    assert {(step.gpu, step.widths, step.quantization, step.tokens, step.ratio) for step in MEASURED} <= measured
