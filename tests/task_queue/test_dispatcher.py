@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.errors import Problem
 from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.records import QueuedTask, TaskState
@@ -15,7 +14,7 @@ from tests.task_queue.dispatcher_scene import Scene, all_done
 
 @pytest.fixture(autouse=True)
 def no_check_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.task_queue.dispatcher.find_changes", lambda task, **_: [])
+    monkeypatch.setattr("cohort.task_queue.worker_orders.find_changes", lambda task, **_: [])
 
 
 FIVE = {"a": 20.0, "b": 20.0, "c": 20.0, "d": 30.0, "e": 30.0}
@@ -105,27 +104,6 @@ def test_a_task_that_is_put_back_the_moment_it_failed_is_begun_again(tmp_path: P
     scene.note = note  # type: ignore[method-assign]
     assert all_done(scene.run())
     assert scene.order().count("a") == 2
-
-
-def test_a_task_whose_file_changed_is_held_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change = Problem(where="b.yaml: training.max_steps", found="7", allowed="6", hint="Restore it as it was.")
-    found = {"b": [change]}
-    monkeypatch.setattr("cohort.task_queue.dispatcher.find_changes", lambda task, **_: found.get(task.name, []))
-    scene = Scene(tmp_path, {"a": 5.0, "b": 5.0, "c": 5.0}, num_slots=1)
-    for name in "abc":
-        scene.add(name)
-    states = scene.run()
-    assert states == {"a": TaskState.DONE, "b": TaskState.HELD, "c": TaskState.DONE}
-    assert "b" not in scene.order()
-    assert "training.max_steps: found 7; allowed: 6" in next(t.reason for t in scene.store.tasks() if t.name == "b")
-
-    # once it is as it was, whoever puts it back has it run
-    found.clear()
-    scene.store.update("b", state=TaskState.QUEUED)
-    scene.pool.workers = {}
-    assert all_done(scene.run())
 
 
 def test_asked_to_stop_every_task_saves_its_state_and_another_dispatcher_goes_on(tmp_path: Path) -> None:

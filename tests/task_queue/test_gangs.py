@@ -14,7 +14,7 @@ from tests.task_queue.dispatcher_scene import Scene, all_done
 
 @pytest.fixture(autouse=True)
 def no_check_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.task_queue.dispatcher.find_changes", lambda task, **_: [])
+    monkeypatch.setattr("cohort.task_queue.worker_orders.find_changes", lambda task, **_: [])
 
 
 def slots_of(scene: Scene, task: str) -> list[tuple[int, ...]]:

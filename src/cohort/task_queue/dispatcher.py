@@ -9,47 +9,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
-from cohort.cluster.worker_pool import (
-    PoolEvent,
-    Slot,
-    SlotsGained,
-    SlotsLost,
-    WorkerDied,
-    WorkerMessage,
-    WorkerPool,
-)
+from cohort.cluster.worker_pool import Slot, WorkerDied, WorkerMessage, WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import RunStateError
 from cohort.core.units import counted
-from cohort.runs.directory import RunDirectory
-from cohort.scheduling.cost.shared_time import LEAST_ROOM, SharedWork
-from cohort.scheduling.placement.cluster_events import GpusGained, RoomFound, TaskReestimated
+from cohort.scheduling.cost.shared_time import SharedWork
+from cohort.scheduling.placement.cluster_events import RoomFound, TaskReestimated
 from cohort.scheduling.placement.records import Cluster
+from cohort.task_queue.dispatcher_parts import DispatcherParts
 from cohort.task_queue.gangs import Gangs
 from cohort.task_queue.log import QueueLog
-from cohort.task_queue.messages import (
-    CannotShare,
-    Heartbeat,
-    Note,
-    Ready,
-    RunTask,
-    StopTask,
-    TaskDone,
-    TaskError,
-    TaskStopped,
-    as_message,
-    read_message,
-)
+from cohort.task_queue.messages import read_message
 from cohort.task_queue.progress import QueueWatcher, view_queue
-from cohort.task_queue.records import Expecting, QueuedTask, RunStretch, TaskState
+from cohort.task_queue.records import Expecting, QueuedTask, TaskState
 from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
-from cohort.task_queue.submission import find_changes
 from cohort.task_queue.task_states import TaskStates
+from cohort.task_queue.worker_events import WorkerEvents
+from cohort.task_queue.worker_orders import WorkerOrders
 from cohort.task_queue.worker_slots import WorkerSlot, WorkerSlotState
 
 __all__ = ["Dispatcher"]
@@ -103,8 +83,19 @@ class Dispatcher:
             can_grow=pool.can_grow,
         )
         self._looked_at = self._updated_at = float("-inf")
-        self._waited_for: set[str] = set()
-        self._was_ready = False
+        parts = DispatcherParts(
+            store=store,
+            pool=pool,
+            slots=self._slots,
+            log=self._log,
+            replanner=self._replanner,
+            gangs=self._gangs,
+            task_states=self._task_states,
+            settings=settings,
+            directory=directory,
+            watcher=watcher,
+        )
+        self._events, self._orders = WorkerEvents(parts), WorkerOrders(parts)
 
     def run(self) -> None:
         """Run until every task has ended.
@@ -141,7 +132,7 @@ class Dispatcher:
 
     def _turn(self) -> None:
         for event in self._pool.wait(self._settings.poll_seconds):
-            self._take_event(event)
+            self._events.take(event)
         for slot in self._slots.values():
             if fault := slot.fault(self._settings.limits, now=self._log.now):
                 slot.kill_reason = fault
@@ -153,7 +144,7 @@ class Dispatcher:
         self._plan()
         self._gangs.settle(self._replanner.gang_in)
         for slot in self._slots.values():
-            self._follow_plan(slot)
+            self._orders.follow_plan(slot)
         if self._log.now - self._updated_at >= _SECONDS_BETWEEN_UPDATES:
             self._update_watcher()
 
@@ -180,115 +171,10 @@ class Dispatcher:
             )
         )
 
-    def _take_event(self, event: PoolEvent) -> None:
-        match event:
-            case WorkerMessage():
-                self._take_report(self._slots[event.slot_id], read_message(event.message))
-            case WorkerDied():
-                self._replace_worker(self._slots[event.slot_id], event.reason)
-            case SlotsLost():
-                self._lose_slots(event.slot_ids, event.reason)
-            # a new slot has a number that no lost one had, so old records stay unambiguous
-            case SlotsGained():
-                self._log.decide("worker", text=f"slots joined: {', '.join(slot.device for slot in event.slots)}")
-                for slot in event.slots:
-                    self._slots[slot.slot_id] = WorkerSlot(slot=slot)
-                    self._gangs.start(self._slots[slot.slot_id])
-                    gained = GpusGained(at_seconds=self._log.now, node=slot.node, gpu_ids=(slot.slot_id,))
-                    self._task_states.events.append(gained)
-
-    def _take_report(self, slot: WorkerSlot, report: object) -> None:
-        now = slot.last_message_at = self._log.now
-        # a report about another task than the slot's is late: the slot was taken from that task in the meantime
-        match report:
-            case Ready() if slot.state is WorkerSlotState.STARTING:
-                slot.enter(WorkerSlotState.IDLE, now=now)
-                self._was_ready = True
-            case Heartbeat():
-                slot.heartbeat = report
-                if report.task is not None and report.task in slot.tasks:
-                    self._task_states.take_heartbeat(report.task, report)
-                    self._look_for_room(slot, report)
-            case Note(task=task, text=text):
-                self._watcher.note(f"{task}: {text}")
-            case TaskDone(task=task) if task in slot.tasks:
-                self._release(slot, task, outcome="done")
-                self._task_states.done(task)
-            case TaskStopped(task=task) if task in slot.tasks:
-                was_asked = task in slot.stopping
-                self._release(slot, task, outcome="stopped")
-                self._task_states.stopped(task, was_asked=was_asked)
-            case TaskError(task=task) if task in slot.tasks:
-                self._release(slot, task, outcome="failed")
-                self._task_states.failed(task, report.message, is_final=report.is_input_error)
-            case CannotShare(task=task, reason=reason) if task in slot.tasks:
-                self._release(slot, task, outcome="could not share")
-                self._task_states.could_not_share(task, reason)
-
-    def _look_for_room(self, slot: WorkerSlot, beat: Heartbeat) -> None:
-        """Have the planner look for a task that trains in the room that the slot's tasks leave."""
-        now, is_waited_for = self._log.now, any(task.work is not None for task in self._replanner.state.waiting)
-        is_due = now - slot.room_at >= self._settings.room_seconds
-        can_join = slot.is_shared and slot.state is WorkerSlotState.BUSY and is_waited_for
-        if not can_join or not is_due or beat.free_share < LEAST_ROOM:
-            return
-        slot.room_at = now
-        self._task_states.found_room(slot.tasks)
-
-    def _replace_worker(self, slot: WorkerSlot, reason: str) -> None:
-        reason = f"{slot.kill_reason}, {reason}" if slot.kill_reason else reason
-        state, stopping = slot.state, set(slot.stopping)
-        if state in (WorkerSlotState.CLEARING, WorkerSlotState.LOST):
-            self._gangs.emptied(slot)
-            return
-        text = f"the worker on {self._devices(slot)} died: {reason}"
-        for task in slot.tasks or [""]:
-            self._log.decide("worker", task=task, text=text)
-        for task in list(slot.tasks):
-            self._release(slot, task, outcome="its worker died")
-            if task in stopping:
-                # it was giving the task up anyway: that is no fault of the task
-                self._task_states.stopped(task, was_asked=True)
-            else:
-                self._task_states.failed(task, f"its worker died: {reason}")
-        slot.deaths = slot.deaths + 1 if state is WorkerSlotState.STARTING else 0
-        if slot.deaths >= self._settings.limits.deaths_in_a_row:
-            self._lose_slots(
-                [slot.slot.slot_id], f"{slot.deaths} workers in a row died before they could work: {reason}"
-            )
-        else:
-            # the next turn starts another
-            self._gangs.emptied(slot)
-
-    def _lose_slots(self, slot_ids: Sequence[int], reason: str) -> None:
-        tasks = []
-        for slot in (self._slots[slot_id] for slot_id in slot_ids):
-            # with one slot of a gang its task is lost
-            holder = slot if slot.lent_to is None else self._slots[slot.lent_to]
-            for task in list(holder.tasks):
-                tasks.append(task)
-                self._release(holder, task, outcome="its slot was lost")
-            if holder is not slot and not holder.is_lost:
-                holder.enter(WorkerSlotState.CLEARING, now=self._log.now)
-                self._pool.kill(holder.slot.slot_id)
-            slot.enter(WorkerSlotState.LOST, now=self._log.now)
-            self._gangs.emptied(slot)
-        self._task_states.lost_slots(tuple(slot_ids), tasks, reason=reason)
-
-    def _release(self, slot: WorkerSlot, task: str, *, outcome: str) -> None:
-        self._store.end_stretches(task=task, seconds=self._log.now, outcome=outcome)
-        slot.tasks.remove(task)
-        slot.stopping.discard(task)
-        state = WorkerSlotState.STOPPING if slot.stopping else WorkerSlotState.BUSY
-        if not slot.tasks:
-            slot.enter(WorkerSlotState.IDLE, now=self._log.now)
-        elif slot.state is not state:
-            slot.enter(state, now=self._log.now)
-
     def _plan(self) -> None:
         """Take all that happened to the planner, if anything did."""
         # a plan starts its first tasks at once, so its times would be wrong by what the first worker takes to start
-        if not self._was_ready and any(slot.state is WorkerSlotState.STARTING for slot in self._slots.values()):
+        if not self._events.was_ready and any(slot.state is WorkerSlotState.STARTING for slot in self._slots.values()):
             return
         events, self._task_states.events = self._task_states.events, []
         if not events:
@@ -309,90 +195,21 @@ class Dispatcher:
         for joined in changes.joined:
             self._log.joined(joined)
 
-    def _follow_plan(self, slot: WorkerSlot) -> None:
-        wanted = () if slot.is_lost else self._replanner.wanted_in(slot.slot.slot_id)
-        has_devices = self._replanner.gang_in(slot.slot.slot_id) == slot.gang
-        if slot.state in (WorkerSlotState.BUSY, WorkerSlotState.STOPPING):
-            for task in slot.tasks:
-                if task not in slot.stopping and not (task in wanted and has_devices):
-                    self._ask_to_stop(slot, task)
-        if slot.state is WorkerSlotState.IDLE:
-            if has_devices and wanted and self._is_free(wanted[0]):
-                self._begin(wanted[0], slot)
-        elif slot.state is WorkerSlotState.BUSY and slot.is_shared:
-            for task in wanted:
-                if task not in slot.tasks and self._is_free(task):
-                    self._begin(task, slot)
-
-    def _ask_to_stop(self, slot: WorkerSlot, task: str) -> None:
-        slot.stopping.add(task)
-        slot.enter(WorkerSlotState.STOPPING, now=self._log.now)
-        self._pool.send(slot.slot.slot_id, as_message(StopTask(task=task)))
-
-    def _is_free(self, name: str) -> bool:
-        if any(name in slot.tasks for slot in self._slots.values()):
-            return False
-        # a worker of a dispatcher that was killed may still be writing its last checkpoint
-        root = self._directory / name
-        holder = RunDirectory(root).lock().holder() if root.is_dir() else None
-        if holder is not None and name not in self._waited_for:
-            self._waited_for.add(name)
-            self._log.decide("note", task=name, text=f"waits until {holder} has left its run directory")
-        return holder is None
-
-    def _begin(self, name: str, slot: WorkerSlot) -> None:
-        task = self._store.task(name)
-        assert task is not None, "the plan holds tasks of the queue"
-        run_directory = self._directory / name
-        # a run that has begun keeps its task, and checks rows and weights itself when it resumes
-        is_new = RunDirectory.find_problem(run_directory) is None
-        if is_new and (changes := find_changes(task, directory=self._directory)):
-            self._task_states.held(name, changes)
-            return
-        if not slot.tasks:
-            active = self._replanner.active(name)
-            slot.is_shared = not slot.also and active is not None and active.request.work is not None
-            slot.heartbeat = None
-            slot.enter(WorkerSlotState.BUSY, now=self._log.now)
-        slot.tasks.append(name)
-        began = self._log.now
-        for member in map(self._slots.__getitem__, slot.gang):
-            self._store.begin_stretch(
-                RunStretch(task=name, slot_id=member.slot.slot_id, device=member.slot.device, start_seconds=began)
-            )
-        self._task_states.begun(name, device=self._devices(slot))
-        # one process for each device of a gang; a run that began on another number goes on with this one
-        options = self._settings.options
-        if slot.also:
-            options = replace(options, num_ranks=len(slot.gang))
-        order = RunTask(
-            task=name,
-            source=task.source,
-            resolved=task.task,
-            run_directory=str(run_directory),
-            options=asdict(options),
-            is_shared=slot.is_shared,
-        )
-        self._pool.send(slot.slot.slot_id, as_message(order))
-
-    def _devices(self, slot: WorkerSlot) -> str:
-        return ", ".join(self._slots[slot_id].slot.device for slot_id in slot.gang)
-
     def _stop_all(self) -> None:
         self._log.decide("dispatcher", text="asked to stop: every task saves its state")
         for slot in self._slots.values():
             for task in slot.tasks:
                 if task not in slot.stopping:
-                    self._ask_to_stop(slot, task)
+                    self._orders.ask_to_stop(slot, task)
         deadline = self._log.now + self._settings.limits.stop_seconds
         while any(slot.tasks for slot in self._slots.values()) and self._log.now < deadline:
-            # deaths do not start another worker now, so _take_event would be wrong here
+            # deaths do not start another worker now, so the events' own answer would be wrong here
             for event in self._pool.wait(self._settings.poll_seconds):
                 if isinstance(event, WorkerMessage):
-                    self._take_report(self._slots[event.slot_id], read_message(event.message))
+                    self._events.take_report(self._slots[event.slot_id], read_message(event.message))
                 elif isinstance(event, WorkerDied):
                     for task in list(self._slots[event.slot_id].tasks):
-                        self._release(self._slots[event.slot_id], task, outcome="its worker died")
+                        self._events.release(self._slots[event.slot_id], task, outcome="its worker died")
         for queued in self._store.tasks():
             if queued.state is TaskState.RUNNING:
                 self._store.update(queued.name, state=TaskState.QUEUED, reason="the queue was stopped")

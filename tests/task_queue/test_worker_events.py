@@ -17,7 +17,7 @@ from tests.task_queue.dispatcher_scene import Scene, all_done
 
 @pytest.fixture(autouse=True)
 def no_check_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.task_queue.dispatcher.find_changes", lambda task, **_: [])
+    monkeypatch.setattr("cohort.task_queue.worker_orders.find_changes", lambda task, **_: [])
 
 
 def test_a_dead_worker_is_replaced_and_its_task_goes_on(tmp_path: Path) -> None:
