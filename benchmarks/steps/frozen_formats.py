@@ -5,7 +5,9 @@ decoder with random weights at a time; four adapters of rank 16 share each step,
 would. For each format: seconds to quantise, bytes of the decoder, the median step by number of tokens, and how far the
 adapters are from those of the format ``none`` after eight steps. ``--one-copy`` also times fp8 without its transposed
 copy, as a model that fills the GPU runs, ``--exact-sums`` fp8 with exact sums in the gradients' products, and
-``--codes-apart`` fp8 with all rows rounded by passes of their own, ``--widest-apart`` with the gradient of gate and up.
+``--codes-apart`` fp8 with all rows rounded by passes of their own, ``--widest-apart`` with the gradient of gate and up,
+``--activation-apart`` with what the activation reads and writes, where the feed-forward block is no single node.
+``--fused-wide`` makes that block one node whatever the ranks are. ``--ranks 16 32 64 64`` are those of a sweep.
 ``--shape tiny`` tries it out on a CPU, whose times mean nothing.
 """
 
@@ -27,16 +29,19 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, median_seconds, trial_specs
 from cohort.kernels.fp8_product import op as fp8_op
+from cohort.kernels.packed_mlp import op as mlp_op
 from cohort.kernels.packed_mlp import triton as mlp_kernels
+from cohort.kernels.swiglu import op as swiglu_op
 from cohort.memory.sizes import GRAPH_TOKENS
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 
 QUESTION = "What does each format of frozen weights cost in a training step, and how much memory does it save?"
-NUM_ADAPTERS, RANK = 4, 16
+RANKS = (16, 16, 16, 16)
 LONGEST = 1024
 ONE_COPY, EXACT_SUMS, CODES_APART, WIDE_APART = "one copy", "exact sums", "codes apart", "widest apart"
+ACTIVATION_APART, FUSED_WIDE = "activation apart", "fused wide"
 
 
 def _wait() -> None:
@@ -50,14 +55,16 @@ def _freed() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int, warmups: int) -> Iterator[dict[str, float]]:
+def steps(
+    decoder: Decoder, *, ranks: Sequence[int], tokens: Sequence[int], repeats: int, warmups: int
+) -> Iterator[dict[str, float]]:
     """Yield the median milliseconds of a step of each size, and the memory that it took at most."""
     for count in tokens:
         # as many sequences as adapters, or more of the longest length
-        num_sequences = max(NUM_ADAPTERS, count // LONGEST)
+        num_sequences = max(len(ranks), count // LONGEST)
         each = count // num_sequences
         rows = rows_of_lengths([(1, each - 1)] * 64, vocab_size=decoder.config.vocab_size)
-        specs = trial_specs([RANK] * NUM_ADAPTERS, batch_size=num_sequences // NUM_ADAPTERS)
+        specs = trial_specs(ranks, batch_size=num_sequences // len(ranks))
         executor = build_executor(decoder, specs, rows, token_budget=max(count, 256), graph_tokens=GRAPH_TOKENS)
         found = {f"step_{count}_ms": 1e3 * median_seconds(executor.step, repeats=repeats, warmups=warmups)}
         # the executor's watch resets the device's own peak in each pass
@@ -67,15 +74,13 @@ def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int, warmups: int
         yield found
 
 
-def first_gradients(decoder: Decoder, *, count: int) -> tuple[Tensor, float]:
+def first_gradients(decoder: Decoder, *, ranks: Sequence[int], count: int) -> tuple[Tensor, float]:
     """Return the gradients that adapters get at first, and the first loss, for errors of the format."""
-    rows = rows_of_lengths([(1, count // NUM_ADAPTERS - 1)] * 8, vocab_size=decoder.config.vocab_size)
-    executor = build_executor(
-        decoder, trial_specs([RANK] * NUM_ADAPTERS, batch_size=1), rows, token_budget=max(count, 256)
-    )
+    rows = rows_of_lengths([(1, count // len(ranks) - 1)] * 8, vocab_size=decoder.config.vocab_size)
+    executor = build_executor(decoder, trial_specs(ranks, batch_size=1), rows, token_budget=max(count, 256))
     # B begins at zero, and with it the gradient of A: a few steps make both speak
     losses = [executor.step()[0].loss for _ in range(8)]
-    found = torch.cat([executor.weights(trial_id).flatten()[::7] for trial_id in range(NUM_ADAPTERS)]).cpu()
+    found = torch.cat([executor.weights(trial_id).flatten()[::7] for trial_id in range(len(ranks))]).cpu()
     del executor
     _freed()
     return found, losses[-1]
@@ -85,6 +90,7 @@ def measure(
     config: DecoderConfig,
     name: str,
     *,
+    ranks: Sequence[int],
     tokens: Sequence[int],
     repeats: int,
     device: str,
@@ -111,8 +117,13 @@ def measure(
                 patches.enter_context(patch.object(fp8.Fp8Linear, name, lambda *_: None))
         if kind == WIDE_APART:
             patches.enter_context(patch.object(mlp_kernels, "_rounding", lambda *_: None))
-        adapters, row["loss_after_8_steps"] = first_gradients(decoder, count=tokens[0])
-        for found in steps(decoder, tokens=tokens, repeats=repeats, warmups=warmups):
+        if kind == ACTIVATION_APART:
+            patches.enter_context(patch.object(mlp_op, "can_take_codes", lambda _: False))
+            patches.enter_context(patch.object(swiglu_op, "handed_behind", lambda _: None))
+        if kind == FUSED_WIDE:
+            patches.enter_context(patch.object(mlp_op, "NARROW_RANK", mlp_op.WIDEST_FUSED_RANK))
+        adapters, row["loss_after_8_steps"] = first_gradients(decoder, ranks=ranks, count=tokens[0])
+        for found in steps(decoder, ranks=ranks, tokens=tokens, repeats=repeats, warmups=warmups):
             row |= {**found, "peak_gib": max(row.get("peak_gib", 0.0), found["peak_gib"])}
             yield dict(row), adapters
     del decoder
@@ -149,6 +160,9 @@ def main() -> None:
     parser.add_argument("--exact-sums", action="store_true")
     parser.add_argument("--codes-apart", action="store_true")
     parser.add_argument("--widest-apart", action="store_true")
+    parser.add_argument("--activation-apart", action="store_true")
+    parser.add_argument("--fused-wide", action="store_true")
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     need_gpu(shape=options.shape)
@@ -157,6 +171,7 @@ def main() -> None:
     config = decoder_config(options.shape, num_layers=options.num_layers)
     kinds = {ONE_COPY: options.one_copy, EXACT_SUMS: options.exact_sums, CODES_APART: options.codes_apart}
     kinds[WIDE_APART] = options.widest_apart
+    kinds |= {ACTIVATION_APART: options.activation_apart, FUSED_WIDE: options.fused_wide}
     wanted = [(name, "") for name in options.formats]
     wanted += [("fp8", kind) for kind, is_asked in kinds.items() if is_asked]
     rows: list[dict[str, Any]] = []
@@ -165,6 +180,7 @@ def main() -> None:
         measured = measure(
             config,
             name,
+            ranks=options.ranks,
             tokens=tokens,
             repeats=options.repeats,
             device=device,
@@ -183,8 +199,8 @@ def main() -> None:
                 headline=headline(rows, shape=options.shape, tokens=tokens),
                 rows=rows,
                 notes={
-                    "adapters": NUM_ADAPTERS,
-                    "r": RANK,
+                    "adapters": len(options.ranks),
+                    "ranks": list(options.ranks),
                     "longest_sequence": LONGEST,
                     "num_layers": config.num_layers,
                 },
