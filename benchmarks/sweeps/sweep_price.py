@@ -29,6 +29,7 @@ from benchmarks.sweeps.step_efficiency import replayed_steps, step_efficiency
 from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.memory.pass_estimates import estimated_needs
 from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, size_facts
@@ -36,6 +37,8 @@ from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
+from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
+from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows
 from cohort.tuning.evaluation_times import Workload
 
@@ -94,6 +97,19 @@ def variants(planned: Any, curves: Curves) -> dict[str, EarlyExitSettings]:
 def warm_up(executor: TimedExecutor, planned: Any, validation: TokenisedRows) -> float:
     """Compile every kernel that the sweep will use; return the seconds."""
     begun = time.perf_counter()
+    if executor.bank.weights_RD.is_cuda:
+        with KernelCompiler() as compiler:
+            collect_launches(
+                executor.decoder,
+                compiler=compiler,
+                target_linears=executor.decoder.linears,
+                adapters=kinds_of_adapters(trial.spec.adapter for trial in planned),
+                usual=round(float(executor.train_rows.lengths.mean())),
+                pass_tokens=[tokens for tokens in PASS_TOKENS if tokens <= executor.settings.token_budget],
+                step_tokens=[tokens for tokens in STEP_TOKENS if tokens <= executor.settings.token_budget],
+                numerics=executor.settings.numerics,
+            )
+            print(f"{compiler.wait()} in {time.perf_counter() - begun:.1f} s", flush=True)
     for r in (64, 32, 16):
         specs = [trial.spec for trial in planned if trial.spec.adapter.r == r and trial.spec.batch_size in (1, 8)][:4]
         for spec in specs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.events import StepDone
+from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 from cohort.models.weights import load_decoder
@@ -68,12 +70,21 @@ def test_neighbours_splits_poison_and_parking_change_no_bit(decoder: Decoder) ->
         assert found[2] == expected[2]
 
 
+def compile_kernels(work: Callable[[], object]) -> None:
+    """Compile what ``work`` launches by all cores: one after the other, a cold machine takes minutes."""
+    with KernelCompiler() as compiler:
+        with compiler.collecting():
+            work()
+        compiler.wait()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
 def test_on_a_gpu_a_pack_repeats_itself_and_poison_stays_in_its_slot(tmp_path: Path, name: str) -> None:
     """Alone a trial may get other last bits there (docs/numerics.md); the same pack gives the same."""
     save_llama(tmp_path, hidden_size=96)
     decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda", weight_format=name)
+    compile_kernels(lambda: [train(decoder, packed=packed) for packed in (True, False)])
     expected = train(decoder, packed=True)
     for found in (train(decoder, packed=True), train(decoder, packed=True, poisoned=True)):
         assert found[0] == expected[0]

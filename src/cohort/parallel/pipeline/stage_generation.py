@@ -79,7 +79,7 @@ class StageModel:
         return self._decoder.logits(hidden_TD)
 
     def scores(self, hidden_BD: Tensor) -> Scores:
-        """Return the scores of the last pass on the last stage, and what it picked on the others."""
+        """Return the scores of the last pass; the stages before the last have what it picked, and no logits [B, 0]."""
         if self._is_last:
             scores = Scores.of(padded_logits(self, hidden_BD))
         else:
@@ -89,7 +89,7 @@ class StageModel:
                 number=self._num_passes,
                 direction=Direction.BACKWARD,
             )
-            scores = Scores(hidden_BD, likeliest_2B)
+            scores = Scores(hidden_BD.new_empty(len(hidden_BD), 0), likeliest_2B)
         if self._stage > 0:
             self._links.send(
                 scores.likeliest_2B, to=self._stage - 1, number=self._num_passes, direction=Direction.BACKWARD
