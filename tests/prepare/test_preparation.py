@@ -1,4 +1,4 @@
-"""Everything before the first step: what is prepared, and what tasks that share a model must have in common."""
+"""Everything before the first step: what is prepared, and what it says meanwhile."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from cohort.core.clock import SystemClock
-from cohort.core.errors import InputError
 from cohort.parallel import start_ranks
 from cohort.parallel.commands import RankSetup
 from cohort.prepare.preparation import Preparation, prepare
-from tests.cli.tiny_task import write_rows, write_tiny_model
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 
@@ -63,35 +61,3 @@ def test_what_is_done_is_said(folder: Path) -> None:
     prepare(tiny_task(folder), clock=SystemClock(), say=said.append)
     assert said[0] == "reading and tokenising the data"
     assert said[1].startswith("loading ")
-
-
-def test_evaluation_rows_follow_from_the_seed(folder: Path) -> None:
-    write_rows(folder / "many.jsonl", count=80)
-    data = {"train": "many.jsonl", "validation": 0.5}
-    tasks = (
-        tiny_task(
-            folder, dataset=data, evaluation={"max_examples": 40, "max_cost_fraction": 0.1}, training={"seed": seed}
-        )
-        for seed in (0, 0, 1)
-    )
-    one, again, other = (prepare(task, clock=SystemClock()).evaluation_rows for task in tasks)
-    assert len(one) == 8
-    assert one == again
-    assert one != other
-
-
-def test_a_task_may_share_a_loaded_base_model(folder: Path, prepared: Preparation) -> None:
-    shared = prepare(tiny_task(folder, training={"seed": 1}), clock=SystemClock(), backbone=prepared.backbone)
-    assert shared.decoder is prepared.decoder
-    sized = replace(prepared.backbone, sizes=prepared.sizes)
-    assert prepare(tiny_task(folder), clock=SystemClock(), backbone=sized).sizes is prepared.sizes
-
-
-def test_another_model_or_device_cannot_be_shared(folder: Path, prepared: Preparation, tmp_path: Path) -> None:
-    other = write_tiny_model(tmp_path / "other", num_layers=1)
-    with pytest.raises(InputError, match="a base model that the session's other tasks do not use"):
-        prepare(tiny_task(folder, model_name_or_path=str(other)), clock=SystemClock(), backbone=prepared.backbone)
-    backbone = prepared.backbone
-    memory = replace(backbone.memory, machine=replace(prepared.machine, device=torch.device("cuda")))
-    with pytest.raises(InputError, match="but the other tasks of this session train on cuda"):
-        prepare(tiny_task(folder), clock=SystemClock(), backbone=replace(backbone, memory=memory))

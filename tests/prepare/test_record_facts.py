@@ -12,11 +12,11 @@ import torch
 from cohort.core.numerics import Numerics
 from cohort.machine.machine import Machine
 from cohort.prepare import record_facts
+from cohort.prepare.evaluations import plan_evaluation
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
-from cohort.prepare.trials import plan_evaluation
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 CPU = Machine(device=torch.device("cpu"), device_name="a CPU", dtype="float32", threads=3, memory_bytes=1 << 30)

@@ -19,7 +19,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.data.chat import use_chat_template
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.weights import check_checkpoint, load_tokenizer
-from cohort.prepare.adapter_specs import adapter_spec
+from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader

@@ -16,15 +16,15 @@ from cohort.memory.host_streaming import available_host_bytes, least_weight_byte
 from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter
 from cohort.memory.model_place import choose_model_place
 from cohort.models.counts import count_model
-from cohort.prepare.block_checks import block_notes
+from cohort.prepare.adapters.block_checks import block_notes
+from cohort.prepare.adapters.vector_checks import vector_notes
 from cohort.prepare.data_notes import split_notes
+from cohort.prepare.evaluations import evaluation_note, plan_evaluation
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.numerics import numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals, num_first_trials
 from cohort.prepare.quantization import quantization_note
-from cohort.prepare.trials import evaluation_note, plan_evaluation
-from cohort.prepare.vector_checks import vector_notes
 from cohort.prepare.warnings import task_warnings
 from cohort.scheduling.cost.model import CostSource
 from cohort.tasks.loading import TaskFile

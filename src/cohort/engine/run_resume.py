@@ -28,8 +28,9 @@ from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.memory.sizes import SizeRequest
+from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.numerics import recorded_choice
-from cohort.prepare.preparation import LoadedBackbone, Preparation
+from cohort.prepare.preparation import Preparation
 from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState

@@ -22,8 +22,9 @@ from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
 from cohort.memory.sizes import SizeRequest, task_optimizer
+from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.numerics import NumericsChoice
-from cohort.prepare.preparation import LoadedBackbone, Preparation, prepare
+from cohort.prepare.preparation import Preparation, prepare
 from cohort.prepare.trials import objective_metric
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import InputFacts, RunState

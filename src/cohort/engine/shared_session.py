@@ -26,7 +26,8 @@ from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
 from cohort.memory.sizes import SizeRequest, size_facts
-from cohort.prepare.preparation import LoadedBackbone, Preparation
+from cohort.prepare.loaded_backbone import LoadedBackbone
+from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import PassFacts
 from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cohort.data.loading import LoadedDataset
-from cohort.prepare.preparation import ranked_rows
-from cohort.prepare.trials import metric_tokens, row_tokens
+from cohort.prepare.evaluations import metric_tokens, ranked_rows, row_tokens
 from cohort.scheduling.cost.model import StepCost, TrialWork
 from cohort.scheduling.cost.task_time import EvaluationWork, evaluation_seconds
 from cohort.tasks.task_file import TaskFile

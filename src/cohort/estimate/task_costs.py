@@ -46,10 +46,11 @@ from cohort.memory.sizes import (
     task_optimizer,
 )
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token
+from cohort.prepare.evaluations import plan_evaluation
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals
-from cohort.prepare.trials import PlannedTrial, plan_evaluation
+from cohort.prepare.trials import PlannedTrial
 from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
 from cohort.scheduling.cost.fit import fit_step_cost

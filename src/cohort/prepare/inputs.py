@@ -30,8 +30,8 @@ from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
 from cohort.models.weights import check_checkpoint, format_problem, load_tokenizer, stored_problem
-from cohort.prepare.adapter_specs import module_filter, variant_problems
-from cohort.prepare.block_checks import block_problems
+from cohort.prepare.adapters.adapter_specs import module_filter, variant_problems
+from cohort.prepare.adapters.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.proposals import TrialProposals

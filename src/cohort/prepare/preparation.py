@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from cohort.core.clock import Clock
-from cohort.core.errors import InputError, Problem
-from cohort.core.seeds import derive_seed
+from cohort.core.errors import Problem
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
@@ -26,9 +24,11 @@ from cohort.parallel.start_ranks import start_ranks
 from cohort.parallel.step_window import pipeline_window_steps, window_steps
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
-from cohort.prepare.fingerprints import model_fingerprint, start_fingerprint
+from cohort.prepare.evaluations import choose_rows, evaluation_note, plan_evaluation, recorded_evaluation
+from cohort.prepare.fingerprints import start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.kernels import workers_ahead
+from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.numerics import NumericsChoice, numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.placed_model import PlacedModel, place_model
@@ -36,7 +36,6 @@ from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.quantization import quantization_note
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
 from cohort.prepare.reference import Reference
-from cohort.prepare.trials import evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.warnings import task_warnings
 from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
 from cohort.tasks.possible_values import possible_optimizers
@@ -44,77 +43,7 @@ from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.objective import Objective
 from cohort.tuning.evaluation_times import EvaluationPlan
 
-__all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare", "ranked_rows"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedBackbone:
-    """A base model that is loaded already, for tasks that share it.
-
-    Attributes:
-        decoder: The model.
-        model_hash: SHA-256 of its files.
-        memory: The memory of its passes, as measured for the first task.
-        sizes: The sizes of its executor, if it has one.
-    """
-
-    decoder: Decoder
-    model_hash: str
-    memory: MemoryPlan
-    sizes: Sizes | None = None
-
-    def placed(self, inputs: TaskInputs, *, loaded_at: float) -> PlacedModel:
-        """Return it as a task of ``inputs`` finds it."""
-        return PlacedModel(decoder=self.decoder, memory=self.memory, layout=inputs.layout, loaded_at=loaded_at)
-
-    def require_same(self, task: TaskFile, *, directory: Path, machine: Machine) -> None:
-        """Refuse a task of another base model or device.
-
-        Raises:
-            InputError: the files in ``directory`` are others, or ``machine`` trains on another device or in another
-                format of weights.
-        """
-        kept = self.memory.machine.quantization
-        if kept != machine.quantization:
-            raise InputError(
-                Problem(
-                    where=task.where("quantization"),
-                    found=f"{machine.quantization}, but the other tasks of this session have {kept}",
-                    allowed="one format for all: they share the base model",
-                    hint=f"Write quantization: {kept}, or tune it in a session of its own.",
-                )
-            )
-        numerics = self.memory.machine.numerics
-        if numerics != machine.numerics and machine.device.type != "cpu":
-            why = f" ({machine.numerics_reason})" if machine.numerics_reason else ""
-            raise InputError(
-                Problem(
-                    where=task.where("numerics"),
-                    found=f"{machine.numerics}{why}, but the other tasks of this session have {numerics}",
-                    allowed="the same for all: they share the base model and its passes",
-                    hint=f"Write numerics: {numerics}, or tune it in a session of its own.",
-                )
-            )
-        device, own = self.memory.machine.device.type, machine.device.type
-        if device != own:
-            raise InputError(
-                Problem(
-                    where=task.where("num_gpus"),
-                    found=f"{own}, but the other tasks of this session train on {device}",
-                    allowed="one device for all",
-                    hint="Write the same num_gpus.",
-                )
-            )
-        # by content and not by name: two paths may hold the same weights, and one name two versions
-        if model_fingerprint(directory) != self.model_hash:
-            raise InputError(
-                Problem(
-                    where=task.where("model_name_or_path"),
-                    found=f"{task.model_name_or_path}, a base model that the session's other tasks do not use",
-                    allowed="the same weights and configuration",
-                    hint="Tune it in a session of its own.",
-                )
-            )
+__all__ = ["Preparation", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,15 +290,3 @@ def _settle_evaluation(
     return plan, evaluation_note(
         plan, task=task, num_available=len(validation) // task_objective(task).group_size
     ) if kept is None else None
-
-
-def choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:
-    """Choose evaluation rows, or groups of rows, by seed: the same for every trial of the task."""
-    return tuple(sorted(ranked_rows(task, rows)[:wanted]))
-
-
-def ranked_rows(task: TaskFile, rows: TokenisedRows) -> list[int]:
-    """Return all rows, or groups of rows, in the order in which :func:`choose_rows` takes them."""
-    available = len(rows) // task_objective(task).group_size
-    # each row's rank is its own hash, so that one more validation row changes at most one chosen row
-    return sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from cohort.data.tokenised import TokenisedRows
-from cohort.prepare.adapter_specs import largest_adapter
+from cohort.prepare.adapters.adapter_specs import largest_adapter
 from cohort.prepare.trials import PlannedTrial, objective_metric, plan_trial
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec

@@ -19,12 +19,12 @@ from cohort.machine.kernel_choices import (
     tile_source,
 )
 from cohort.machine.machine import Machine, package_versions
-from cohort.prepare.block_checks import adapted_shapes, has_blocks
+from cohort.prepare.adapters.block_checks import adapted_shapes, has_blocks
+from cohort.prepare.adapters.vector_checks import has_vectors
 from cohort.prepare.data_notes import data_counts, data_problems
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.reference import reference_adapter_hash
 from cohort.prepare.trials import PlannedTrial
-from cohort.prepare.vector_checks import has_vectors
 from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
 from cohort.runs.records import JsonValue
 from cohort.tasks.possible_values import possible_values

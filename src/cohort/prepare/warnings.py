@@ -10,7 +10,7 @@ from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
 from cohort.metrics.answers import find_answer, last_number
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.untrained_tokens import looks_untrained
-from cohort.prepare.block_checks import block_warnings
+from cohort.prepare.adapters.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.trials import PlannedTrial

@@ -21,8 +21,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.evaluation import Measured, RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
-from cohort.prepare.preparation import Preparation, choose_rows, ranked_rows
-from cohort.prepare.trials import row_tokens
+from cohort.prepare.evaluations import choose_rows, ranked_rows, row_tokens
+from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.compute_saved import compute_saved

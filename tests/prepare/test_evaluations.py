@@ -67,3 +67,17 @@ def test_a_plan_within_the_bound_is_not_worth_a_note(folder: Path) -> None:
     preparation = prepare(tiny_task(folder, **sections), clock=SystemClock())
     assert len(preparation.evaluation_rows) == 4
     assert preparation.notes == ()
+
+
+def test_evaluation_rows_follow_from_the_seed(folder: Path) -> None:
+    data = {"train": "train.jsonl", "validation": 0.5}
+    tasks = (
+        tiny_task(
+            folder, dataset=data, evaluation={"max_examples": 40, "max_cost_fraction": 0.1}, training={"seed": seed}
+        )
+        for seed in (0, 0, 1)
+    )
+    one, again, other = (prepare(task, clock=SystemClock()).evaluation_rows for task in tasks)
+    assert len(one) == 8
+    assert one == again
+    assert one != other

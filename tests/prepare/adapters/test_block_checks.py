@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.spec import AdapterSpec
-from cohort.prepare.block_checks import adapted_shapes, block_notes, block_warnings
+from cohort.prepare.adapters.block_checks import adapted_shapes, block_notes, block_warnings
 
 LINEARS = {
     "model.layers.0.self_attn.k_proj": (32, 16),

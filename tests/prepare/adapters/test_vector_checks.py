@@ -9,7 +9,7 @@ import pytest
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.vector_adapter import VectorAdapter
-from cohort.prepare.vector_checks import has_vectors, vector_notes, vector_problems
+from cohort.prepare.adapters.vector_checks import has_vectors, vector_notes, vector_problems
 from cohort.tasks.loading import task_from_mapping
 
 LINEARS = {"model.layers.0.self_attn.q_proj": (32, 16), "model.layers.0.mlp.down_proj": (48, 32)}

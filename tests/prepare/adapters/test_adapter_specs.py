@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.prepare.adapter_specs import adapter_spec, largest_adapter, variant_problems
+from cohort.prepare.adapters.adapter_specs import adapter_spec, largest_adapter, variant_problems
 from cohort.tasks.possible_values import possible_values
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

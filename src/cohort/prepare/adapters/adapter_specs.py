@@ -10,7 +10,7 @@ from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
 from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError, Problem
 from cohort.models.targets import ModuleFilter
-from cohort.prepare.vector_checks import vector_problems
+from cohort.prepare.adapters.vector_checks import vector_problems
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
