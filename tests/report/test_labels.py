@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.report.labels import is_number, number_label, percent_label, setting_label, shortened, value_label
+from cohort.report.labels import (
+    is_number,
+    model_label,
+    number_label,
+    percent_label,
+    setting_label,
+    shortened,
+    value_label,
+)
 from cohort.runs.records import JsonValue
 
 
@@ -56,3 +64,15 @@ def test_long_settings_are_shortened_in_the_middle() -> None:
     assert shortened(label, most=12) == "q_proj…_proj"
     assert shortened("cosine", most=6) == "cosine"
     assert len(shortened("constant_with_warmup", most=9)) == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-1B"),
+        ("/home/ada/models/stories/hf", "stories/hf"),
+        ("/cache/hub/models--Qwen--Qwen3-0.6B/snapshots/0a1b", "Qwen/Qwen3-0.6B"),
+    ],
+)
+def test_a_local_model_has_the_name_that_tells_it_from_others(name: str, label: str) -> None:
+    assert model_label(name) == label

@@ -47,7 +47,10 @@ def planned_against_actual_page(
     ends = [max((bar.end_seconds for bar in bars), default=0.0) for bars in (planned, actual)]
     counts = Counter(state.partition(":")[0] for state in states.values())
     cards = [
-        (f"{counts['done']} of {len(states)} done", ", ".join(f"{count} {state}" for state, count in counts.items())),
+        (
+            f"{counts['done']} of {len(states)}",
+            ", ".join(["tasks done", *(f"{count} {state}" for state, count in counts.items() if state != "done")]),
+        ),
         (format_duration(ends[0]), "planned until the last end, without early exit"),
         (format_duration(ends[1]), "until the last end"),
     ]

@@ -20,6 +20,10 @@ from cohort.runs.results.verdicts import comparison_lines, training_value_text, 
 __all__ = ["headline_bars"]
 
 _EARLY = "¹"
+# done before the run's clock starts
+_BEFORE = (Activity.TOKENISE, Activity.LOAD)
+# a smaller rest of the run time is rounding
+_LEAST_REST = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +41,18 @@ def headline_bars(results: RunResults) -> dict[str, Any]:
     return {
         "best": None if results.best is None else _best_card(results.best, results=results),
         "comparison": comparison,
-        "is_any_early": any(bar.label.endswith(_EARLY) for bar in comparison),
+        "early_note": _early_note(comparison, results=results),
         "price": {
             "share": percent_label(compute.share_of_full_grid),
             "candidates": "the one candidate" if compute.num_trials == 1 else f"all {compute.num_trials} candidates",
             "full_runs": "–" if runs is None else f"{runs:.1f}",
             "bars": _price_bars(results),
+            "trials": ", ".join(
+                f"{count} {outcome.label}" for outcome, count in outcome_counts(entry.trial for entry in results.ranked)
+            ),
+            "ended": results.facts.search_ended,
         },
-        "time": {"total": format_duration(results.run_seconds), "lines": _time_lines(results)},
+        "time": _time_card(results),
     }
 
 
@@ -66,7 +74,7 @@ def _best_card(trial: TrialRecord, *, results: RunResults) -> dict[str, Any]:
         "measured": _measured_lines(results, trial),
         "step": trial.best_step,
         "how": f"{standing}, {trial.steps_done} of {trial.planned_steps} steps",
-        "place": "In best/, in PEFT format." if results.facts.state is RunState.DONE else "Best so far.",
+        "place": "The best adapter, in best/" if results.facts.state is RunState.DONE else "The best so far",
         "parameters": [(name, value_label(value)) for name, value in trial.parameters.items()],
     }
 
@@ -86,11 +94,10 @@ def _final_value(results: RunResults, trial_id: int | None) -> Estimate | None:
 
 
 def _measured_lines(results: RunResults, trial: TrialRecord) -> list[str]:
-    """Return the numbers below the best value: rows, intervals and what is only noise."""
-    lines = comparison_lines(results)
-    if not lines:
+    """Return what to know of the best value: the verdicts, or the rows it was measured on before there are any."""
+    if not comparison_lines(results):
         return [training_value_text(results, trial.best_value)]
-    return [f"{name}: {text}" for name, text in lines.items()] + [f"{text}." for text in verdicts(results)]
+    return [f"{text[:1].upper()}{text[1:]}." for text in verdicts(results)]
 
 
 def _comparison(results: RunResults) -> Sequence[_Bar]:
@@ -116,6 +123,17 @@ def _comparison(results: RunResults) -> Sequence[_Bar]:
         )
         for label, value in known
     ]
+
+
+def _early_note(bars: Sequence[_Bar], *, results: RunResults) -> str:
+    """Return what the mark of a trial that was stopped early means; empty where no bar has it."""
+    if not any(bar.label.endswith(_EARLY) for bar in bars):
+        return ""
+    note, num_rows = f"{_EARLY} stopped early, after this share of its steps", results.facts.inputs.evaluation_rows
+    # such a trial is rarely a finalist: its value is from fewer rows than the best one's
+    if num_rows is not None and results.facts.finals is not None and num_rows < results.facts.finals.num_rows:
+        note += f"; where it was no finalist, on {num_rows} rows"
+    return note
 
 
 def _stopped(trial: TrialRecord | None) -> str:
@@ -145,10 +163,17 @@ def _price_bars(results: RunResults) -> Sequence[_Bar]:
     ]
 
 
-def _time_lines(results: RunResults) -> list[str]:
-    spent = results.facts.seconds
-    parts = [f"{activity} {format_duration(spent[activity])}" for activity in Activity if activity in spent]
-    counts = outcome_counts(entry.trial for entry in results.ranked)
-    trials = ", ".join(f"{count} {outcome.label}" for outcome, count in counts)
-    lines = [", ".join(parts), f"Trials: {trials}", results.facts.search_ended]
-    return [line for line in lines if line]
+def _time_card(results: RunResults) -> dict[str, Any]:
+    """Return the run time with its parts, and apart from it what a process does before the run's clock starts."""
+    spent, whole = results.facts.seconds, results.run_seconds
+    parts = {activity.value: spent[activity] for activity in Activity if activity in spent and activity not in _BEFORE}
+    # deciding, writing checkpoints, waiting for a person
+    if parts and (rest := whole - sum(parts.values())) >= _LEAST_REST * whole:
+        parts["other"] = rest
+    before = [f"{activity} {format_duration(spent[activity])}" for activity in _BEFORE if activity in spent]
+    longest = max([whole, *parts.values()]) or 1.0
+    bars = [
+        _Bar(label=name, value=format_duration(taken), percent=round(100 * taken / longest, 1), is_best=name == "train")
+        for name, taken in parts.items()
+    ]
+    return {"total": format_duration(whole), "bars": bars, "before": ", ".join(before)}

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from cohort.core.seeds import derive_seed
@@ -71,7 +71,9 @@ def _value_axis(values: Sequence[float], *, maximize: bool) -> Axis:
     if reach > 0:
         low, high = (max(low, quarter - reach), high) if maximize else (low, min(high, three + reach))
     pad = 0.06 * (high - low)
-    return linear_axis(low - pad, high + pad, count=5)
+    axis = linear_axis(low - pad, high + pad, count=5)
+    # the margin for marks needs no labels: an accuracy of 1.02 would be one
+    return replace(axis, ticks=tuple(tick for tick in axis.ticks if axis.place(low) <= tick[0] <= axis.place(high)))
 
 
 def _parameter_axis(values: Sequence[JsonValue], *, is_log: bool | None) -> tuple[Axis, dict[str, float] | None]:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TypeGuard
 
 from cohort.runs.records import JsonValue
 
-__all__ = ["in_order", "is_number", "number_label", "percent_label", "setting_label", "shortened", "value_label"]
+__all__ = [
+    "in_order",
+    "is_number",
+    "model_label",
+    "number_label",
+    "percent_label",
+    "setting_label",
+    "shortened",
+    "value_label",
+]
 
 _ITEMS_SHOWN = 6
 
@@ -33,6 +43,18 @@ def number_label(value: float, *, digits: int = 3) -> str:
         mantissa, exponent = label.split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
     return label
+
+
+def model_label(name: str) -> str:
+    """Return a base model's name: a hub id as it is, of a local folder what tells it from others, without its path."""
+    path = Path(name)
+    if not path.is_absolute():
+        return name
+    # the hub's cache: models--ORGANISATION--NAME/snapshots/HASH
+    if cached := next((part for part in path.parts if part.startswith("models--")), None):
+        return cached.removeprefix("models--").replace("--", "/")
+    # the last folder alone may be `hf` or `final`
+    return "/".join(path.parts[1:][-2:])
 
 
 def setting_label(value: JsonValue) -> str:

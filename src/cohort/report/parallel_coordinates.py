@@ -35,10 +35,13 @@ class _Column:
         return self.places[json.dumps(value)]
 
 
-def _axis(x: float, name: str, labels: Sequence[tuple[float, str]], *, is_last: bool = False) -> str:
+def _axis(x: float, name: str, labels: Sequence[tuple[float, str]]) -> str:
+    is_last = x > _WIDTH - _SIDE - 1
     parts = [f'<path d="M{x:.1f} {_TOP}V{_BASE}" class="axis"/>', text(x, 16, name, classes="label", anchor="middle")]
     side, anchor = (6, "start") if is_last else (-6, "end")
-    parts += [text(x + side, _y(place) + 4, label, classes="tick halo", anchor=anchor) for place, label in labels]
+    # curves reach an inner axis level with its labels, which therefore stand above them
+    drop = 4 if is_last or x < _SIDE + 1 else -5
+    parts += [text(x + side, _y(place) + drop, label, classes="tick halo", anchor=anchor) for place, label in labels]
     return "".join(parts)
 
 
@@ -83,9 +86,11 @@ def parallel_coordinates(
         drawn = f'<title>{title}</title><path d="{path}" class="curve"/>'
         lines.append(trial_group(trial, drawn, best_id=best_id))
     sign = -1 if maximize else 1
-    ends = [(1.0, number_label(sign * low)), (0.0, ("≤ " if maximize else "≥ ") + number_label(sign * high))]
+    ends = [(1.0, number_label(sign * low))]
+    if high > low:
+        ends.append((0.0, ("≤ " if maximize else "≥ ") + number_label(sign * high)))
     axes = "".join(_axis(x, column.name, column.labels) for x, column in zip(xs, columns, strict=False))
-    axes += _axis(xs[-1], f"best {value_label}", ends, is_last=True)
+    axes += _axis(xs[-1], f"best {value_label}", ends)
     return (
         f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="Parallel coordinates: each of '
         f"{counted(len(ranked), 'trial')} as a line through {counted(len(columns), 'hyperparameter')} to its best "

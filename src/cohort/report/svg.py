@@ -102,10 +102,10 @@ def _round_step(span: float, *, count: int) -> float:
 
 def linear_axis(low: float, high: float, *, count: int = 5) -> Axis:
     """Return an axis from ``low`` to ``high``, widened where they are equal."""
-    # one value, or NaN: an axis needs a length to place anything on
+    # one value, or NaN: an axis needs a length to place anything on, and a tick at that value alone
     if not high > low:
         pad = abs(low) * 0.05 or 0.5
-        low, high = low - pad, high + pad
+        return Axis(ticks=((0.5, number_label(low)),), low=low - pad, high=low + pad)
     step = _round_step(high - low, count=count)
     first = math.ceil(low / step - 1e-9)
     values = [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]

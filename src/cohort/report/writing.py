@@ -10,11 +10,12 @@ import jinja2
 
 from cohort.core.durable_files import write_text
 from cohort.core.units import counted
+from cohort.report.final_comparison import final_comparisons
 from cohort.report.followed_parameters import followed_parameters
 from cohort.report.headline_bars import headline_bars
 from cohort.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.report.importance import importance_bars
-from cohort.report.labels import value_label
+from cohort.report.labels import model_label, value_label
 from cohort.report.loss_curves import loss_curves
 from cohort.report.outcomes import outcome_key, outcome_styles
 from cohort.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
@@ -40,8 +41,7 @@ def _subtitle(results: RunResults) -> str:
     parts = [counted(len(results.ranked), "LoRA adapter")]
     base_model = facts.places.base_model
     if base_model is not None:
-        # a local folder is named without its path, which the run facts show
-        parts[0] += f" on {Path(base_model).name if Path(base_model).is_absolute() else base_model}"
+        parts[0] += f" on {model_label(base_model)}"
     if facts.state not in (None, RunState.DONE):
         parts.append(f"state when this was written: {facts.state}")
     return ", ".join(parts)
@@ -163,6 +163,7 @@ def _render(reader: RunReader) -> str:
         css=_resource("report.css") + outcome_styles(entry.trial for entry in results.ranked),
         js=_resource("report.js"),
         version=__version__,
+        final_tables=final_comparisons(results),
         **headline_bars(results),
         **_effects(results),
     )

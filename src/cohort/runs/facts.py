@@ -251,7 +251,8 @@ class RunFacts:
         search_ended_at: Position of the log at which a callback ended it; None if time did.
         are_results_written: Whether nothing is left to do.
         run_seconds: Run time when it was last recorded; rows of the log may be later.
-        seconds: Some run time belongs to no activity, so that their sum may be less than ``run_seconds``.
+        seconds: ``tokenise`` and ``load`` come before the run time. Some run time belongs to no activity, so that the
+            sum of the others may be less than ``run_seconds``.
     """
 
     task_name: str | None = None

@@ -46,12 +46,11 @@ def test_results_of_a_run_that_has_not_begun(tmp_path: Path) -> None:
 def test_a_column_says_on_how_many_rows_the_best_were_compared(tmp_path: Path) -> None:
     """The comparison may have had time for some rows only."""
     trials = read_results(write_small_run(tmp_path / "run")[1].reader).ranked
-    assert not any(
-        " rows" in column.name for column in shown_columns(trials, medium=Medium.TERMINAL, metric_label="loss")
-    )
+    columns = shown_columns(trials, medium=Medium.TERMINAL, metric_label="validation loss")
+    assert not any(" rows" in column.name for column in columns)
     found = Estimate(value=1.5, low=1.0, high=2.0, num_rows=8)
     compared = [replace(trials[0], final_rows=8, final_value=found), *trials[1:]]
-    columns = shown_columns(compared, medium=Medium.TERMINAL, metric_label="loss")
+    columns = shown_columns(compared, medium=Medium.TERMINAL, metric_label="validation loss")
     (column,) = [column for column in columns if " rows" in column.name]
     assert column.name == "on 8 rows"
     assert column.text is not None

@@ -15,6 +15,7 @@ from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 from cohort.runs.records import JsonValue, TrialStatus
 from cohort.runs.results.results import RankedTrial
 from cohort.runs.results.results_table import Medium, shown_columns
+from cohort.tuning.objective_metric import label_of
 
 __all__ = [
     "STYLES",
@@ -81,7 +82,7 @@ def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str, width: int)
     columns = shown_columns(ranked, medium=Medium.TERMINAL, metric_label=metric_label)
     columns = [column for column in columns if column.name not in constant]
     parameters = {name for row in rows for name in row}
-    metrics = {name for entry in ranked for name in entry.trial.best_metrics}
+    metrics = {label_of(name) for entry in ranked for name in entry.trial.best_metrics}
     cells = [
         [column.text(entry) if column.text else format_value(column.value(entry)) for column in columns]
         for entry in ranked

@@ -89,9 +89,8 @@ _RANK = Column(name="rank", value=lambda entry: entry.rank)
 _TRIAL = Column(name="trial", value=lambda entry: entry.trial.trial_id)
 _PARAMETERS = Column(name="parameters", value=lambda entry: entry.trial.parameters, each="{}")
 # in no file of numbers: results.csv has the loss and every metric, and one of them is this value
-_BEST_VALUE = Column(name="best_value", value=lambda entry: entry.trial.best_value, in_csv=False, media=Medium.TERMINAL)
-# as short as it can be, since a terminal always shows it; results.csv has it under the same name
-_LOSS_OF_METRIC = Column(name="eval_loss", value=lambda entry: entry.trial.best_loss, media=Medium.TERMINAL)
+_BEST_VALUE = Column(name="best_value", value=lambda entry: entry.trial.best_value, in_csv=False)
+_LOSS_OF_METRIC = Column(name=LOSS.label, value=lambda entry: entry.trial.best_loss)
 _METRICS = Column(name="metrics", value=lambda entry: entry.trial.best_metrics, each="{}")
 
 # the order of results.csv: programs may read columns by their place, so a new one comes last
@@ -132,10 +131,10 @@ SHOWN_COLUMNS = (
     _TRIAL,
     _PARAMETERS,
     _BEST_VALUE,
+    # next to the metric: it is the same one on more rows
+    _FINAL,
     # a share says little by itself; where the loss is the metric, it has its column already
     _LOSS_OF_METRIC,
-    _FINAL,
-    Column(name="validation loss", value=lambda entry: entry.trial.best_loss, media=Medium.REPORT),
     _METRICS,
     Column(
         name="size",
@@ -181,21 +180,23 @@ def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label
     num_final_rows = next((entry.final_rows for entry in ranked if entry.final_value is not None), None)
     if num_final_rows is None:
         columns.remove(_FINAL)
-    if metric_label == LOSS.label and _LOSS_OF_METRIC in columns:
+    if metric_label == LOSS.label:
         columns.remove(_LOSS_OF_METRIC)
 
     def others(entry: RankedTrial) -> dict[str, float]:
-        # the metric that selects has a column of its own there
-        found = entry.trial.best_metrics
-        return {name: value for name, value in found.items() if label_of(name) != metric_label}
+        # the metric that selects has a column of its own
+        labelled = {label_of(name): value for name, value in entry.trial.best_metrics.items()}
+        return {label: value for label, value in labelled.items() if label != metric_label}
 
     replaced = {
         _BEST_VALUE: replace(_BEST_VALUE, name=metric_label),
         # the comparison may have had no time for all rows
         _FINAL: replace(_FINAL, name=_FINAL.name.format(num_final_rows)),
+        _METRICS: replace(_METRICS, value=others),
     }
     if medium is Medium.TERMINAL:
-        replaced[_METRICS] = replace(_METRICS, value=others)
+        # a terminal is narrow and always shows this column
+        replaced[_LOSS_OF_METRIC] = replace(_LOSS_OF_METRIC, name="loss")
     return list(_spread([replaced.get(column, column) for column in columns], ranked))
 
 

@@ -10,7 +10,15 @@ from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
-__all__ = ["chance_text", "comparison_lines", "estimate_text", "no_gain", "training_value_text", "verdicts"]
+__all__ = [
+    "chance_text",
+    "comparison_lines",
+    "estimate_text",
+    "gain_over",
+    "no_gain",
+    "training_value_text",
+    "verdicts",
+]
 
 
 def estimate_text(found: Estimate, *, rows: str = "") -> str:
@@ -90,7 +98,7 @@ def no_gain(results: RunResults) -> str | None:
         if (best.value if best.low is None else best.low) <= results.chance:
             return f"nothing beats chance: the best trial's {metric.label} is within noise of it or below"
     elif finals.base is not None:
-        gain = _gain(finals.base, metric)
+        gain = gain_over(finals.base, metric)
         if not gain.excludes_zero:
             return "nothing beats the base model: the best trial is within noise of it"
         if gain.value < 0:
@@ -109,12 +117,12 @@ def verdicts(results: RunResults) -> list[str]:
     if default is finals.winner:
         sentences.append("the default configuration is the best")
     elif default is not None:
-        gain = _gain(default, metric)
+        gain = gain_over(default, metric)
         if not gain.excludes_zero:
             sentences.append("the best trial is within noise of the default configuration")
         elif gain.value < 0:
             sentences.append("the default configuration is better than the best trial")
-    noise = [entry.trial_id for entry in finals.ranked[1:] if not _gain(entry, metric).excludes_zero]
+    noise = [entry.trial_id for entry in finals.ranked[1:] if not gain_over(entry, metric).excludes_zero]
     noise = [trial_id for trial_id in noise if default is None or trial_id != default.trial_id]
     if noise:
         listed = ", ".join(map(str, noise))
@@ -124,7 +132,7 @@ def verdicts(results: RunResults) -> list[str]:
 
 def _against(other: Contender, comparison: Comparison, metric: ObjectiveMetric) -> str:
     """Return what ``other`` has, and by how much the winner is better."""
-    gain = _gain(other, metric)
+    gain = gain_over(other, metric)
     within = "" if gain.low is None else f" (95 %: {gain.low:.4g} to {gain.high:.4g})"
     by = f"{'better' if gain.value > 0 else 'worse'} by {abs(gain.value):.4g}" if gain.value else "equal"
     if not gain.excludes_zero:
@@ -133,8 +141,8 @@ def _against(other: Contender, comparison: Comparison, metric: ObjectiveMetric) 
     return f"{_numbers(other, comparison, metric)}{place}; the best is {by}{within}"
 
 
-def _gain(other: Contender, metric: ObjectiveMetric) -> Estimate:
-    """Return by how much the winner is better than ``other``; positive is better, whichever way the metric goes."""
+def gain_over(other: Contender, metric: ObjectiveMetric) -> Estimate:
+    """Return by how much the winner is better than ``other``; positive is better, whether the metric rises or falls."""
     found = other.winner_minus[metric.name]
     if metric.maximize:
         return found
