@@ -42,7 +42,8 @@ def answer(task: str, count: int, new: int, repeats: int) -> dict[str, Any]:
     from cohort.adapters.bank import AdapterBank, AdapterState
     from cohort.adapters.layout import AdapterLayout
     from cohort.adapters.spec import AdapterSpec
-    from cohort.models.weights import load_decoder, load_tokenizer
+    from cohort.models.tokenizer import load_tokenizer
+    from cohort.models.weights import load_decoder
     from cohort.serving import generate as generating
 
     decoder, tokenizer = load_decoder(MODELS[task]), load_tokenizer(MODELS[task])

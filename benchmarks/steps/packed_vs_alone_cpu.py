@@ -20,7 +20,8 @@ from cohort.data.loading import load_dataset
 from cohort.data.settings import DatasetSettings
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
-from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
+from cohort.models.weights import load_decoder
 
 QUICKSTART = REPOSITORY / "examples" / "quickstart"
 RANK = 16

@@ -25,7 +25,8 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.loading import load_dataset
 from cohort.models.targets import select_linears
-from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
+from cohort.models.weights import load_decoder
 from cohort.tasks.loading import task_from_mapping
 from cohort.training.compression.distillation import distill
 from cohort.training.compression.input_grams import input_grams

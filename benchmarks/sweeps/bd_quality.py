@@ -28,9 +28,9 @@ from cohort.adapters.block_diagonal import (
     rank_of_equal_size,
 )
 from cohort.engine.tune import tune
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.targets import select_linears
-from cohort.models.weights import check_checkpoint
 from cohort.runs.reader import RunReader
 from cohort.tasks.loading import task_from_mapping
 

@@ -27,7 +27,8 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.loading import load_dataset
 from cohort.models.targets import select_linears
-from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
+from cohort.models.weights import load_decoder
 from cohort.tasks.loading import task_from_mapping
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.optimizers import optimizer_for

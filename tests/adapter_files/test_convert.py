@@ -19,9 +19,9 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import StreamedLayers, layers_for_generation
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
-from cohort.models.weights import check_checkpoint
 from tests.adapter_files.runs import base_of
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import write_inputs

@@ -11,7 +11,7 @@ import pytest
 
 from cohort.adapter_files.held_out_rows import HeldOutRows, read_held_out
 from cohort.core.errors import InputError
-from cohort.models.weights import load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
 from tests.adapter_files.runs import base_of
 from tests.end_to_end.tiny_tasks import write_inputs
 

@@ -18,8 +18,8 @@ from cohort.adapters.sharding import Parallelism, parallelism_of
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.strict_loading import load_shard
 from cohort.core.errors import InputError
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.weights import check_checkpoint
 from tests.training.small_models import save_llama
 
 LAYOUT = AdapterLayout({"l.q_proj": (8, 12), "l.o_proj": (12, 8)})

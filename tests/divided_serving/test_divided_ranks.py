@@ -26,8 +26,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.divided_serving.divided_ranks import DividedRanks
 from cohort.divided_serving.serving_rank import Command, ServingRank
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.weights import check_checkpoint
 from cohort.parallel.tensor.groups import ThreadGroup
 from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings

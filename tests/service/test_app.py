@@ -14,7 +14,8 @@ from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
 from cohort.data.tokenise import encode_prompt
-from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
+from cohort.models.weights import load_decoder
 from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
 from tests.service.running_server import RunningServer
 

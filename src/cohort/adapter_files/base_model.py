@@ -13,8 +13,8 @@ from pathlib import Path
 from cohort.core.durable_files import write_text
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.place import Place
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.source import find_local_model, find_model
-from cohort.models.weights import check_checkpoint
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState

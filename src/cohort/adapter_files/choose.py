@@ -17,8 +17,9 @@ from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.errors import InputError, Problem
 from cohort.data.chat import use_chat_template
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
 from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState

@@ -34,11 +34,13 @@ from cohort.core.units import counted
 from cohort.data.loading import load_dataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.memory.host_streaming import layers_for_generation
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import host_streaming
-from cohort.models.weights import check_checkpoint, load_decoder, load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
+from cohort.models.weights import load_decoder
 from cohort.prepare.inputs import machine_of
 from cohort.training.compression.distillation import distill
 from cohort.training.compression.input_grams import input_grams

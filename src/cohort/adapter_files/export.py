@@ -16,7 +16,7 @@ from cohort.adapters.merge import merge_into_base
 from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
-from cohort.models.safetensors_files import read_headers
+from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.source import find_local_model
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader

@@ -19,7 +19,8 @@ from cohort.memory.host_streaming import layers_for_generation
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import host_streaming
-from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
+from cohort.models.weights import load_decoder
 from cohort.parallel.answers import Answer, AnswerGenerator
 from cohort.prepare.inputs import machine_of
 from cohort.runs.directory import RunDirectory

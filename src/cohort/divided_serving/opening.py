@@ -19,9 +19,9 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import RankLostError
 from cohort.divided_serving.divided_ranks import DividedRanks
 from cohort.divided_serving.rank_program import ServingRankSetup, join_group
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.decoder import Decoder
-from cohort.models.weights import check_checkpoint
 from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.tensor.base_shards import check_degree
 from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder

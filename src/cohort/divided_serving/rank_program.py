@@ -24,8 +24,8 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import local_layout
 from cohort.core.errors import CohortError
 from cohort.divided_serving.serving_rank import Command, ServingRank
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.weights import check_checkpoint
 from cohort.parallel.commands import Reply
 from cohort.parallel.rank_server import portable
 from cohort.parallel.tensor.groups import DistributedGroup

@@ -12,10 +12,10 @@ import torch
 
 from cohort.core.errors import InputError, Problem, UnsupportedModelError
 from cohort.kernels.gated_activation import Activation
+from cohort.models.checkpoint.stored_nf4 import config_problem
 from cohort.models.config import DecoderConfig, RotaryConfig
 from cohort.models.families import FAMILIES, ModelFamily
 from cohort.models.stated_settings import NotStatedError, StatedSettings
-from cohort.models.stored_nf4 import config_problem
 from cohort.models.transformers_answers import answered
 
 __all__ = ["read_config"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from cohort.models.safetensors_files import read_headers
+from cohort.models.checkpoint.safetensors_files import read_headers
 
 __all__ = ["non_finite_weights"]
 

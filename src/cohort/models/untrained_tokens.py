@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from cohort.models.safetensors_files import read_headers
+from cohort.models.checkpoint.safetensors_files import read_headers
 
 __all__ = ["looks_untrained"]
 

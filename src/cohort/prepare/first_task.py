@@ -18,10 +18,11 @@ from cohort.data.files.rows import RawRow, read_source
 from cohort.data.files.sources import resolve_sources
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings, RowReading
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
-from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.models.tokenizer import load_tokenizer
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.tasks.first_task_file import FirstTaskFile
 from cohort.tasks.loading import task_from_mapping

@@ -25,11 +25,13 @@ from cohort.machine.machine import Machine, choose_machine
 from cohort.machine.measurements import CostKey
 from cohort.memory.host_streaming import least_weight_bytes
 from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
-from cohort.models.weights import check_checkpoint, format_problem, load_tokenizer, stored_problem
+from cohort.models.tokenizer import load_tokenizer
+from cohort.models.weights import format_problem, stored_problem
 from cohort.prepare.adapters.adapter_specs import module_filter, variant_problems
 from cohort.prepare.adapters.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems

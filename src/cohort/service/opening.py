@@ -19,8 +19,9 @@ from cohort.divided_serving.opening import DividedModel, open_divided
 from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_model
+from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weight_formats import PLAIN
-from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.models.weights import load_decoder
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
 from cohort.service.adapter_folders import adapter_folders, recorded_base_hash

@@ -10,9 +10,10 @@ import torch
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.machine.machine import Machine, choose_machine
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
-from cohort.models.weights import check_checkpoint, format_problem, stored_problem
+from cohort.models.weights import format_problem, stored_problem
 from cohort.service.settings import ServedSettings
 from cohort.serving.engine import ServingEngine
 

@@ -20,8 +20,8 @@ from cohort.adapters.sharding import local_layout
 from cohort.adapters.strict_loading import load_shard
 from cohort.data.packing import SlotSample, pack
 from cohort.models.attention import PackedAttention
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.weights import check_checkpoint
 from cohort.parallel.tensor.groups import RankGroup, run_threads
 from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
 from tests.parallel.tensor.divided_models import save_divided_qwen2

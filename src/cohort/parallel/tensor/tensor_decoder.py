@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cohort.models.checkpoint.checkpoint_reading import read_fused
+from cohort.models.checkpoint.stored_tensors import check_checkpoint, stored_tensors
 from cohort.models.checkpoint_layout import FusedTensor, checkpoint_layout
-from cohort.models.checkpoint_reading import read_fused
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_model
 from cohort.models.weight_formats import PLAIN
-from cohort.models.weights import check_checkpoint, freeze_weights, stored_tensors
+from cohort.models.weights import freeze_weights
 from cohort.parallel.tensor.base_shards import shard_config, shard_fused
 from cohort.parallel.tensor.groups import RankGroup
 from cohort.parallel.tensor.regions import Region

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from cohort.models.safetensors_files import is_whole
+from cohort.models.checkpoint.safetensors_files import is_whole
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts
 

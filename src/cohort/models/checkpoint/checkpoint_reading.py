@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
+from cohort.models.checkpoint.quantised_files import QuantisedFiles
+from cohort.models.checkpoint.safetensors_files import StoredTensor
+from cohort.models.checkpoint.stored_nf4 import is_stored, read_stored
 from cohort.models.checkpoint_layout import FusedTensor, Piece
-from cohort.models.quantised_files import QuantisedFiles
-from cohort.models.safetensors_files import StoredTensor
-from cohort.models.stored_nf4 import is_stored, read_stored
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors
 
 __all__ = ["FusedContent", "read_fused", "read_quantised"]

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from cohort.models.checkpoint.checkpoint_reading import read_quantised
+from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint_layout import checkpoint_layout
-from cohort.models.checkpoint_reading import read_quantised
 from cohort.models.config_file import read_config
-from cohort.models.safetensors_files import read_headers
 from cohort.models.weight_formats.fp8 import FORMAT
 from tests.models.tiny_checkpoints import save_checkpoint
 

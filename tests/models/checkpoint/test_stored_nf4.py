@@ -14,9 +14,10 @@ from torch import Tensor
 from cohort.core.errors import InputError
 from cohort.kernels.nf4_weight import quantise
 from cohort.kernels.nf4_weight.reference import VALUES
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
-from cohort.models.weights import check_checkpoint, load_decoder
+from cohort.models.weights import load_decoder
 from tests.models.test_decoder import MINE, run
 from tests.models.tiny_checkpoints import edit_config, edit_tensors, save_checkpoint
 

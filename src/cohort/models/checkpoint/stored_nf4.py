@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.nf4_weight.reference import BLOCK, NESTED_BLOCK, VALUES
-from cohort.models.safetensors_files import StoredTensor
+from cohort.models.checkpoint.safetensors_files import StoredTensor
 from cohort.models.weight_formats.weight_format import StoredTensors
 
 __all__ = ["config_problem", "is_stored", "parts_of", "read_stored", "tensor_problems"]

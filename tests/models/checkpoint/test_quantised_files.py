@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.models import quantised_files
+from cohort.models.checkpoint import quantised_files
+from cohort.models.checkpoint.quantised_files import QuantisedFiles
 from cohort.models.decoder import Decoder
-from cohort.models.quantised_files import QuantisedFiles
 from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.models.weights import load_decoder
 from tests.models.test_decoder import MINE, run

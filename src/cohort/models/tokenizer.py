@@ -1,0 +1,48 @@
+"""Loads the tokenizer of a checkpoint, without asking transformers what its files already say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import InputError, Problem
+from cohort.models.source import find_model
+from cohort.models.stated_settings import stated_tokenizer_class
+from cohort.models.transformers_answers import answered
+
+__all__ = ["load_tokenizer"]
+
+
+def load_tokenizer(name_or_path: str | Path) -> Any:
+    """Return the transformers tokenizer of the model.
+
+    Raises:
+        InputError: there is none, or it does not load.
+    """
+    folder = find_model(name_or_path)
+    loaded: list[Any] = []
+
+    def ask() -> str:
+        # transformers takes seconds to import: only a load pays for it
+        from transformers import AutoTokenizer
+
+        loaded.append(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        return type(loaded[0]).__name__
+
+    try:
+        kind = stated_tokenizer_class(folder) or answered("tokenizer class", folder, ask=ask)
+        if loaded:
+            return loaded[0]
+        import transformers
+
+        tokenizer_class = getattr(transformers, kind, None) or transformers.AutoTokenizer
+        return tokenizer_class.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # many types, by tokenizer class and version; each means that the files do not fit
+        raise InputError(
+            Problem(
+                where=str(folder),
+                found=f"no tokenizer that loads ({' '.join(str(error).split())[:200]})",
+                allowed="tokenizer.json and tokenizer_config.json as transformers saves them",
+                hint="Fetch the model's tokenizer files.",
+            )
+        ) from error
