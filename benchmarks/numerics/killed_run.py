@@ -36,10 +36,10 @@ class KilledRun:
     folder: Path
     steps: int
 
-    def outcome(self) -> tuple[dict[int, TrialState], dict[int, list[float]]]:
-        """Wait until the process is killed; return its trials' states and losses."""
+    def outcome(self, *, most_seconds: float | None) -> tuple[dict[int, TrialState], dict[int, list[float]]]:
+        """Wait until the process is killed, at most so long; return its trials' states and losses."""
         try:
-            status = self.process.wait(timeout=60)
+            status = self.process.wait(timeout=most_seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

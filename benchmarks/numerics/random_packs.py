@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +52,8 @@ def compared_packs(
 
     def resumed(killed: killed_run.KilledRun) -> Row:
         begun = time.perf_counter()
-        states, losses = killed.outcome()
+        # a run of limited time has other packs to compare
+        states, losses = killed.outcome(most_seconds=None if math.isinf(seconds) else 60.0)
         pack = draw_pack(draw, size=9, recorded=False, probes=[probe for probe in PROBES if probe.trial_id in states])
         run = Run(decoder, pack, own, steps=steps, draw=draw, other_rows=others, states=states, losses=losses)
         found = run.found()

@@ -235,6 +235,8 @@ def main() -> None:
         try:
             for row in sections[name]():
                 found.append(row)
+                # a run that is cut off has shown what it found
+                print(row, flush=True)
                 write_result(options.out, question=QUESTION, headline=_headline(found, options.shape), rows=found)
         except Exception as error:  # the other sections are worth having
             found.append({"section": name, "error": f"{type(error).__name__}: {error}"[:600]})

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from cohort.engine.tune import resume, tune
+from cohort.machine.exact_steps import keep_exact_steps
+from cohort.machine.measured_numerics import MeasuredPack, measure_exact_steps
+from cohort.models.config_file import read_config
 from cohort.runs.reader import RunReader
 from tests.end_to_end.test_resume import OPTIONS, TickingClock
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
@@ -60,6 +64,31 @@ def test_validation_losses_are_those_of_peft(folder: Path) -> None:
     assert best.best_loss is not None
     # the run read the model in bfloat16, PEFT in float32
     assert best.best_loss == pytest.approx(total / count, rel=0.01)
+
+
+def test_auto_decides_by_what_was_measured_and_a_resume_keeps_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
+    pack = MeasuredPack(num_trials=2, batch_size=1, length=24, warmups=2)
+    config = read_config(folder / "model")
+    (measured,) = measure_exact_steps(config, device=torch.device("cuda"), say=print, packs=(pack,))
+    # whatever it was: the test needs a cheap one
+    keep_exact_steps([replace(measured, ratio=1.0)])
+    task, whole, run = tiny_task(folder, num_gpus=1), tmp_path / "whole", tmp_path / "run"
+    tune(task, whole, options=OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        tune(task, run, options=OPTIONS, watcher=Interrupting(21), clock=TickingClock())
+    keep_exact_steps([replace(measured, ratio=2.0)])
+    resume(run, options=OPTIONS)
+    assert outcome_of(run) == outcome_of(whole)
+    with RunReader.open(run / "run.db") as reader:
+        machine = reader.facts().machine
+    assert (machine.numerics, "takes no longer" in str(machine.numerics_reason)) == ("exact", True)
+    watcher = Interrupting(1)
+    with pytest.raises(KeyboardInterrupt):
+        tune(task, tmp_path / "new", options=OPTIONS, watcher=watcher, clock=TickingClock())
+    assert any(note.startswith("numerics: fast (with exact a step takes up to 100 % longer") for note in watcher.notes)
 
 
 def test_it_goes_on_after_a_stop(folder: Path, tmp_path: Path) -> None:

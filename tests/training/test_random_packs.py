@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks.numerics.bases import Base
@@ -11,8 +13,12 @@ from benchmarks.numerics.random_packs import compared_packs
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["1b", "8b+fp8"])
 def test_a_trial_on_a_true_shape_has_its_bits_in_any_pack(name: str) -> None:
-    rows = list(compared_packs(Base(name), seconds=60, seed=2, steps=50, kills=name == "1b", most_packs=2))
-    assert len(rows) == (3 if name == "1b" else 2)
+    kills = name == "1b"
+    # a number of packs and no time: the machine may be busy compiling
+    rows = list(
+        compared_packs(Base(name), seconds=math.inf, seed=2, steps=50, kills=kills, most_packs=1 if kills else 2)
+    )
+    assert len(rows) == 2
     for row in rows:
         assert row["trials"] > 0
         assert row["other_losses"] == 0, row

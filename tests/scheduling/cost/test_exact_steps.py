@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 from benchmarks.llama_shapes import SHAPES
@@ -50,7 +51,7 @@ def test_every_cost_is_in_a_result_file() -> None:
         gpu = gpu_kind(result["machine"]["gpu"])
         for row in result["rows"]:
             if row["section"] == "step":
-                shape = SHAPES[row.get("shape", "8b")]
+                shape = SHAPES[named.group(1) if (named := re.search(r"--shape (\S+)", result["command"])) else "8b"]
                 widths = LayerWidths(hidden_size=shape["hidden_size"], intermediate_size=shape["intermediate_size"])
                 kept = row.get("quantization", "none")
                 measured.add((gpu, widths, kept, row["tokens"], round(row["ratio"], 3)))
