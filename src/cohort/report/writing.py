@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -135,15 +136,20 @@ def render_report(reader: RunReader) -> str:
         return _render(reader)
 
 
-def _render(reader: RunReader) -> str:
-    results = read_results(reader)
-    decisions, decisions_note = decision_rows(reader.log.decisions())
+@cache
+def _template() -> jinja2.Template:
     # escaping is on, because names, messages and paths are the users' own text; an undefined name is our bug and must
     # not become an empty place on the page
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    return environment.from_string(_resource("report.html.j2")).render(
+    return environment.from_string(_resource("report.html.j2"))
+
+
+def _render(reader: RunReader) -> str:
+    results = read_results(reader)
+    decisions, decisions_note = decision_rows(reader.log.decisions())
+    return _template().render(
         title=results.facts.task_name or "LoRA sweep",
         subtitle=_subtitle(results),
         metric_label=results.metric_label,

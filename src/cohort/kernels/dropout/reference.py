@@ -1,8 +1,8 @@
 """Counter-based dropout masks (algorithms: key = trial seed, step, sample, position, module, feature).
 
 A 32-bit hash stands for the generator. Every stage is ``mix32``, a bijective integer finaliser with two multiplications
-(Ellis, "lowbias32"), which Triton computes bit for bit alike on uint32. Values live in int64 here because torch has no
-complete uint32 arithmetic; each stage is masked to 32 bits.
+(Ellis, "lowbias32"), which Triton computes bit for bit alike on uint32. Tensors hold the values in int64 and mask each
+stage to 32 bits, because torch has no complete uint32 arithmetic; NumPy, which has it, computes the masks of the CPU.
 
 Shapes:  T rows · K input features
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cohort.core.seeds import derive_seed
 
-__all__ = ["dropout_rows", "keep_mask", "keep_threshold", "mix32", "module_key", "row_keys"]
+__all__ = ["dropout_rows", "keep_mask", "keep_threshold", "kept_rows", "mix32", "module_key", "row_keys"]
 
 _MASK = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
@@ -33,6 +33,15 @@ def mix32(x: Tensor) -> Tensor:
     x = x ^ (x >> 15)
     x = (x * _MULTIPLIER_2) & _MASK
     return x ^ (x >> 16)
+
+
+def _mix32_in_place(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    x ^= x >> np.uint32(16)
+    x *= np.uint32(_MULTIPLIER_1)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(_MULTIPLIER_2)
+    x ^= x >> np.uint32(16)
+    return x
 
 
 def module_key(name: str) -> int:
@@ -65,6 +74,11 @@ def keep_mask(
         probability: Chance to drop one feature, in [0, 1).
         first_feature: Number of the first of them, where they are a part of the module's features.
     """
+    if row_keys_T.device.type == "cpu":
+        keys_T = row_keys_T.numpy().astype(np.uint32) + np.uint32(module_key)
+        numbers_K = np.arange(first_feature, first_feature + num_features, dtype=np.uint32) * np.uint32(_GOLDEN)
+        mixed_TK = _mix32_in_place(_mix32_in_place(keys_T)[:, None] ^ numbers_K)
+        return torch.from_numpy(mixed_TK >= keep_threshold(probability))
     keyed_T = mix32((row_keys_T + module_key) & _MASK)
     features_K = torch.arange(first_feature, first_feature + num_features, device=row_keys_T.device, dtype=torch.int64)
     features_K = (features_K * _GOLDEN) & _MASK
@@ -88,6 +102,9 @@ def dropout_rows(
         probability=probability,
         first_feature=first_feature,
     )
-    return torch.where(
-        keep_TK, x_TK * (1.0 / (1.0 - probability)), torch.zeros((), dtype=x_TK.dtype, device=x_TK.device)
-    )
+    return kept_rows(x_TK, keep_TK, probability=probability)
+
+
+def kept_rows(x_TK: Tensor, keep_TK: Tensor, *, probability: float) -> Tensor:
+    """Return what :func:`dropout_rows` returns, given the mask [T, K] of kept features."""
+    return torch.where(keep_TK, x_TK * (1.0 / (1.0 - probability)), 0.0)

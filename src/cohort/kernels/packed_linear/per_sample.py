@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cohort.kernels.dropout import dropout_rows
+from cohort.kernels.dropout import keep_mask, kept_rows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
@@ -22,17 +22,26 @@ from cohort.kernels.segments import SegmentTable
 __all__ = ["per_sample_backward", "per_sample_forward"]
 
 
-def _dropped(x_LK: Tensor, *, rows: slice, row_keys_T: Tensor | None, part: LoraPart, probability: float) -> Tensor:
+def _kept_features(
+    x_LK: Tensor, *, rows: slice, row_keys_T: Tensor | None, part: LoraPart, probability: float
+) -> Tensor | None:
+    """Return the dropout mask [L, K] of one sample, None where nothing is dropped."""
     if row_keys_T is None or probability == 0.0:
-        # where rows are no multiple of 16 bytes a first row is aligned by chance, and the product's bits follow
-        return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
-    return dropout_rows(
-        x_LK,
+        return None
+    return keep_mask(
         row_keys_T[rows],
         module_key=part.module_key,
+        num_features=x_LK.shape[1],
         probability=probability,
         first_feature=part.first_feature,
     )
+
+
+def _dropped(x_LK: Tensor, keep_LK: Tensor | None, *, probability: float) -> Tensor:
+    if keep_LK is None:
+        # where rows are no multiple of 16 bytes a first row is aligned by chance, and the product's bits follow
+        return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
+    return kept_rows(x_LK, keep_LK, probability=probability)
 
 
 def per_sample_forward(
@@ -55,7 +64,9 @@ def per_sample_forward(
                 break
             rows, rank_rows = slice(span.start, span.stop), slots.rank_rows(span.slot)
             probability = slots.dropouts[span.slot]
-            x_LK = _dropped(x_TK[rows], rows=rows, row_keys_T=row_keys_T, part=part, probability=probability)
+            x_LK = x_TK[rows]
+            keep_LK = _kept_features(x_LK, rows=rows, row_keys_T=row_keys_T, part=part, probability=probability)
+            x_LK = _dropped(x_LK, keep_LK, probability=probability)
             s_Lr = x_LK @ part.a_RK[rank_rows].T
             y_part[rows].add_(s_Lr @ part.b_RN[rank_rows], alpha=slots.scales[span.slot])
             intermediates.append(s_Lr)
@@ -85,9 +96,11 @@ def per_sample_backward(
             probability = slots.dropouts[span.slot]
             dy_LN = dy_TN[rows, part.columns] * slots.scales[span.slot]
             ds_Lr = dy_LN @ part.b_RN[rank_rows].T
-            x_LK = _dropped(x_TK[rows], rows=rows, row_keys_T=row_keys_T, part=part, probability=probability)
+            x_LK = x_TK[rows]
+            keep_LK = _kept_features(x_LK, rows=rows, row_keys_T=row_keys_T, part=part, probability=probability)
+            x_LK = _dropped(x_LK, keep_LK, probability=probability)
             part.grad_b_RN[rank_rows].add_(s_Lr.T @ dy_LN)
             part.grad_a_RK[rank_rows].add_(ds_Lr.T @ x_LK)
             dropped = ds_Lr @ part.a_RK[rank_rows]
-            dx_TK[rows].add_(_dropped(dropped, rows=rows, row_keys_T=row_keys_T, part=part, probability=probability))
+            dx_TK[rows].add_(_dropped(dropped, keep_LK, probability=probability))
     return dx_TK
