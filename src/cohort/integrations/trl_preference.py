@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cohort.integrations.trl import ConfigFields
+from cohort.integrations.trl_fields import ConfigFields
 
-__all__ = ["IDLE_FIELDS", "MAPPED_FIELDS", "PREFERENCE_CONFIGS", "preference_objective"]
+__all__ = ["MAPPED_FIELDS", "PREFERENCE_CONFIGS", "preference_objective"]
 
 PREFERENCE_CONFIGS = ("DPOConfig", "ORPOConfig", "CPOConfig", "KTOConfig")
 """By the names of their classes: trl does not have to be installed."""
 MAPPED_FIELDS = """
     beta loss_type label_smoothing cpo_alpha simpo_gamma desirable_weight undesirable_weight disable_dropout
-"""
-# the reference is computed once and kept in any case; the rest is about encoders, which a causal model does not have
-IDLE_FIELDS = """
-    precompute_ref_log_probs precompute_ref_batch_size generate_during_eval is_encoder_decoder padding_value
-    max_prompt_length max_completion_length label_pad_token_id use_logits_to_keep ref_model_mixup_alpha
-    ref_model_sync_steps f_alpha_divergence_coef discopop_tau train_sampling_strategy
 """
 _DPO_LOSSES = ("sigmoid", "hinge", "ipo", "robust")
 _CPO_LOSSES = ("sigmoid", "hinge", "ipo", "simpo")
