@@ -32,13 +32,31 @@ BLOCKS_PER_PROGRAM = 4
 
 
 @triton.jit
-def _nearest(x, middles_ptr):
-    """Return how many of 255 ascending middles lie below x: the code of the nearest value, in eight steps."""
-    code = tl.zeros_like(x).to(tl.int32)
-    for step in tl.static_range(8):
-        candidate = code + (128 >> step)
-        code = tl.where(x > tl.load(middles_ptr + candidate - 1), candidate, code)
-    return code
+def nearest_code(x, middles_ptr, SIGNED: tl.constexpr):
+    """Return how many of 255 ascending middles lie below x in [-1, 1]: the code of the nearest value of the map.
+
+    Decimal exponent and part of [0.1, 1] give a code that is right but for one up or down, whatever the last bits of
+    the logarithm: within a decade the middles are the edges of the parts, and between two decades less than a part lies
+    between the middle and the power of ten. The middles on both sides of it decide.
+    """
+    # less than 1e-9 is nearest to zero as that is, and a logarithm of zero or NaN would be no place; 1 / log2(10)
+    size = tl.maximum(tl.abs(x), 1e-9)
+    exponent = tl.minimum(tl.maximum(tl.floor(tl.log2(size) * 0.30102999566) + 7.0, 0.0), 6.0)
+    # parts of the decade; those of the decades below it are as many, less those of none
+    least: tl.constexpr = 1 if SIGNED else 2
+    num_parts = least << exponent.to(tl.int32)
+    share = (size * tl.exp2((6.0 - exponent) * 3.32192809489) - 0.1) * (num_parts.to(tl.float32) / 0.9)
+    # from -1, which is zero, to 1 behind the last part, which is 1
+    part = tl.minimum(tl.maximum(tl.floor(share).to(tl.int32), -1), num_parts)
+    place = num_parts - least + part
+    if SIGNED:
+        code = tl.where(x < 0.0, 126 - place, 128 + place)
+    else:
+        code = 1 + place
+    code = tl.minimum(tl.maximum(code, 0), 255)
+    above = x > tl.load(middles_ptr + code)
+    below = (code > 0) & (x <= tl.load(middles_ptr + tl.maximum(code - 1, 0)))
+    return tl.where(above, code + 1, tl.where(below, code - 1, code))
 
 
 @triton.jit
@@ -87,9 +105,9 @@ def _update_kernel(
         tl.store(mean_scales_ptr + scale_places, mean_scales, mask=there)
         tl.store(square_scales_ptr + scale_places, square_scales, mask=there)
         over = tl.div_rn(mean, tl.where(mean_scales != 0.0, mean_scales, 1.0)[:, None])
-        tl.store(mean_codes_ptr + places, _nearest(over, maps_ptr + 256).to(tl.uint8), mask=mask)
+        tl.store(mean_codes_ptr + places, nearest_code(over, maps_ptr + 256, True).to(tl.uint8), mask=mask)
         over = tl.div_rn(square, tl.where(square_scales != 0.0, square_scales, 1.0)[:, None])
-        codes = _nearest(over, maps_ptr + 768)
+        codes = nearest_code(over, maps_ptr + 768, False)
         # what is above zero stays above zero: its root will be divided by
         codes = tl.where((over > 0.0) & (codes == 0), 1, codes)
         tl.store(square_codes_ptr + places, codes.to(tl.uint8), mask=mask)
@@ -105,7 +123,8 @@ def _maps(device: torch.device) -> Tensor:
     tables = []
     for signed in (True, False):
         values = dynamic_map(signed=signed)
-        tables += [values, torch.nn.functional.pad((values[:-1] + values[1:]) / 2.0, (0, 1))]
+        # nothing lies above the last value
+        tables += [values, torch.nn.functional.pad((values[:-1] + values[1:]) / 2.0, (0, 1), value=torch.inf)]
     return torch.cat(tables).to(device)
 
 
