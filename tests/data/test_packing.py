@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -48,8 +46,19 @@ def test_micro_batches_cover_all_samples_in_order_within_the_budget(lengths: lis
     assert [index for run in runs for index in run] == list(range(len(lengths)))
     for run in runs:
         assert sum(lengths[i] for i in run) <= budget or len(run) == 1
-    for run, following in itertools.pairwise(runs):
-        assert sum(lengths[i] for i in run) + lengths[following.start] > budget
+    # as few as filling one after the other makes, and none could be shorter
+    filled, tokens = 0, budget + 1
+    for length in lengths:
+        filled, tokens = (filled, tokens + length) if tokens + length <= budget else (filled + 1, length)
+    assert len(runs) == filled
+    longest = max((sum(lengths[i] for i in run) for run in runs), default=0)
+    if len(runs) > 1 and max(lengths) < longest <= budget:
+        assert len(split_micro_batches(lengths, token_budget=longest - 1)) > len(runs)
+
+
+def test_a_step_that_is_little_more_than_the_budget_becomes_two_passes_of_one_size() -> None:
+    runs = split_micro_batches([133] * 32, token_budget=4096)
+    assert runs == [range(16), range(16, 32)]
 
 
 def test_unsorted_slots_and_empty_streams_are_refused() -> None:

@@ -84,7 +84,7 @@ class Recorded:
         self._decoder, self._bank = decoder, bank
         self.from_terms: bool | None = None
 
-    def stage(self, entries: Any, *, divisors: Any, fresh_slots: Any, from_terms: bool) -> StagedReplay:
+    def stage(self, entries: Any, *, divisors: Any, fresh_slots: Any, from_terms: bool, upcoming: Any) -> StagedReplay:
         del divisors, fresh_slots
         self._batch = pack(entries, num_slots=self._bank.num_slots)
         self.from_terms = from_terms

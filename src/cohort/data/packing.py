@@ -167,12 +167,32 @@ def lay_out(samples: Sequence[SlotSample], *, num_slots: int, num_rows: int) -> 
 def split_micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[range]:
     """Cut samples into consecutive runs of at most ``token_budget`` tokens; a longer sample stands alone.
 
+    There are as few runs as that allows, and the longest is as short as that many can be: a step that is little more
+    than the budget becomes two passes of one size, not a full one and a rest that takes almost as long.
+
     Micro-batches split between samples only, and the order of samples never changes, so that sums over a trial's
     samples come out the same under any budget.
     """
+    runs = _filled_runs(lengths, most=token_budget)
+    if len(runs) < 2:
+        return runs
+    # the least limit that needs no more runs
+    low, high = max(max(lengths), -(-sum(lengths) // len(runs))), token_budget
+    while low < high:
+        middle = (low + high) // 2
+        evened = _filled_runs(lengths, most=middle)
+        if len(evened) > len(runs):
+            low = middle + 1
+        else:
+            runs, high = evened, middle
+    return runs
+
+
+def _filled_runs(lengths: Sequence[int], *, most: int) -> list[range]:
+    """Fill one run after the other with at most ``most`` tokens."""
     runs, start, tokens = [], 0, 0
     for index, length in enumerate(lengths):
-        if index > start and tokens + length > token_budget:
+        if index > start and tokens + length > most:
             runs.append(range(start, index))
             start, tokens = index, 0
         tokens += length

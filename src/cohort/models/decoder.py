@@ -147,6 +147,10 @@ class Decoder:
         assert self._head is not None, "the last stage has the head"
         return self._head
 
+    def reach_positions(self, num_positions: int) -> None:
+        """Compute the rotary table up to ``num_positions``, which a pass does as it meets them."""
+        self._rotary.reach(num_positions)
+
     def embed(self, tokens_T: Tensor) -> Tensor:
         assert self._table_VD is not None, "the first stage has the token table"
         rows_TD = F.embedding(tokens_T, self._table_VD)

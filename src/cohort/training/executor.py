@@ -256,7 +256,14 @@ class Executor:
         def one_pass(part: Sequence[SlotSample]) -> Tensor:
             present = frozenset(entry.slot for entry in part)
             recomputed = self.gradient_checkpointing.recomputes(part)
-            terms_G = self._passes.train(part, terms, fresh_slots=present & fresh, staged=first, recomputed=recomputed)
+            terms_G = self._passes.train(
+                part,
+                terms,
+                fresh_slots=present & fresh,
+                staged=first,
+                recomputed=recomputed,
+                upcoming=lambda: self._ahead.passes_after(residents),
+            )
             self.gradient_checkpointing.num_passes += recomputed
             fresh.difference_update(present)
             return terms_G

@@ -8,7 +8,7 @@ host is ahead of the device.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +31,7 @@ from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_slots, group_terms
 from cohort.training.recorded.captured_pass import StagedReplay
 from cohort.training.recorded.captured_passes import CapturedPasses
+from cohort.training.recorded.recorded_shapes import PassShape
 from cohort.training.reference.reference_adapter import read_reference_adapter
 from cohort.training.seeded import seeded
 from cohort.training.token_losses import token_losses, token_weights
@@ -136,6 +137,7 @@ class Passes:
         *,
         fresh_slots: frozenset[int],
         recomputed: bool = False,
+        upcoming: Callable[[], Sequence[PassShape]] | None = None,
     ) -> StagedPass:
         """Send what a pass over ``entries`` reads to the device.
 
@@ -143,13 +145,16 @@ class Passes:
             steps: Objective and divisor of every slot's whole step.
             fresh_slots: Slots whose gradients the pass writes over what the bank holds.
             recomputed: Whether the pass uses gradient checkpointing; such a pass is never a graph's.
+            upcoming: Returns the passes after this one, which a recording may be chosen for.
         """
         slots = self._bank.slot_table()
         # the weights of plain sums alone are filled in before a graph's launch, others between two graphs
         present = {entry.slot: steps[entry.slot].divisor for entry in entries}
         captured, from_terms = self._graphs, not all(steps[slot].objective.sums_tokens for slot in present)
         if captured is not None and not recomputed:
-            replay = captured.stage(entries, divisors=present, fresh_slots=fresh_slots, from_terms=from_terms)
+            replay = captured.stage(
+                entries, divisors=present, fresh_slots=fresh_slots, from_terms=from_terms, upcoming=upcoming
+            )
             if replay is not None:
                 return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=replay)
         batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)
@@ -164,19 +169,20 @@ class Passes:
         fresh_slots: frozenset[int],
         staged: StagedPass | None = None,
         recomputed: bool = False,
+        upcoming: Callable[[], Sequence[PassShape]] | None = None,
     ) -> Tensor:
         """Put the gradients of ``entries`` into the bank and return the terms of their groups, still on the device.
 
         The arguments are those of :meth:`stage`, and what it returned for them if the pass was staged before.
         """
         if staged is None or not staged.is_for(entries, slots=self._bank.slot_table(), fresh_slots=fresh_slots):
-            staged = self.stage(entries, steps, fresh_slots=fresh_slots, recomputed=recomputed)
+            staged = self.stage(entries, steps, fresh_slots=fresh_slots, recomputed=recomputed, upcoming=upcoming)
         if isinstance(staged.stream, StagedReplay):
             assert self._captured is not None, "only graphs stage replays"
             replayed = self._captured.replay(staged.stream)
             if replayed is None:
                 # its graph has been given up, or filled for another pass
-                return self.train(entries, steps, fresh_slots=fresh_slots, recomputed=recomputed)
+                return self.train(entries, steps, fresh_slots=fresh_slots, recomputed=recomputed, upcoming=upcoming)
             if not staged.stream.awaits_weights:
                 return group_terms(replayed, entries, steps)
             terms_G, weights_T = _of_terms(replayed.detach(), entries, steps, and_sums=True)

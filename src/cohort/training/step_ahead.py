@@ -9,6 +9,8 @@ from cohort.adapters.bank import AdapterBank
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.passes import Passes, StagedPass
+from cohort.training.recorded.recorded_shapes import PassShape
+from cohort.training.recorded.upcoming_passes import UpcomingPasses
 from cohort.training.step_samples import Resident, StepSamples, gather
 
 __all__ = ["StepAhead"]
@@ -29,6 +31,11 @@ class StepAhead:
         # on a CPU the host is the device: there is nothing to be ahead of
         self.is_used = bank.weights_RD.is_cuda
         self._staged: tuple[StepSamples, StagedPass] | None = None
+        self._upcoming = UpcomingPasses()
+
+    def passes_after(self, residents: Sequence[Resident]) -> Sequence[PassShape]:
+        """Return the passes of the steps after the one that ``residents`` are in."""
+        return self._upcoming.after(residents, token_budget=self._micro_batches.token_budget)
 
     def take(self, residents: Sequence[Resident]) -> tuple[StepSamples, StagedPass | None]:
         """Return the samples of the residents' next step, and its first pass if it has been sent."""
@@ -53,4 +60,11 @@ class StepAhead:
             present = frozenset(entry.slot for entry in part)
             fresh = present if self._bank.writes_gradients else frozenset()
             recomputed = self._policy.recomputes(part)
-            self._staged = samples, self._passes.stage(part, samples.terms, fresh_slots=fresh, recomputed=recomputed)
+            staged = self._passes.stage(
+                part,
+                samples.terms,
+                fresh_slots=fresh,
+                recomputed=recomputed,
+                upcoming=lambda: self.passes_after(residents),
+            )
+            self._staged = samples, staged

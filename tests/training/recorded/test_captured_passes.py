@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,9 +14,10 @@ from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
+from cohort.training.recorded import captured_passes
 from cohort.training.recorded.captured_pass import CapturedPass, StagedReplay
 from cohort.training.recorded.captured_passes import CapturedPasses
-from cohort.training.recorded.recorded_shapes import GraphKind
+from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import compared_rows, save_llama
 
@@ -63,6 +64,63 @@ def test_a_recording_counts_only_where_all_ranks_made_it() -> None:
     graph.record = lambda _: nothing.missing
     with pytest.raises(AttributeError):
         passes._is_recorded(graph)
+
+
+class Graph:
+    """Notes how it is recorded; the first ways to do it may fail."""
+
+    kind, num_columns, is_recorded = GraphKind.SUMS, 16, False
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls: list[str] = []
+        self._error = error
+
+    def warm_up(self) -> None:
+        self.calls.append("launched")
+
+    def record(self, _: object) -> None:
+        self.calls.append("recorded")
+        self.is_recorded = True
+
+    def record_at_once(self, _: object, *, stream: object) -> None:
+        del stream
+        self.calls.append("at once")
+        if self._error is not None:
+            raise self._error
+        self.is_recorded = True
+
+
+def test_only_the_first_pass_of_a_kind_is_launched_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Any] = [
+        Graph(),
+        Graph(),
+        Graph(torch.OutOfMemoryError("CUDA out of memory")),
+        Graph(),
+        Graph(RuntimeError("operation not permitted when stream is capturing")),
+        Graph(),
+    ]
+    made = iter(graphs)
+    monkeypatch.setattr(captured_passes, "CapturedPass", lambda *_, **__: next(made))
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda _: 250.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    decoder, bank = SimpleNamespace(ring=None), SimpleNamespace(is_exact=False)
+    passes = CapturedPasses(cast(Any, decoder), cast(Any, bank), most_rows=4096)
+    shape = PassShape(num_rows=128, num_sequences=16, length=512, num_trained=64)
+    for graph in graphs:
+        assert passes._record(shape, kind=GraphKind.SUMS, slots=cast(Any, None)) is graph
+    assert [graph.calls for graph in graphs] == [
+        ["launched", "recorded"],
+        ["at once"],
+        # no memory: once the allocator has freed what it keeps there may be enough
+        ["at once", "launched", "recorded"],
+        ["at once"],
+        # anything else: never again
+        ["at once", "launched", "recorded"],
+        ["launched", "recorded"],
+    ]
+    assert passes.capture_seconds == passes.capture_seconds == 1.5
 
 
 @pytest.mark.gpu

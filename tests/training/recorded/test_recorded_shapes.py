@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cohort.data.packing import SlotSample
+from cohort.data.tokenised import Sample
 from cohort.training.recorded.recorded_shapes import SPARE_ROWS, GraphKind, PassShape, RecordingPolicy, rounded_up
 
 # Llama-3.2-1B's widths
@@ -49,7 +51,6 @@ def test_a_rounded_shape_holds_what_it_is_for_and_is_its_own_rounding(padded: bo
         assert own.holds(need)
         assert rounded_up(own, padded=padded) == own
         assert own.num_trained <= own.num_rows
-        assert rounded_up(need, padded=padded, coarse=True).holds(need)
 
 
 @pytest.mark.parametrize("num_trials", [1, 2, 4, 9, 15])
@@ -90,12 +91,14 @@ def test_evaluations_are_recorded_only_after_they_have_come_again() -> None:
 
 def test_what_one_kind_of_graph_loses_pays_for_no_recording_of_another() -> None:
     policy, need = RecordingPolicy(CONFIG), PassShape(num_rows=9000, num_sequences=20, length=600, num_trained=6000)
-    # too large to be recorded at first sight, and recorded once it has come again
-    alone = [policy.choose(need, recorded=[], kind=GraphKind.TERMS)[1] is not None for _ in range(4)]
+    # nothing is known to come: not recorded at first sight, and recorded once it has come again
+    alone = [policy.choose(need, recorded=[], kind=GraphKind.TERMS, upcoming=list)[1] is not None for _ in range(4)]
     both = RecordingPolicy(CONFIG)
     for kind in (GraphKind.SUMS, GraphKind.MEASURES):
-        both.choose(need, recorded=[], kind=kind)
-    assert [both.choose(need, recorded=[], kind=GraphKind.TERMS)[1] is not None for _ in range(4)] == alone
+        both.choose(need, recorded=[], kind=kind, upcoming=list)
+    assert [
+        both.choose(need, recorded=[], kind=GraphKind.TERMS, upcoming=list)[1] is not None for _ in range(4)
+    ] == alone
     assert not alone[0]
     assert any(alone)
 
@@ -115,6 +118,39 @@ def test_what_no_graph_holds_is_not_replayed() -> None:
         assert use is None
         assert record is not None
         assert record.holds(larger)
+
+
+def test_one_size_is_recorded_for_the_passes_to_come_where_it_saves_more_than_it_costs() -> None:
+    """A pass of 1,000 rows before others of 1,100: a graph of its own size would serve it alone."""
+    need = PassShape(num_rows=1000, num_sequences=9, length=200, num_trained=600)
+    others = [replace(need, num_rows=rows) for rows in (1090, 1120, 1060, 1150, 1100) * 4]
+    use, record = RecordingPolicy(CONFIG).choose(need, recorded=[], kind=GraphKind.SUMS, upcoming=lambda: others)
+    assert use is None
+    assert record is not None
+    assert record.num_rows == 1152
+    assert all(record.holds(other) for other in others)
+    # with it, none of them is worth another recording
+    policy = RecordingPolicy(CONFIG)
+    assert all(
+        policy.choose(p, recorded=[record], kind=GraphKind.SUMS, upcoming=lambda: others)[1] is None for p in others
+    )
+
+
+def test_nothing_is_recorded_for_a_pass_that_does_not_come_again() -> None:
+    policy = RecordingPolicy(CONFIG)
+    need = PassShape(num_rows=5000, num_sequences=30, length=200, num_trained=3000)
+    held = rounded_up(replace(need, num_rows=6000), padded=False)
+    assert policy.choose(need, recorded=[held], kind=GraphKind.SUMS, upcoming=list) == (held, None)
+    # nor for one that hides most of its launches
+    large = replace(need, num_rows=13_000)
+    assert policy.choose(large, recorded=[], kind=GraphKind.SUMS, upcoming=list) == (None, None)
+
+
+def test_what_a_pass_needs_is_read_from_its_samples() -> None:
+    trained = np.array([False, False, True, True])
+    sample = Sample(sample_id=0, tokens=np.ones(4, dtype=np.int32), trained=trained)
+    pair = [SlotSample(slot=0, sample=sample), SlotSample(slot=1, sample=sample)]
+    assert PassShape.of(pair) == PassShape(num_rows=9, num_sequences=2, length=4, num_trained=4)
 
 
 def test_a_budget_of_a_round_number_of_tokens_gets_few_rows_of_filler() -> None:

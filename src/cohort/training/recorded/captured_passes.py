@@ -14,11 +14,9 @@ Shapes:  T rows of the stream
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +36,6 @@ class CapturedPasses:
     """The graphs of one executor. Training passes add to the bank's gradients; evaluation passes only measure.
 
     Attributes:
-        capture_seconds: Time spent on recording, host and device.
         agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
             where passes are one rank's own.
     """
@@ -51,9 +48,23 @@ class CapturedPasses:
         self._policy: RecordingPolicy | None = None
         self._has_launched = False
         self._pool: Any | None = None
-        self.capture_seconds = 0.0
+        self._stream: torch.cuda.Stream | None = None
+        # of these kinds and widths a pass has been launched before a recording: kernels and libraries are loaded
+        self._launched: set[tuple[GraphKind, int]] = set()
+        self._records_at_once = True
+        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._waited_seconds = 0.0
         self.num_replays = 0
         self.agree: Callable[[bool], bool] | None = None
+
+    @property
+    def capture_seconds(self) -> float:
+        """Seconds that the device has waited for recordings so far; what it computed meanwhile is not counted."""
+        waits, self._waits = self._waits, []
+        for before, after in waits:
+            after.synchronize()
+            self._waited_seconds += before.elapsed_time(after) / 1e3
+        return self._waited_seconds
 
     @classmethod
     def where_they_run(cls, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> CapturedPasses | None:
@@ -116,6 +127,7 @@ class CapturedPasses:
         divisors: Mapping[int, int] | None = None,
         fresh_slots: Collection[int] = (),
         from_terms: bool = False,
+        upcoming: Callable[[], Sequence[PassShape]] | None = None,
     ) -> StagedReplay | None:
         """Fill the tensors of a graph for a pass over ``entries``; None where its kernels are launched one by one.
 
@@ -128,11 +140,11 @@ class CapturedPasses:
             fresh_slots: Slots whose gradients overwrite what the bank holds instead.
             from_terms: The weights of the tokens come after the losses, with :meth:`add_gradients`, not from
                 ``divisors``.
+            upcoming: Returns the training passes after this one, as far as they are known.
         """
-        lengths = [len(entry.sample.tokens) for entry in entries]
-        used = sum(lengths)
         # dropout draws by keys of the step, which are not among the tensors that are filled
-        if used >= self._most_rows or any(entry.row_keys is not None for entry in entries):
+        too_large = sum(len(entry.sample.tokens) for entry in entries) >= self._most_rows
+        if too_large or any(entry.row_keys is not None for entry in entries):
             return None
         # the source is known once the ranks are connected; a pass in two recordings would have to leave the last layers
         # in their buffers between them
@@ -142,20 +154,23 @@ class CapturedPasses:
         widest = max(slots.ranks, default=0)
         if any(slots.dropouts) or widest == 0:
             return None
-        need = PassShape(
-            num_rows=used + 1,
-            num_sequences=len(entries),
-            length=max(lengths),
-            num_trained=sum(int(np.count_nonzero(entry.sample.trained[1:])) for entry in entries),
-        )
+        need = PassShape.of(entries)
         kind = GraphKind.MEASURES if divisors is None else GraphKind.TERMS if from_terms else GraphKind.SUMS
-        graph = self._graph(need, kind=kind, slots=slots, widest=widest)
+        graph = self._graph(need, kind=kind, slots=slots, widest=widest, upcoming=upcoming)
         if graph is None:
             return None
         stream = lay_out(entries, num_slots=slots.num_slots, num_rows=graph.shape.num_rows)
         return graph.stage(stream, slots=slots, divisors=None if from_terms else divisors, fresh_slots=fresh_slots)
 
-    def _graph(self, need: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> CapturedPass | None:
+    def _graph(
+        self,
+        need: PassShape,
+        *,
+        kind: GraphKind,
+        slots: SlotTable,
+        widest: int,
+        upcoming: Callable[[], Sequence[PassShape]] | None,
+    ) -> CapturedPass | None:
         # the first training pass is launched: it settles what no graph may change, such as where weights are
         if not self._has_launched:
             self._has_launched = kind.trains
@@ -168,7 +183,12 @@ class CapturedPasses:
             if own is kind and rank >= widest
             for graph in graphs
         }
-        use, record = self._policy.choose(need, recorded=list(recorded), kind=kind)
+        use, record = self._policy.choose(
+            need,
+            recorded=list(recorded),
+            kind=kind,
+            upcoming=None if upcoming is None else lambda: [p for p in upcoming() if p.num_rows <= self._most_rows],
+        )
         if record is not None and record.num_rows <= self._most_rows:
             graph = self._record(record, kind=kind, slots=slots)
             if graph is not None:
@@ -178,19 +198,21 @@ class CapturedPasses:
 
     def _record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> CapturedPass | None:
         """Return a new graph; None where there is no memory for it."""
-        begun = time.perf_counter()
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph: CapturedPass | None = None
         try:
             graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
-            graph.warm_up()
+            if not self._is_recorded_at_once(graph):
+                graph.warm_up()
         except RuntimeError as error:
             # ranks that run it together wait for this one in the middle of the pass: they end with it
             if self.agree is not None or not is_out_of_memory(error):
                 raise
             graph = None
-        if graph is not None and not self._is_recorded(graph):
+        if graph is not None and not graph.is_recorded and not self._is_recorded(graph):
             graph = None
         if graph is None:
             self._forget_copies()
@@ -198,9 +220,29 @@ class CapturedPasses:
             self._most_rows = min(self._most_rows, shape.num_rows - 1)
             release_cached(self._bank.weights_RD.device)
             return None
-        torch.cuda.synchronize()
-        self.capture_seconds += time.perf_counter() - begun
+        self._launched.add((kind, graph.num_columns))
+        after.record()
+        self._waits.append((before, after))
         return graph
+
+    def _is_recorded_at_once(self, graph: CapturedPass) -> bool:
+        """Try to record a pass without launching it first, while the device goes on with what it has to do.
+
+        Kernels that such a pass needs for the first time are loaded while it is recorded. What then fails is recorded
+        as the first pass of its kind is, and so are all from there on.
+        """
+        is_plain = self.agree is None and self._decoder.ring is None and not self._bank.is_exact
+        if not (self._records_at_once and is_plain and (graph.kind, graph.num_columns) in self._launched):
+            return False
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        try:
+            graph.record_at_once(self._pool, stream=self._stream)
+        except RuntimeError as error:
+            # without memory for it, a recording that first frees what the allocator keeps may still succeed
+            self._records_at_once = is_out_of_memory(error)
+            return False
+        return True
 
     def _forget_copies(self) -> None:
         """Let a ring of layers copy them again: copies that a broken recording names were never made."""

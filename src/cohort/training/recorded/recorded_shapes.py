@@ -1,20 +1,23 @@
 """Which sizes passes are recorded in, and when a recording pays.
 
-A graph serves every pass that it holds; a smaller one computes rows of filler. So there are few sizes, and each pass
-asks: replay a graph that is too large, or record one of its own? Both have a price in rows of the stream. What a size
-loses to larger graphs is added up; once that is as much as a recording costs, it is recorded. So what is lost in all is
-at most twice what the best choice in hindsight would have cost (the argument of the rented skis).
+A graph serves every pass that it holds; a smaller one computes rows of filler. So there are few sizes. The order of a
+trial's rows is known beforehand, and so are the passes of the next steps of the trials that are resident, as long as
+they stay. A pass that no graph fits asks which size would save most over the passes just before and those to come. If
+that is more than a recording costs, this size is recorded. Both have a price in rows of the stream.
 
 Shapes:  T rows of the stream · M trained rows · S sequences · L greatest length of one
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+
+from cohort.data.packing import SlotSample
 from cohort.models.config import DecoderConfig
 
 __all__ = ["SPARE_ROWS", "GraphKind", "PassShape", "RecordingPolicy", "rounded_up"]
@@ -23,13 +26,18 @@ __all__ = ["SPARE_ROWS", "GraphKind", "PassShape", "RecordingPolicy", "rounded_u
 PADDED_ROW_COST = 0.05
 # the cost of a trained row in the loss head, likewise
 TRAINED_ROW_COST = 0.15
-# what the host takes to launch the kernels of a layer, forward and backward, and what the device takes for a weight
-# and a row: 8 ms, and four operations at 600 TFLOP/s (an H100 with a slow host; a fast one takes 4 ms)
-LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 8e-3, 4 / 600e12
+# what the host takes to launch the kernels of a layer, forward and backward: 6 ms (slow hosts 8, fast ones 4); what is
+# left of that for a recording, since the device goes on with the step before; and what the device takes for a weight
+# and a row: four operations at 600 TFLOP/s
+LAUNCH_SECONDS, RECORDING_SECONDS, SECONDS_PER_WEIGHT = 6e-3, 3e-3, 4 / 600e12
 # a large pass of a round number of tokens, as a budget is, has one row more: it gets these, and not a whole step
 SPARE_ROWS = 64
-# passes of at most this share of the rows that hide their launches are recorded at first sight
-AT_ONCE = 0.25
+# passes before this one that a size is chosen for as well: trials may leave before the passes that they announce
+REMEMBERED = 8
+# evaluations come after many steps, announce nothing, and differ by how many trials they are of
+REMEMBERED_EVALUATIONS = 16
+# where nobody knows the passes to come, these are supposed: the rows of a pack's steps vary by about a quarter
+SUPPOSED = (0.75, 0.9, 1.0, 1.1, 1.25)
 
 
 class GraphKind(IntEnum):
@@ -63,6 +71,17 @@ class PassShape:
     length: int
     num_trained: int
 
+    @classmethod
+    def of(cls, entries: Sequence[SlotSample]) -> PassShape:
+        """Return what a pass over ``entries`` needs."""
+        lengths = [len(entry.sample.tokens) for entry in entries]
+        return cls(
+            num_rows=sum(lengths) + 1,
+            num_sequences=len(entries),
+            length=max(lengths),
+            num_trained=sum(int(np.count_nonzero(entry.sample.trained[1:])) for entry in entries),
+        )
+
     def holds(self, need: PassShape) -> bool:
         return (
             self.num_rows >= need.num_rows
@@ -77,25 +96,16 @@ class PassShape:
         return self.num_rows + TRAINED_ROW_COST * self.num_trained + padding
 
 
-def rounded_up(need: PassShape, *, padded: bool, exact: bool = False, coarse: bool = False) -> PassShape:
+def rounded_up(need: PassShape, *, padded: bool, exact: bool = False) -> PassShape:
     """Return the shape a graph is recorded in for ``need``.
 
     Args:
         padded: Whether attention pads its sequences, so that their number and length cost something.
         exact: Whether weight gradients are summed by sequence, so that their number costs programs.
-        coarse: Wide enough that the other steps of the same pack fit, too.
     """
-    if coarse:
-        # a quarter more: the rows of a step vary by about that much around their mean
-        need = PassShape(
-            num_rows=need.num_rows + need.num_rows // 4,
-            num_sequences=need.num_sequences,
-            length=need.length + need.length // 4,
-            num_trained=need.num_trained + need.num_trained // 4,
-        )
-    step = 128 if need.num_rows <= 1024 else 256 if need.num_rows <= 2048 else 512
+    step = 128 if need.num_rows <= 2048 else 256
     num_rows = _up(need.num_rows, step)
-    if step == 512 and need.num_rows <= num_rows - step + SPARE_ROWS:
+    if step == 256 and need.num_rows <= num_rows - step + SPARE_ROWS:
         num_rows += SPARE_ROWS - step
     length_step = 64 if need.length <= 256 else 128 if need.length <= 1024 else 512
     return PassShape(
@@ -128,33 +138,82 @@ class RecordingPolicy:
         self._padded, self._exact = config.pads_attention, exact
         hidden = config.hidden_size
         layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
-        # a pass of this many rows takes the device as long as the host takes to launch it; so does one recording
-        self._recording_rows = LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
-        self._lost: dict[tuple[GraphKind, PassShape], float] = defaultdict(float)
+        # a pass of this many rows takes the device as long as the host takes to launch it, or to record one
+        self._launching_rows = LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
+        self._recording_rows = RECORDING_SECONDS / (SECONDS_PER_WEIGHT * layer)
+        self._before = {
+            kind: deque[PassShape](maxlen=REMEMBERED if kind.trains else REMEMBERED_EVALUATIONS) for kind in GraphKind
+        }
 
     def choose(
-        self, need: PassShape, *, recorded: Sequence[PassShape], kind: GraphKind
+        self,
+        need: PassShape,
+        *,
+        recorded: Sequence[PassShape],
+        kind: GraphKind,
+        upcoming: Callable[[], Sequence[PassShape]] | None = None,
     ) -> tuple[PassShape | None, PassShape | None]:
         """Return the recorded shape to use and the shape to record instead; neither to launch kernel by kernel.
 
         Args:
             recorded: The shapes of graphs of this kind.
-            kind: What the pass does; training passes come again at once, evaluations after many steps.
+            kind: What the pass does.
+            upcoming: Returns the training passes after this one, as long as the same trials are resident; None where
+                that is not known.
         """
-        holding = [shape for shape in recorded if shape.holds(need)]
-        own = rounded_up(need, padded=self._padded, exact=self._exact)
-        best = min(holding, key=lambda shape: shape.cost(padded=self._padded), default=None)
-        if best is not None:
-            lost = best.cost(padded=self._padded) - own.cost(padded=self._padded)
-        else:
-            # what the device waits for launches; a pass of more rows hides them
-            lost = max(0.0, self._recording_rows - need.num_rows)
-            if kind.trains and need.num_rows <= AT_ONCE * self._recording_rows:
-                return None, rounded_up(need, padded=self._padded, exact=self._exact, coarse=True)
-        self._lost[kind, own] += lost
-        if lost > 0 and self._lost[kind, own] >= self._recording_rows:
-            del self._lost[kind, own]
-            if best is None:
-                own = rounded_up(need, padded=self._padded, exact=self._exact, coarse=True)
-            return best, own
-        return best, None
+        before = self._before[kind]
+        use = min((shape for shape in recorded if shape.holds(need)), key=self._cost, default=None)
+        own, record = self._rounded([need]), None
+        if use is None or self._cost(use) > self._cost(own):
+            window = [*before, need, *(self._to_come(need, upcoming) if kind.trains else ())]
+            # the device has nothing else to do while an evaluation is recorded
+            price = self._recording_rows if kind.trains else self._launching_rows
+            record = self._best_size(need, window=window, recorded=recorded, price=price)
+        before.append(need)
+        return use, record
+
+    def _best_size(
+        self, need: PassShape, *, window: Sequence[PassShape], recorded: Sequence[PassShape], price: float
+    ) -> PassShape | None:
+        """Return the shape that holds ``need`` and saves most rows over ``window``; None if that is below ``price``."""
+        now = [self._now(other, recorded) for other in window]
+        best: tuple[float, PassShape] | None = None
+        larger = [other for other in window if other.num_rows >= need.num_rows]
+        for num_rows in sorted({self._rounded([other]).num_rows for other in larger}):
+            shape = self._rounded([need, *(other for other in window if other.num_rows <= num_rows)])
+            cost = self._cost(shape)
+            saved = sum(max(0.0, takes - cost) for takes, other in zip(now, window, strict=True) if shape.holds(other))
+            if best is None or saved > best[0]:
+                best = saved, shape
+        return best[1] if best is not None and best[0] >= price else None
+
+    def _now(self, need: PassShape, recorded: Sequence[PassShape]) -> float:
+        """Return what a pass takes with the graphs there are, or launched kernel by kernel, in rows."""
+        launched = max(self._launching_rows, self._cost(need))
+        return min((self._cost(shape) for shape in recorded if shape.holds(need)), default=launched)
+
+    def _to_come(self, need: PassShape, upcoming: Callable[[], Sequence[PassShape]] | None) -> Sequence[PassShape]:
+        if upcoming is not None:
+            return upcoming()
+        return [
+            PassShape(
+                num_rows=max(2, round(share * need.num_rows)),
+                num_sequences=need.num_sequences,
+                length=max(1, round(share * need.length)),
+                num_trained=round(share * need.num_trained),
+            )
+            for share in SUPPOSED
+        ]
+
+    def _rounded(self, needs: Sequence[PassShape]) -> PassShape:
+        """Return the shape that is recorded for all of ``needs``."""
+        widest = PassShape(
+            num_rows=max(need.num_rows for need in needs),
+            num_sequences=max(need.num_sequences for need in needs),
+            length=max(need.length for need in needs),
+            num_trained=max(need.num_trained for need in needs),
+        )
+        return rounded_up(widest, padded=self._padded, exact=self._exact)
+
+    def _cost(self, shape: PassShape) -> float:
+        return shape.cost(padded=self._padded)
