@@ -33,7 +33,7 @@ def costs(folder: Path, inputs: TaskInputs, **sections: Any) -> TaskCosts:
 
 
 def test_a_small_model_is_whole_on_each_gpu(folder: Path, inputs: TaskInputs) -> None:
-    found = costs(folder, inputs).strategy
+    found = costs(folder, inputs).memory.strategy
     assert [found.name(count) for count in (1, 2)] == ["replicas", "replicas"]
     assert not found.holds_together(2)
     assert found.problems(2) == []
@@ -41,26 +41,26 @@ def test_a_small_model_is_whole_on_each_gpu(folder: Path, inputs: TaskInputs) ->
 
 def test_ranks_that_hold_one_model_have_a_part_of_it_and_one_bank(folder: Path, inputs: TaskInputs) -> None:
     found = costs(folder, inputs, strategy="pipeline")
-    assert [found.strategy.name(count) for count in (1, 2)] == ["replicas", "pipeline"]
-    assert found.strategy.device_bytes(2) == -(-found.strategy.device_bytes(1) // 2)
-    sizes = found.sizes(2)
+    assert [found.memory.strategy.name(count) for count in (1, 2)] == ["replicas", "pipeline"]
+    assert found.memory.strategy.device_bytes(2) == -(-found.memory.strategy.device_bytes(1) // 2)
+    sizes = found.memory.sizes(2)
     assert sizes.capacity.num_ranks == 1
     # the seconds of one GPU, by how much faster the strategy is predicted to be
     assert found.time(2, sizes).training == pytest.approx(
-        found.time(1, sizes).training / found.strategy.speed_up(2), rel=1e-6
+        found.time(1, sizes).training / found.memory.strategy.speed_up(2), rel=1e-6
     )
 
 
 def test_what_the_strategy_cannot_do_refuses_that_number_of_gpus(folder: Path, inputs: TaskInputs) -> None:
     # two layers make no four stages
     with pytest.raises(InputError, match=r"stages|layers"):
-        costs(folder, inputs, strategy="pipeline").sizes(4)
+        costs(folder, inputs, strategy="pipeline").memory.sizes(4)
 
 
 def test_the_fastest_of_those_that_fit_is_chosen_as_a_run_does(
     folder: Path, inputs: TaskInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = costs(folder, inputs).strategy
+    found = costs(folder, inputs).memory.strategy
     seconds = {"replicas": 2.0, "adapter_parallel": 2.0, "tensor": 1.0, "pipeline": 1.5}
     monkeypatch.setattr(type(found), "_seconds", lambda self, strategy, num_gpus: seconds[strategy])
     monkeypatch.setattr(type(found), "_all_problems", lambda self, strategy, num_gpus: [])

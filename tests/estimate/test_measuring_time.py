@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def comparison_seconds(folder: Path, *runs: RunCosts, **sections: Any) -> float:
     task = tiny_task(folder, **sections)
     found = TaskCosts(task, read_inputs(task), CPU, MeasuredCosts(runs=runs))
-    return found.time(1, found.sizes(1)).comparison
+    return found.time(1, found.memory.sizes(1)).comparison
 
 
 def test_finalists_take_what_their_rows_take(folder: Path) -> None:

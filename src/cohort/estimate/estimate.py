@@ -122,7 +122,7 @@ def estimate_task(
     refusal: InputError | None = None
     for degree in degrees:
         try:
-            sized.append((degree, sketch.sizes(degree)))
+            sized.append((degree, sketch.memory.sizes(degree)))
         except InputError as error:
             # a model that is too large for one GPU may fit on two; the first refusal is the one to show
             refusal = refusal or error
@@ -141,13 +141,13 @@ def estimate_task(
 
 
 def _option(sketch: TaskCosts, num_gpus: int, sizes: Sizes) -> OptionEstimate:
-    needed = sketch.memory_bytes(num_gpus, sizes)
+    needed = sketch.memory.memory_bytes(num_gpus, sizes)
     return OptionEstimate(
         num_gpus=num_gpus,
         time=sketch.time(num_gpus, sizes),
-        memory_bytes=min(needed, sketch.device_bytes),
-        is_tight=num_gpus in sketch.tight_on,
-        strategy=sketch.strategy.name(num_gpus),
+        memory_bytes=min(needed, sketch.memory.device_bytes),
+        is_tight=num_gpus in sketch.memory.tight_on,
+        strategy=sketch.memory.strategy.name(num_gpus),
     )
 
 

@@ -85,9 +85,9 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
             by_num_gpus={degree: cost for degree, (cost, _) in costs.items()},
             sources={degree: source for degree, (_, source) in costs.items()},
         ),
-        room_bytes={d: sketch.device_bytes * share - sketch.weight_bytes / d - taken for d in degrees},
-        activation_bytes_per_token=sketch.activation_bytes,
-        token_budget=sketch.sizes(1).executor.token_budget,
+        room_bytes={d: sketch.memory.device_bytes * share - sketch.memory.weight_bytes / d - taken for d in degrees},
+        activation_bytes_per_token=sketch.memory.activation_bytes,
+        token_budget=sketch.memory.sizes(1).executor.token_budget,
     )
     plan = plan_packs(problem)
     # the check shares no code with the planner: a plan that is wrong must not be shown
