@@ -32,7 +32,8 @@ from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.profile import MemoryProfile, profile_memory
-from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes
+from cohort.memory.size_inputs import SizeInputs, SizeRequest
+from cohort.memory.sizes import Sizes, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
 from cohort.scheduling.pass_memory import TERMS, mean_error_percent

@@ -16,7 +16,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, trial_specs
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
-from cohort.memory.sizes import rank_row_bytes
+from cohort.memory.size_inputs import rank_row_bytes
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 

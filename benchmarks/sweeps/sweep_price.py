@@ -32,7 +32,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.memory.pass_estimates import estimated_needs
-from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, size_facts
+from cohort.memory.size_inputs import SizeInputs, SizeRequest
+from cohort.memory.sizes import Sizes, choose_sizes, size_facts
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder

@@ -15,7 +15,7 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.engine.train.progress import RunProgress, SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.memory.profile import MemoryProfile, profile_memory
-from cohort.memory.sizes import rank_row_bytes
+from cohort.memory.size_inputs import rank_row_bytes
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.scheduling.pass_sizes import MemoryNeeds

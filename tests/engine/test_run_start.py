@@ -13,7 +13,7 @@ from cohort.core.errors import InputError
 from cohort.engine import run_start
 from cohort.engine.run_start import begun_run, new_directory, open_state_store, prepare_task
 from cohort.engine.train.open_run import RunOptions
-from cohort.memory.sizes import SizeRequest
+from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs

@@ -20,7 +20,8 @@ from cohort.memory.limit import (
     smallest_memory,
     weight_bytes,
 )
-from cohort.memory.sizes import SizeInputs, choose_sizes
+from cohort.memory.size_inputs import SizeInputs
+from cohort.memory.sizes import choose_sizes
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.task_file import TaskFile

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
 
 from cohort.adapters.bank import aligned_rank
-from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.core.memory_records import MARGIN_SHARE
 from cohort.machine.machine import Machine
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES, estimated_needs
-from cohort.memory.sizes import (
-    GPU_TOKENS,
-    GRAPH_TOKENS,
-    SizeInputs,
-    SizeRequest,
-    Sizes,
-    choose_sizes,
-    rank_row_bytes,
-)
+from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
+from cohort.memory.sizes import GPU_TOKENS, GRAPH_TOKENS, Sizes, choose_sizes
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.training.trial import TrialSpec
 
@@ -92,12 +83,6 @@ def sizes_on(
     return choose_sizes(inputs, free_bytes=machine.memory_bytes)
 
 
-def test_a_rank_row_of_8b_is_what_arithmetic_says() -> None:
-    assert LAYOUT_8B.width == 2_621_440
-    # master, gradient and two moments in float32, and a bf16 copy
-    assert rank_row_bytes(LAYOUT_8B, has_compute_copy=True) == 2_621_440 * 18
-
-
 @pytest.mark.parametrize("gibibytes", [20, 40, 60, 80, 124, 180])
 @pytest.mark.parametrize("activation_bytes", [300_000, 1_400_000, 5_200_000])
 def test_everything_fits_together(gibibytes: float, activation_bytes: int) -> None:
@@ -161,11 +146,3 @@ def test_a_cpu_with_a_limit_has_smaller_passes() -> None:
     assert sizes.executor.token_budget == 512
     free = sizes_on(cpu, layout=layout, longest_row=100)
     assert free.executor.token_budget == 2048
-
-
-def test_blocks_take_a_byte_for_each_of_them_and_each_column() -> None:
-    blocks = BlockDiagonal(nblocks=8)
-    with_blocks = [replace(spec, adapter=replace(spec.adapter, use_bdlora=blocks)) for spec in grid()]
-    inputs = SizeInputs(specs=[*grid(), *with_blocks], layout=LAYOUT_8B, machine=gpu(80), longest_row=512)
-    assert inputs.mask_bytes == 8 * LAYOUT_8B.width
-    assert SizeInputs(specs=grid(), layout=LAYOUT_8B, machine=gpu(80), longest_row=512).mask_bytes == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cohort.core.clock import ManualClock
-from cohort.memory.sizes import SizeRequest
+from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.group_reference import with_group_reference
 from cohort.prepare.preparation import prepare
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.memory.sizes import SizeRequest, Sizes
+from cohort.memory.size_inputs import SizeRequest
+from cohort.memory.sizes import Sizes
 from cohort.parallel.rank_group import TensorGroup
 from cohort.prepare.placed_model import PlacedModel
 from cohort.scheduling.admission import Capacity

@@ -21,7 +21,7 @@ from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
-from cohort.memory.sizes import SizeRequest, task_optimizer
+from cohort.memory.size_inputs import SizeRequest, task_optimizer
 from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.numerics import NumericsChoice
 from cohort.prepare.preparation import Preparation, prepare

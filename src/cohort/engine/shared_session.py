@@ -25,7 +25,8 @@ from cohort.engine.train.open_run import RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
-from cohort.memory.sizes import SizeRequest, size_facts
+from cohort.memory.size_inputs import SizeRequest
+from cohort.memory.sizes import size_facts
 from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory

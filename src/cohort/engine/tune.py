@@ -16,7 +16,7 @@ from cohort.engine.run_start import begun_run, new_directory, prepare_task
 from cohort.engine.train.open_run import RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_session import TaskSession
-from cohort.memory.sizes import SizeRequest
+from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory
 from cohort.tasks.task_file import TaskFile

@@ -17,7 +17,7 @@ from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.machine.machine import choose_machine
 from cohort.machine.writable_directory import require_writable
-from cohort.memory.sizes import SizeRequest
+from cohort.memory.size_inputs import SizeRequest
 from cohort.models.source import find_model
 from cohort.tasks.loading import load_task
 from cohort.tasks.task import Task

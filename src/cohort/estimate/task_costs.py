@@ -22,12 +22,8 @@ from cohort.estimate.time_parts import (
     TimeParts,
 )
 from cohort.machine.measurements import MeasuredCosts
-from cohort.memory.sizes import (
-    GRAPH_TOKENS,
-    Sizes,
-    rank_row_bytes,
-    task_optimizer,
-)
+from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
+from cohort.memory.sizes import GRAPH_TOKENS, Sizes
 from cohort.models.counts import count_model
 from cohort.prepare.evaluations import plan_evaluation
 from cohort.prepare.inputs import TaskInputs

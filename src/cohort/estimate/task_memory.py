@@ -25,7 +25,8 @@ from cohort.memory.limit import (
     weight_bytes,
 )
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
-from cohort.memory.sizes import Sizes, choose_sizes, rank_row_bytes, task_optimizer
+from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
+from cohort.memory.sizes import Sizes, choose_sizes
 from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.proposals import TrialProposals

@@ -20,7 +20,7 @@ from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine, host_memory_bytes
 from cohort.memory.pass_estimates import estimate_passes
-from cohort.memory.sizes import rank_row_bytes, task_optimizer
+from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
 from cohort.models import counts
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig

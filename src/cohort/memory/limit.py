@@ -14,7 +14,8 @@ from cohort.core.units import format_bytes, format_bytes_above
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.pass_estimates import estimate_passes
-from cohort.memory.sizes import SizeInputs, Sizes, choose_sizes, too_large
+from cohort.memory.size_inputs import SizeInputs
+from cohort.memory.sizes import Sizes, choose_sizes, too_large
 from cohort.models import counts
 from cohort.models.config import DecoderConfig
 from cohort.tasks.task_file import TaskFile

@@ -26,15 +26,8 @@ from cohort.machine.measurements import CostKey, MemoryKey, forget_passes, read_
 from cohort.memory.limit import limit_problem, sizes_within
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.profile import MemoryProfile, profile_memory
-from cohort.memory.sizes import (
-    CPU_SIZES,
-    GPU_TOKENS,
-    SizeInputs,
-    SizeRequest,
-    Sizes,
-    rank_row_bytes,
-    task_optimizer,
-)
+from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes, task_optimizer
+from cohort.memory.sizes import CPU_SIZES, GPU_TOKENS, Sizes
 from cohort.models.decoder import Decoder
 from cohort.parallel.peer_source import has_parts
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights

@@ -16,7 +16,7 @@ from cohort.machine.devices import hardware_of
 from cohort.machine.machine import Machine
 from cohort.memory.group_memory import group_memory
 from cohort.memory.rank_groups import GROUP_STRATEGIES, choose_group, group_problems
-from cohort.memory.sizes import rank_row_bytes, task_optimizer
+from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
 from cohort.memory.weight_placement import choose_placement
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model, weight_bytes

@@ -15,7 +15,8 @@ from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.model_place import choose_model_place
 from cohort.memory.plan import MemoryPlan, plan_memory
-from cohort.memory.sizes import SizeRequest, Sizes
+from cohort.memory.size_inputs import SizeRequest
+from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.parallel.rank_group import RankGroupPlan

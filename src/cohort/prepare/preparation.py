@@ -13,7 +13,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.memory.plan import MemoryPlan
-from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
+from cohort.memory.size_inputs import SizeRequest
+from cohort.memory.sizes import Sizes, recomputed_note, size_facts
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
 from cohort.parallel.commands import RankSetup

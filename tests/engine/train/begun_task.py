@@ -10,7 +10,7 @@ from cohort.engine.run_start import prepare_task
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.task_run import TaskRun
-from cohort.memory.sizes import SizeRequest
+from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.preparation import Preparation
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.tuning.decisions import DecisionKind

@@ -26,7 +26,7 @@ from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_session import TaskSession
 from cohort.engine.tune import resume, tune
-from cohort.memory.sizes import SizeRequest
+from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.preparation import Preparation, prepare
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader

@@ -9,7 +9,7 @@ import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.events import StepDone
-from cohort.memory.sizes import rank_row_bytes
+from cohort.memory.size_inputs import rank_row_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.checkpoint import deserialise_state, file_parts

@@ -14,7 +14,7 @@ from cohort.adapters.initialization import initial_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.data.packing import pack
-from cohort.memory.sizes import rank_row_bytes
+from cohort.memory.size_inputs import rank_row_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.runs.directory import RunDirectory

@@ -1,0 +1,42 @@
+"""What an adapter takes of the bank, what ranks share, and what a resumed run asks for again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cohort.adapters.block_diagonal import BlockDiagonal
+from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
+from cohort.runs.facts import SizeFacts
+from tests.memory.test_sizes import LAYOUT_8B, gpu, grid
+
+
+def test_a_rank_row_of_8b_is_what_arithmetic_says() -> None:
+    assert LAYOUT_8B.width == 2_621_440
+    # master, gradient and two moments in float32, and a bf16 copy
+    assert rank_row_bytes(LAYOUT_8B, has_compute_copy=True) == 2_621_440 * 18
+
+
+def test_executors_divide_the_trials_that_need_most() -> None:
+    machine, specs = gpu(80), grid()
+    whole, half = (
+        SizeInputs(specs=specs, layout=LAYOUT_8B, machine=machine, longest_row=9, request=SizeRequest(num_ranks=ranks))
+        for ranks in (1, 2)
+    )
+    assert whole.rows_by_need == sorted((spec.adapter.r for spec in specs), reverse=True)
+    assert half.rows_by_need == whole.rows_by_need[: len(specs) // 2]
+
+
+def test_a_resumed_run_asks_for_the_sizes_it_began_with() -> None:
+    facts = SizeFacts(num_slots=3, rank_rows=64, token_budget=512)
+    request = SizeRequest.recorded(facts, num_ranks=2)
+    assert (request.num_slots, request.rank_rows, request.token_budget, request.num_ranks) == (3, 64, 512, 2)
+    # a run that began without a group of ranks goes on so
+    assert request.began_with == "replicas"
+
+
+def test_blocks_take_a_byte_for_each_of_them_and_each_column() -> None:
+    blocks = BlockDiagonal(nblocks=8)
+    with_blocks = [replace(spec, adapter=replace(spec.adapter, use_bdlora=blocks)) for spec in grid()]
+    inputs = SizeInputs(specs=[*grid(), *with_blocks], layout=LAYOUT_8B, machine=gpu(80), longest_row=512)
+    assert inputs.mask_bytes == 8 * LAYOUT_8B.width
+    assert SizeInputs(specs=grid(), layout=LAYOUT_8B, machine=gpu(80), longest_row=512).mask_bytes == 0
