@@ -93,10 +93,11 @@ def random_decoder(
     streaming: LayerStreaming | None = None,
     weight_format: WeightFormat = PLAIN,
     part: range | None = None,
+    has_head: bool = False,
 ) -> Decoder:
     """Return a decoder with normal weights of std 0.02 and unit norms; its speed is a real model's.
 
-    ``part``: the layers of a stage of a pipeline; None for all.
+    ``part``: the layers of a stage of a pipeline, with the head if it ``has_head`` or is the last; None for all.
     """
     generator = torch.Generator(device).manual_seed(0)
 
@@ -106,7 +107,7 @@ def random_decoder(
 
     layout = checkpoint_layout(config)
     if part is not None:
-        layout = tuple(fused for fused in layout if _is_of_part(fused.name, part, config=config))
+        layout = tuple(fused for fused in layout if _is_of_part(fused.name, part, config=config, has_head=has_head))
     drawn_all = ((fused, drawn(fused.shape)) for fused in layout)
     tensors, products = freeze_weights(drawn_all, streaming=streaming, weight_format=weight_format)
     ring = None if streaming is None else streaming.ring()

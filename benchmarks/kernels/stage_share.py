@@ -13,6 +13,7 @@ import gc
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.several_gpus.pipeline import BATCH_SIZES, TIMES
 from benchmarks.several_gpus.pipeline_runtime import adapter_rows, adapter_specs, pass_seconds
 from cohort.adapters.layout import AdapterLayout
-from cohort.memory.rank_groups import stage_cuts
+from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.parallel.pipeline.stage_executor import StageExecutor
@@ -37,7 +38,16 @@ from cohort.training.executor import ExecutorSettings
 __all__ = ["SpinLinks", "main"]
 
 QUESTION = "What does the share of a pipeline's stage take, and how long would four such stages idle?"
-COLUMNS = ("stage", "layers", "forward_ms", "backward_ms", "pass_seconds", "window_seconds", "share_of_longest")
+COLUMNS = (
+    "stage",
+    "layers",
+    "forward_ms",
+    "backward_ms",
+    "head_ms",
+    "pass_seconds",
+    "window_seconds",
+    "share_of_longest",
+)
 # of a message besides its bytes
 MESSAGE_SECONDS = 15e-6
 
@@ -83,16 +93,16 @@ def _cycles_per_second() -> float:
 
 
 def _stage(
-    config: DecoderConfig, cuts: tuple[int, ...], *, stage: int, links: SpinLinks, capacity: int, is_tiny: bool
+    config: DecoderConfig, plan: PipelineGroup, *, stage: int, links: SpinLinks, capacity: int, is_tiny: bool
 ) -> StageExecutor:
     """Return a stage whose adapters are loaded."""
     on_gpu = torch.cuda.is_available()
-    plan = PipelineGroup(cuts=cuts)
     decoder = random_decoder(
         config,
         device="cuda" if on_gpu else "cpu",
         dtype=torch.bfloat16 if on_gpu else torch.float32,
         part=plan.layers(stage),
+        has_head=plan.shares_head,
     )
     rows = adapter_rows(TIMES, vocab_size=config.vocab_size, is_tiny=is_tiny)
     executor = StageExecutor(
@@ -129,9 +139,10 @@ def _share(executor: StageExecutor, *, stage: int, layers: range, steps: int) ->
     row = {
         "stage": stage,
         "layers": len(layers),
-        "micro_batches": len(times) // 2,
+        "micro_batches": len(of_direction[Direction.FORWARD]),
         "forward_ms": 1e3 * statistics.median(of_direction[Direction.FORWARD]),
         "backward_ms": 1e3 * statistics.median(of_direction[Direction.BACKWARD]),
+        "head_ms": 1e3 * statistics.median(of_direction[Direction.HEAD] or [0.0]),
         "pass_seconds": sum(each.end - each.begin for each in times),
         "window_seconds": seconds,
     }
@@ -145,8 +156,9 @@ def _headline(
     for row in rows:
         row["share_of_longest"] = row["pass_seconds"] / longest
     times = PipelineTimes(passes=tuple(map(tuple, found)))
+    forward, backward, head = (pass_seconds(times, direction) for direction in Direction)
     simulated = simulate_pipeline(
-        *(pass_seconds(times, direction) for direction in Direction), transfer_seconds=transfer_seconds
+        forward, backward, head_seconds=head if any(head) else None, transfer_seconds=transfer_seconds
     )
     return {
         "pipeline_bubble_ratio_of_measured_shares": simulated.bubble_ratio,
@@ -163,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--steps", type=int, default=12, help="of the window that is timed")
     parser.add_argument("--capacity", type=int, default=4096, help="most tokens of a micro-batch")
+    parser.add_argument("--head-on-last", action="store_true", help="as stages that do not share the loss head")
     parser.add_argument("--link-gb-per-second", type=float, default=285.0, help="as the links part measured it")
     parser.add_argument("--tiny", action="store_true", help="a tiny model on any device")
     parser.add_argument("--out", type=Path, default=RESULTS / "stage_share.json")
@@ -171,14 +184,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     need_gpu(shape=shape)
     config = decoder_config(shape, num_layers=options.num_layers or (4 if options.tiny else None))
     capacity, steps = (128, 2) if options.tiny else (options.capacity, options.steps)
-    cuts = stage_cuts(config, num_stages=options.stages)
+    plan = pipeline_group(config, num_stages=options.stages)
+    if options.head_on_last:
+        plan = replace(plan, head_layers=0.0)
     links = SpinLinks(bytes_per_second=1e9 * options.link_gb_per_second)
     transfer = links.seconds(capacity * config.hidden_size * 2)
     rows: list[dict[str, Any]] = []
     found: list[Sequence[PassTime]] = []
     for stage in range(options.stages):
-        executor = _stage(config, cuts, stage=stage, links=links, capacity=capacity, is_tiny=options.tiny)
-        row, times = _share(executor, stage=stage, layers=range(cuts[stage], cuts[stage + 1]), steps=steps)
+        executor = _stage(config, plan, stage=stage, links=links, capacity=capacity, is_tiny=options.tiny)
+        row, times = _share(executor, stage=stage, layers=plan.layers(stage), steps=steps)
         rows.append(row)
         found.append(times)
         print(row, flush=True)
@@ -191,7 +206,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             question=QUESTION,
             headline=_headline(rows, found, transfer_seconds=transfer) if stage == options.stages - 1 else {},
             rows=rows,
-            notes={"shape": shape, "cuts": list(cuts), "capacity": capacity, "steps": steps, "transfer_s": transfer},
+            notes={
+                "shape": shape,
+                "cuts": list(plan.cuts),
+                "head_shares": list(plan.head_shares) if plan.shares_head else "all of it on the last stage",
+                "capacity": capacity,
+                "steps": steps,
+                "transfer_s": transfer,
+            },
         )
     print_table(rows, columns=COLUMNS)
 

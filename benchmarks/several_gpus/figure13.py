@@ -52,7 +52,7 @@ def measure(options: argparse.Namespace) -> Part:
     num_ranks = options.gpus or (torch.cuda.device_count() if on_gpu else 2)
     shape, length = ("tiny", 32) if options.tiny else (options.shape, LENGTH)
     num_layers = options.num_layers or (4 if options.tiny else SHAPES[shape]["num_hidden_layers"])
-    batches = BATCHES[:2] if options.tiny else BATCHES
+    batches = tuple(options.batches or (BATCHES[:2] if options.tiny else BATCHES))
     config = _config(shape, num_layers)
     notes = {
         "gpus": num_ranks,
@@ -62,6 +62,7 @@ def measure(options: argparse.Namespace) -> Part:
         "vocabulary": config["vocab_size"],
         "adapters": NUM_ADAPTERS,
         "length": length,
+        "small_passes": "launched" if options.launched else "recorded",
         "token_budgets": TOKENS_70B if shape == "70b" else TOKEN_BUDGET,
     }
     rows = rows_of_lengths([(length // 2, length - length // 2)] * 256, vocab_size=config["vocab_size"])
@@ -84,8 +85,8 @@ def measure(options: argparse.Namespace) -> Part:
                 num_rank_rows=16 * NUM_ADAPTERS,
                 token_budget=most,
                 evaluation_token_budget=TOKEN_BUDGET,
-                # as a run records small passes; ranks that hold one model together record none
-                graph_tokens=4097 if on_gpu else 0,
+                # as a run records small passes; stages of a pipeline record none
+                graph_tokens=4097 if on_gpu and not options.launched else 0,
             )
             executor = start(folder, strategy, num_ranks=num_ranks, rows=rows, settings=settings)
             try:

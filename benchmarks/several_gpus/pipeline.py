@@ -4,7 +4,9 @@ The design's case: an 8B model in 4 stages, 4 adapters with GSM8K's row lengths 
 16, 8 and 8. Micro-batches are packed, ordered and separated by the bubble lemma; the simulator runs the static order of
 one forward, one backward pass with the seconds of each micro-batch on each stage, by arithmetic: no GPU is used.
 Packings of the fewest tokens, level ones and those that keep a trial's order, which the bits of a CPU need, are
-compared, for windows of three lengths; 25,600 samples are planned.
+compared, for windows of three lengths and two sizes of micro-batches; 25,600 samples are planned. Each schedule runs
+on stages of whole layers, with the loss head on the last one and with its rows shared by all (one more micro-batch in
+flight), and on stages that a layer's half may end, which no runtime here has.
 
 With two GPUs or more, or processes on a CPU (`--gpus`), the same adapters then train in a real pipeline, and its idle
 time stands next to the simulator's.
@@ -14,10 +16,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import math
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,24 +34,29 @@ from cohort.pipelining.microbatch.packing import PackingLimits
 from cohort.pipelining.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
 from cohort.pipelining.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
 from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
-from cohort.pipelining.stage_balance import balance_stages
+from cohort.pipelining.stage_balance import balance_stages, divide_head
+from cohort.pipelining.stage_order import batch_distance
 
 __all__ = ["QUESTION", "measure"]
 
 QUESTION = "How long do the stages of a LoRA pipeline idle, by its schedule?"
 NUM_STAGES = 4
 TIMES, BATCH_SIZES = (1, 2, 4, 6), (16, 16, 8, 8)
-CAPACITY = 4096
+# the longest sample has 2,370 tokens
+CAPACITIES = (2560, 4096)
+CAPACITY = max(CAPACITIES)
 PACKINGS = ("first fit", "level", "in order")
 # of GSM8K's tokens: the loss head computes these alone
 TRAINED_SHARE = 0.55
 FLOPS_PER_SECOND = 5e14
 COLUMNS = (
     "packing",
+    "capacity",
     "steps",
     "micro_batches",
     "no_ops",
     "bubble_ratio",
+    "bubble_ratio_shared_head",
     "bubble_ratio_half_layers",
     "plan_ms_per_sample",
 )
@@ -63,10 +72,10 @@ def measure(options: argparse.Namespace) -> Part:
     # first fit comes with a solver, which a machine that only trains does not have
     has_solver = importlib.util.find_spec("ortools") is not None
     for packing in () if options.only_measured else PACKINGS if has_solver else PACKINGS[1:]:
-        for num_steps in windows:
+        for capacity, num_steps in itertools.product(CAPACITIES, windows):
             adapters = _adapters(num_steps, seed=0)
             settings = MicroBatchSettings(
-                capacity=CAPACITY,
+                capacity=capacity,
                 stages=NUM_STAGES,
                 is_level=packing == "level",
                 keeps_order=packing == "in order",
@@ -75,14 +84,19 @@ def measure(options: argparse.Namespace) -> Part:
             began = time.perf_counter()
             schedule = schedule_micro_batches(adapters, settings=settings)
             seconds = time.perf_counter() - began
-            assert not find_schedule_faults(schedule, adapters, capacity=CAPACITY, multiple=1, stages=NUM_STAGES)
+            further = schedule_micro_batches(
+                adapters, settings=replace(settings, stages=batch_distance(NUM_STAGES, shares_head=True))
+            )
+            assert not find_schedule_faults(schedule, adapters, capacity=capacity, multiple=1, stages=NUM_STAGES)
             rows.append(
                 {
                     "packing": packing,
+                    "capacity": capacity,
                     "steps": num_steps,
                     "micro_batches": len(schedule),
                     "no_ops": sum(not each.samples for each in schedule),
                     "bubble_ratio": _simulated(schedule, stages).bubble_ratio,
+                    "bubble_ratio_shared_head": _with_shared_head(further, config).bubble_ratio,
                     "bubble_ratio_half_layers": _simulated(schedule, halved).bubble_ratio,
                     "plan_ms_per_sample": seconds * 1e3 / _count(adapters),
                 }
@@ -112,6 +126,7 @@ def _simulated_headline(rows: Sequence[dict[str, Any]], *, longest: int, num_sam
     last = [row for row in rows if row["steps"] == longest]
     return {
         "pipeline_bubble_ratio_simulated": min(row["bubble_ratio"] for row in last),
+        "pipeline_bubble_ratio_simulated_shared_head": min(row["bubble_ratio_shared_head"] for row in last),
         "pipeline_bubble_ratio_simulated_half_layers": min(row["bubble_ratio_half_layers"] for row in last),
         "pipeline_bubble_ratio_worst_window": max(row["bubble_ratio"] for row in rows if row["packing"] == "level"),
         "plan_ms_per_sample": _planning(num_samples),
@@ -180,6 +195,20 @@ def _simulated(schedule: Sequence[MicroBatch], stages: Sequence[float]) -> Pipel
     # the weights are frozen: the backward pass is one product each, as the forward pass is
     seconds = [[flops * count / FLOPS_PER_SECOND for count in tokens] for flops in stages]
     return simulate_pipeline(seconds, seconds, transfer_seconds=TRANSFER_SECONDS)
+
+
+def _with_shared_head(schedule: Sequence[MicroBatch], config: DecoderConfig) -> PipelineTimes:
+    """Return the times of stages of whole layers that share the rows of the head, as the runtime divides them."""
+    halves, head = _half_layer_flops(config)
+    layer = sum(halves[:2])
+    stages = [
+        layer * (end - begin) for begin, end in balance_stages([layer] * config.num_layers, num_stages=NUM_STAGES)
+    ]
+    per_token = [micro_batch.tokens(1) / FLOPS_PER_SECOND for micro_batch in schedule]
+    seconds = [[flops * each for each in per_token] for flops in stages]
+    # both of its products
+    heads = [[2 * head * share * each for each in per_token] for share in divide_head(stages, head)]
+    return simulate_pipeline(seconds, seconds, head_seconds=heads, transfer_seconds=TRANSFER_SECONDS)
 
 
 def _planning(num_samples: int) -> float:

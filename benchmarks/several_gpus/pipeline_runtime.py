@@ -98,12 +98,15 @@ def measured(
 
 
 def _row(times: PipelineTimes, *, seconds: float, tokens: int) -> dict[str, Any]:
-    simulated = simulate_pipeline(*(pass_seconds(times, direction) for direction in Direction))
+    forward, backward, head = (pass_seconds(times, direction) for direction in Direction)
+    simulated = simulate_pipeline(forward, backward, head_seconds=head if any(head) else None)
     return {
         "stages": len(times.passes),
-        "micro_batches": len(times.passes[0]) // 2,
+        "micro_batches": len(forward[0]),
         "window_seconds": times.seconds,
         "simulated_seconds": simulated.seconds,
+        "shares_head": any(head),
+        "stage_seconds": times.busy_seconds,
         "bubble_ratio": times.bubble_ratio,
         "simulated_bubble_ratio": simulated.bubble_ratio,
         "tokens_per_second": tokens / seconds,

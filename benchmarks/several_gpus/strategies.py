@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from cohort.data.tokenised import TokenisedRows
-from cohort.memory.rank_groups import stage_cuts
+from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
-from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
+from cohort.parallel.rank_group import RankGroupPlan, TensorGroup
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.start_ranks import start_ranks
 from cohort.parallel.training_executor import TrainingExecutor
@@ -61,7 +61,7 @@ def _group(strategy: str, folder: Path, *, num_ranks: int) -> RankGroupPlan | No
     if strategy == "tensor":
         return TensorGroup(size=num_ranks)
     if strategy == "pipeline":
-        return PipelineGroup(cuts=stage_cuts(read_config(folder), num_stages=num_ranks))
+        return pipeline_group(read_config(folder), num_stages=num_ranks)
     return None
 
 

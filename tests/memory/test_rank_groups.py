@@ -10,9 +10,9 @@ import pytest
 from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
-from cohort.memory.rank_groups import choose_group, stage_cuts
+from cohort.memory.rank_groups import choose_group, pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.parallel.rank_group import PipelineGroup, TensorGroup
+from cohort.parallel.rank_group import TensorGroup
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.kto import KahnemanTverskyOptimization
 from tests.memory.test_host_streaming import H200, LLAMA_70B, task_of
@@ -42,7 +42,7 @@ def with_reference_adapter() -> TaskFile:
 def test_layers_are_cut_so_that_the_head_counts() -> None:
     assert group_of("tensor") == TensorGroup(size=4)
     plan = group_of("pipeline")
-    assert plan == PipelineGroup(cuts=stage_cuts(LLAMA_70B, num_stages=4))
+    assert plan == pipeline_group(LLAMA_70B, num_stages=4)
     sizes = [len(plan.layers(stage)) for stage in range(4)]
     assert sum(sizes) == 80
     assert sizes[-1] <= min(sizes[:-1])

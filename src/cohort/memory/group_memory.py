@@ -50,6 +50,7 @@ class GroupMemory:
         what = f"a shard of each of {config.num_layers} layers"
         if isinstance(plan, PipelineGroup):
             what = f"{' + '.join(str(len(plan.layers(stage))) for stage in range(plan.size))} layers, a stage each"
+            what += " with a share of the loss head" * plan.shares_head
         return (
             f"strategy: {plan.name}; {plan.size} processes hold {what}, at most "
             f"{format_bytes(self.weight_bytes)} of the base model"
@@ -87,12 +88,15 @@ def group_memory(plan: RankGroupPlan, machine: Machine, *, config: DecoderConfig
     table = config.vocab_size * config.hidden_size * dtype.itemsize
     if isinstance(plan, PipelineGroup):
         parts = [
-            (_of_layers(config, plan.layers(stage)), most_in_flight(stage, num_stages=plan.size))
+            (
+                _of_layers(config, plan.layers(stage)),
+                most_in_flight(stage, num_stages=plan.size, shares_head=plan.shares_head),
+            )
             for stage in range(plan.size)
         ]
         each = [(estimate_passes(part, dtype=dtype, device=machine.device), held) for part, held in parts]
-        # a stage has the token table or the head; of a tied model both are one
-        ends = 0 if config.tie_word_embeddings else table
+        # a stage has the token table or the head, or both where all share it; of a tied model both are one
+        ends = 0 if config.tie_word_embeddings or plan.shares_head else table
         weights = max(weight_bytes(part, machine) for part, _ in parts) - ends
         needs = MemoryNeeds(
             pass_bytes=lambda tokens: max(own.pass_bytes(tokens) * held for own, held in each),
@@ -109,7 +113,7 @@ def group_memory(plan: RankGroupPlan, machine: Machine, *, config: DecoderConfig
     passes = estimate_passes(
         replace(local, vocab_size=math.ceil(config.vocab_size / plan.size)), dtype=dtype, device=machine.device
     )
-    return GroupMemory(weight_bytes=weights, needs=replace(passes, graph_bytes=_never), layout=widest)
+    return GroupMemory(weight_bytes=weights, needs=passes, layout=widest)
 
 
 def _of_layers(config: DecoderConfig, layers: range) -> DecoderConfig:

@@ -25,13 +25,16 @@ from cohort.tasks.possible_values import EIGHT_BIT, possible_values
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
-__all__ = ["GROUP_STRATEGIES", "choose_group", "group_problems", "stage_cuts"]
+__all__ = ["GROUP_STRATEGIES", "choose_group", "group_problems", "pipeline_group"]
 
 GROUP_STRATEGIES = ("tensor", "pipeline")
 """Strategies whose ranks hold one model together and pass each other activations."""
 
 # of a training row, whose answer alone has a loss: what the head computes
 TRAINED_SHARE = 0.5
+# A shared head keeps one more micro-batch in flight on every stage, and the head's weights: for less than this share of
+# the time it is not worth them.
+LEAST_GAIN = 0.02
 
 
 def choose_group(
@@ -59,16 +62,27 @@ def choose_group(
         raise InputError(problems)
     if strategy == "tensor":
         return TensorGroup(size=num_ranks)
-    return PipelineGroup(cuts=stage_cuts(config, num_stages=num_ranks))
+    return pipeline_group(config, num_stages=num_ranks)
 
 
-def stage_cuts(config: DecoderConfig, *, num_stages: int) -> tuple[int, ...]:
-    """Return the first layer of each stage, and the number of layers: the slowest stage is as fast as it can be."""
+def pipeline_group(config: DecoderConfig, *, num_stages: int) -> PipelineGroup:
+    """Return where a model is cut into stages: the slowest one is as fast as it can be.
+
+    Stages share the loss head where that makes the slowest one faster by :data:`LEAST_GAIN`: whole layers leave up to a
+    layer's time between two stages.
+    """
     counts = count_model(config)
-    of_a_layer = counts.linear_flops_per_token / config.num_layers
-    head = counts.head_flops_per_token * TRAINED_SHARE
-    ranges = balance_stages([of_a_layer] * config.num_layers, num_stages=num_stages, last_seconds=head)
-    return (*(begin for begin, _ in ranges), config.num_layers)
+    head = counts.head_flops_per_token * TRAINED_SHARE / (counts.linear_flops_per_token / config.num_layers)
+    layers = [1.0] * config.num_layers
+
+    def cut(last: float) -> tuple[int, ...]:
+        ranges = balance_stages(layers, num_stages=num_stages, last_seconds=last)
+        return (*(begin for begin, _ in ranges), config.num_layers)
+
+    alone, shared = PipelineGroup(cuts=cut(head)), PipelineGroup(cuts=cut(0.0), head_layers=head)
+    slowest = replace(alone, head_layers=head).slowest(shares_head=False)
+    gains = num_stages > 1 and shared.slowest(shares_head=True) * (1 + LEAST_GAIN) <= slowest
+    return shared if gains else alone
 
 
 def group_problems(
@@ -187,7 +201,7 @@ def _pipeline_problems(
             hint=f"Write num_gpus: {config.num_layers}, or another strategy.",
         )
         return
-    plan = PipelineGroup(cuts=stage_cuts(config, num_stages=num_ranks))
+    plan = pipeline_group(config, num_stages=num_ranks)
     widest = {
         projection_widths(part) for stage in range(num_ranks) if (part := plan.local_layout(layout, stage)).linears
     }

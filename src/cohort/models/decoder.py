@@ -57,8 +57,8 @@ class Decoder:
             products: The ``head`` and, as ``layers.N.qkv``, the linears of the layers. Their format is their own.
             ring: Fetches the layers that are not resident.
             region: Joins the shards of several ranks around attention and MLP; ``config`` and products are a rank's.
-            part: Layers of a stage of a pipeline, which has the token table only where they begin and the final norm
-                and the head only where they end; None for all.
+            part: Layers of a stage of a pipeline, which has the token table only where they begin, and the final norm
+                and the head where they end or where all stages share it; None for all.
         """
         self.config, self.ring = config, ring
         self.part: Sequence[int] = range(config.num_layers) if part is None else part

@@ -78,6 +78,7 @@ def load_decoder(
     room_bytes: int | None = None,
     streaming: LayerStreaming | None = None,
     part: range | None = None,
+    has_head: bool = False,
 ) -> Decoder:
     """Load the model ``name_or_path`` (a local directory or a hub id) for computing in ``dtype`` on ``device``.
 
@@ -87,6 +88,7 @@ def load_decoder(
         room_bytes: What the model may take of a GPU; None for all of it. No number depends on it.
         streaming: The layers that are not to be resident, and where their weights are kept; None for no layer.
         part: The layers of a stage of a pipeline: the rest of the model is not read. None for all.
+        has_head: Whether a stage has the loss head though it is not the last, which always has it.
 
     Raises:
         UnsupportedModelError: another architecture.
@@ -103,7 +105,7 @@ def load_decoder(
     layout = checkpoint_layout(config)
     stored = match_layout(layout, read_headers(folder), config=config, folder=folder, weight_format=kept)
     if part is not None:
-        layout = tuple(fused for fused in layout if _is_of_part(fused.name, part, config=config))
+        layout = tuple(fused for fused in layout if _is_of_part(fused.name, part, config=config, has_head=has_head))
     if kept.quantisation is None:
         read: Iterator[tuple[FusedTensor, FusedContent]] = read_fused(layout, stored, dtype=chosen, device=device)
     else:
@@ -117,15 +119,15 @@ def load_decoder(
     return Decoder(config, tensors=tensors, products=products, ring=ring, part=part)
 
 
-def _is_of_part(name: str, part: range, *, config: DecoderConfig) -> bool:
+def _is_of_part(name: str, part: range, *, config: DecoderConfig, has_head: bool) -> bool:
     """Return whether a stage with the layers ``part`` has a fused tensor."""
-    is_last = part.stop == config.num_layers
+    has_head = has_head or part.stop == config.num_layers
     if name.startswith("layers."):
         return int(name.split(".")[1]) in part
     if name == "embed":
         # a tied head is the token table
-        return part.start == 0 or (is_last and config.tie_word_embeddings)
-    return is_last
+        return part.start == 0 or (has_head and config.tie_word_embeddings)
+    return has_head
 
 
 def _format_for(name: str, *, dtype: torch.dtype, device: torch.device) -> WeightFormat:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -48,12 +47,13 @@ def build_member(setup: RankSetup, *, device: torch.device) -> ServedExecutor:
             cache_directory=default_cache_directory(),
             room_bytes=setup.room_bytes,
             part=plan.layers(setup.rank),
+            has_head=plan.shares_head,
         )
         return StageExecutor(
             decoder,
             plan,
             stage=setup.rank,
-            links=DistributedLinks(stage=setup.rank, num_stages=plan.size, device=device),
+            links=DistributedLinks(stage=setup.rank, num_stages=plan.size, device=device, shares_head=plan.shares_head),
             layout=layout,
             train_rows=setup.train_rows,
             settings=setup.settings,
@@ -66,9 +66,7 @@ def build_member(setup: RankSetup, *, device: torch.device) -> ServedExecutor:
         group,
         layout=layout,
         train_rows=setup.train_rows,
-        # Shards can record passes with their sums (tests/parallel/tensor/test_recorded_shards.py). They launch them
-        # until that test has passed on two GPUs and Figure 13's tensor rows (benchmarks/several_gpus) gain by it.
-        settings=replace(setup.settings, graph_tokens=0),
+        settings=setup.settings,
         memory_limit_bytes=setup.memory_limit_bytes,
         optimizer=optimizer,
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import join_rank_rows, local_layout
+from cohort.pipelining.stage_balance import divide_head
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["PipelineGroup", "RankGroupPlan", "TensorGroup", "join_states"]
@@ -61,9 +62,12 @@ class PipelineGroup:
 
     Attributes:
         cuts: The first layer of each stage, and the number of all layers behind the last.
+        head_layers: How many layers take as long as the loss head, where all stages have it and may share its rows; 0
+            where the last stage alone has it.
     """
 
     cuts: tuple[int, ...]
+    head_layers: float = 0.0
 
     @property
     def name(self) -> str:
@@ -72,6 +76,23 @@ class PipelineGroup:
     @property
     def size(self) -> int:
         return len(self.cuts) - 1
+
+    @property
+    def shares_head(self) -> bool:
+        """Whether windows may divide the rows of the loss head over the stages."""
+        return self.head_layers > 0
+
+    @property
+    def head_shares(self) -> tuple[float, ...]:
+        """The share of the rows of the loss head of each stage, where they are divided."""
+        return divide_head([len(self.layers(rank)) for rank in range(self.size)], self.head_layers)
+
+    def slowest(self, *, shares_head: bool) -> float:
+        """Return how many layers take as long as the slowest stage, with and without a shared head."""
+        own = [float(len(self.layers(rank))) for rank in range(self.size)]
+        if shares_head:
+            return max(a + b * self.head_layers for a, b in zip(own, self.head_shares, strict=True))
+        return max(*own[:-1], own[-1] + self.head_layers) if len(own) > 1 else own[0]
 
     def layers(self, rank: int) -> range:
         """Return the layers of a stage."""

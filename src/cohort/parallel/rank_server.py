@@ -87,7 +87,13 @@ def serve_setup(channel: Channel, setup: RankSetup) -> None:
         channel.send(Reply(error=portable(error)))
         return
     channel.send(Reply())
-    serve(channel, rank)
+    try:
+        serve(channel, rank)
+    finally:
+        if setup.group is not None:
+            # NCCL does not end a group while there are CUDA graphs with its messages
+            with contextlib.suppress(RuntimeError):
+                rank.executor.make_room()
 
 
 def _reply(command: Command, rank: Rank) -> Reply:

@@ -50,17 +50,25 @@ def simulate_pipeline(
     forward_seconds: Sequence[Sequence[float]],
     backward_seconds: Sequence[Sequence[float]],
     *,
+    head_seconds: Sequence[Sequence[float]] | None = None,
     transfer_seconds: float = 0.0,
 ) -> PipelineTimes:
     """Return the times of a window of micro-batches.
 
     Args:
         forward_seconds, backward_seconds: By stage and micro-batch; a no-op takes 0.
+        head_seconds: Likewise, where the stages share the loss head; None where it is part of the last one's passes.
         transfer_seconds: From the end of a pass until the next stage has what it sends; stages do not wait for sends.
     """
     num_stages = len(forward_seconds)
     num_micro_batches = len(forward_seconds[0]) if num_stages else 0
-    orders = [stage_order(num_micro_batches, stage=stage, num_stages=num_stages) for stage in range(num_stages)]
+    seconds_of = {Direction.FORWARD: forward_seconds, Direction.BACKWARD: backward_seconds}
+    if head_seconds is not None:
+        seconds_of[Direction.HEAD] = head_seconds
+    orders = [
+        stage_order(num_micro_batches, stage=stage, num_stages=num_stages, shares_head=head_seconds is not None)
+        for stage in range(num_stages)
+    ]
     ended: dict[tuple[int, StagePass], float] = {}
     places, free = [0] * num_stages, [0.0] * num_stages
     passes: list[list[PassTime]] = [[] for _ in range(num_stages)]
@@ -70,12 +78,12 @@ def simulate_pipeline(
         for stage, order in enumerate(orders):
             while places[stage] < len(order):
                 what = order[places[stage]]
-                arrived = _arrival(stage, what, num_stages=num_stages, ended=ended, transfer_seconds=transfer_seconds)
-                if arrived is None:
+                needed = _needed(stage, what, num_stages=num_stages, shares_head=head_seconds is not None)
+                if not needed <= ended.keys():
                     break
-                seconds = forward_seconds if what.direction is Direction.FORWARD else backward_seconds
-                begin = max(free[stage], arrived)
-                free[stage] = ended[stage, what] = begin + seconds[stage][what.micro_batch]
+                arrived = (ended[other] + transfer_seconds * (other[0] != stage) for other in needed)
+                begin = max(free[stage], *arrived, 0.0)
+                free[stage] = ended[stage, what] = begin + seconds_of[what.direction][stage][what.micro_batch]
                 passes[stage].append(PassTime(stage=stage, what=what, begin=begin, end=free[stage]))
                 places[stage] += 1
                 remaining -= 1
@@ -83,22 +91,16 @@ def simulate_pipeline(
     return PipelineTimes(passes=tuple(map(tuple, passes)))
 
 
-def _arrival(
-    stage: int,
-    what: StagePass,
-    *,
-    num_stages: int,
-    ended: dict[tuple[int, StagePass], float],
-    transfer_seconds: float,
-) -> float | None:
-    """Return when a pass has what it needs of other passes; None while that is not known."""
+def _needed(stage: int, what: StagePass, *, num_stages: int, shares_head: bool) -> set[tuple[int, StagePass]]:
+    """Return the passes, with their stages, that a pass of a stage reads."""
+    last = num_stages - 1
+    forward = StagePass(Direction.FORWARD, what.micro_batch)
     if what.direction is Direction.FORWARD:
-        if stage == 0:
-            return 0.0
-        sender = stage - 1
-    else:
-        if stage == num_stages - 1:
-            return ended.get((stage, StagePass(Direction.FORWARD, what.micro_batch)))
-        sender = stage + 1
-    end = ended.get((sender, what))
-    return None if end is None else end + transfer_seconds
+        return {(stage - 1, what)} if stage > 0 else set()
+    if what.direction is Direction.HEAD:
+        return {(last, forward)}
+    if stage < last:
+        return {(stage + 1, what)}
+    if not shares_head:
+        return {(last, forward)}
+    return {(each, StagePass(Direction.HEAD, what.micro_batch)) for each in range(num_stages)}

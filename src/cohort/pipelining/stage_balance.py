@@ -1,15 +1,16 @@
 """Where a model is cut into stages: so that the longest stage is as short as it can be.
 
-Parts are whole layers (docs/decisions/0044 says what halves would save). The loss head belongs to the last stage and
-counts there.
+Parts are whole layers (docs/decisions/0044 says what halves would save). The loss head counts on the last stage, or its
+rows are divided over the stages, which evens out what whole layers cannot.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
-__all__ = ["balance_stages"]
+__all__ = ["balance_stages", "divide_head", "divide_rows"]
 
 
 def balance_stages(
@@ -51,3 +52,27 @@ def balance_stages(
         ranges.append((cut[stage][end], end))
         end = cut[stage][end]
     return tuple(reversed(ranges))
+
+
+def divide_head(stage_seconds: Sequence[float], head_seconds: float) -> tuple[float, ...]:
+    """Return the share of the loss head of each stage, so that the longest stage is as short as it can be.
+
+    Args:
+        stage_seconds: Of each stage without the head.
+        head_seconds: Of the whole head, positive.
+    """
+    level, below = math.inf, 0.0
+    for count, seconds in enumerate(sorted(stage_seconds), start=1):
+        # as water in a vessel: the stages that stand out of it get nothing
+        if seconds >= level:
+            break
+        below += seconds
+        level = (below + head_seconds) / count
+    return tuple(max(0.0, level - seconds) / head_seconds for seconds in stage_seconds)
+
+
+def divide_rows(num_rows: int, shares: Sequence[float]) -> tuple[range, ...]:
+    """Return the rows of each stage, in order, by its share; the shares add up to 1."""
+    ends = [round(num_rows * sum(shares[: place + 1])) for place in range(len(shares) - 1)]
+    bounds = [0, *ends, num_rows]
+    return tuple(range(begin, end) for begin, end in itertools.pairwise(bounds))

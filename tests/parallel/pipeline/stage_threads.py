@@ -83,7 +83,7 @@ def stage_threads(
     lock, layout = threading.Lock(), AdapterLayout(dict(load_decoder(model).linears))
     stages = [
         StageExecutor(
-            load_decoder(model, part=plan.layers(stage)),
+            load_decoder(model, part=plan.layers(stage), has_head=plan.shares_head),
             plan,
             stage=stage,
             links=QueueLinks(stage, mail, lock),

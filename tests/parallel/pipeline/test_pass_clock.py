@@ -12,8 +12,7 @@ import torch
 
 from cohort.parallel.pipeline import stage_executor
 from cohort.parallel.pipeline.pass_clock import PassClock, joined_times
-from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
-from cohort.parallel.pipeline.window_plan import plan_window
+from cohort.parallel.pipeline.window_plan import PlannedWindow, plan_window
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
 from cohort.pipelining.stage_order import Direction, StagePass
@@ -39,16 +38,19 @@ def required(times: PipelineTimes, stage: int, what: StagePass) -> float | None:
     last = len(times.passes) - 1
     if what.direction is Direction.FORWARD:
         return ends[stage - 1, what] if stage else None
+    if what.direction is Direction.HEAD:
+        return ends[last, replace(what, direction=Direction.FORWARD)]
     if stage == last:
         return ends[stage, replace(what, direction=Direction.FORWARD)]
     return ends[stage + 1, what]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_stages_run_in_the_order_of_the_simulator(model: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned: list[tuple[PipelineMicroBatch, ...]] = []
+    plan = replace(PLAN, head_layers=2.5) if seed == 3 else PLAN
+    planned: list[PlannedWindow] = []
 
-    def noted(*args: Any, **kwargs: Any) -> tuple[PipelineMicroBatch, ...]:
+    def noted(*args: Any, **kwargs: Any) -> PlannedWindow:
         planned.append(plan_window(*args, **kwargs))
         return planned[-1]
 
@@ -57,16 +59,17 @@ def test_stages_run_in_the_order_of_the_simulator(model: Path, seed: int, monkey
     settings = ExecutorSettings(
         num_slots=4, num_rank_rows=64, token_budget=rng.choice([20, 60]), evaluation_token_budget=60
     )
-    stages = stage_threads(model, PLAN, settings=settings, rows=random_rows(12, seed=seed, longest=20))
+    stages = stage_threads(model, plan, settings=settings, rows=random_rows(12, seed=seed, longest=20))
     quotas = {trial_id: rng.randint(1, 3) for trial_id in range(rng.randint(1, 3))}
     for trial_id in quotas:
         spec: TrialSpec = replace(spec_of(trial_id), batch_size=rng.randint(1, 4))
         stages.all(lambda stage, spec=spec: stage.load(spec))  # type: ignore[misc]
     stages.all(lambda stage: stage.run(quotas))
     times = joined_times(stages.all(lambda stage: stage.pass_times))
-    has_samples = [bool(each.entries) for each in planned[0]]
-    seconds = [[1.0] * (len(own) // 2) for own in times.passes]
-    simulated = simulate_pipeline(seconds, seconds)
+    has_samples = [bool(each.entries) for each in planned[0].micro_batches]
+    assert planned[0].shares_head == (seed == 3)
+    seconds = [[1.0] * len(has_samples) for _ in times.passes]
+    simulated = simulate_pipeline(seconds, seconds, head_seconds=seconds if planned[0].shares_head else None)
     for own, expected in zip(times.passes, simulated.passes, strict=True):
         assert [each.what for each in own] == [each.what for each in expected]
         # a no-op waits for no message

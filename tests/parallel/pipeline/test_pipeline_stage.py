@@ -72,7 +72,7 @@ def window_of(residents: dict[int, Resident], *, num_stages: int) -> tuple[Pipel
 
 
 def trained_in_stages(
-    model: Path, num_stages: int, *, recomputes: bool
+    model: Path, num_stages: int, *, recomputes: bool, shares: tuple[float, ...]
 ) -> tuple[list[PipelineStage], list[AdapterBank], list[QueueLinks]]:
     rows = random_rows(12)
     full = load_decoder(model)
@@ -81,7 +81,7 @@ def trained_in_stages(
     lock = threading.Lock()
     stages, banks, all_links, windows = [], [], [], []
     for stage in range(num_stages):
-        decoder = load_decoder(model, part=range(cuts[stage], cuts[stage + 1]))
+        decoder = load_decoder(model, part=range(cuts[stage], cuts[stage + 1]), has_head=bool(shares))
         assert decoder.num_bytes < full.num_bytes
         whole = AdapterLayout(full.linears)
         bank = AdapterBank(
@@ -100,6 +100,7 @@ def trained_in_stages(
             num_stages=num_stages,
             links=links,
             optimizer=DEFAULT_OPTIMIZER,
+            head_shares=shares,
             is_recomputed=lambda tokens: recomputes and tokens > 0,
         )
         for resident in residents.values():
@@ -107,12 +108,12 @@ def trained_in_stages(
         stages.append(own)
         banks.append(bank)
         all_links.append(links)
-        windows.append(window_of(residents, num_stages=num_stages))
+        windows.append(window_of(residents, num_stages=num_stages + bool(shares)))
     errors: list[BaseException] = []
 
     def run(stage: int) -> None:
         try:
-            stages[stage].run_window(windows[stage])
+            stages[stage].run_window(windows[stage], shares_head=bool(shares))
         except BaseException as error:
             errors.append(error)
 
@@ -131,8 +132,11 @@ def columns_of(whole: AdapterLayout, linears: dict[str, tuple[int, int]]) -> sli
     return slice(whole.columns[names[0]].a.start, whole.columns[names[-1]].b.stop)
 
 
-@pytest.mark.parametrize(("num_stages", "recomputes"), [(2, False), (3, True)])
-def test_stages_train_as_one_piece(model: Path, num_stages: int, recomputes: bool) -> None:
+@pytest.mark.parametrize(
+    ("num_stages", "recomputes", "shares"),
+    [(2, False, ()), (3, True, ()), (3, False, (0.3, 0.0, 0.7))],
+)
+def test_stages_train_as_one_piece(model: Path, num_stages: int, recomputes: bool, shares: tuple[float, ...]) -> None:
     decoder = load_decoder(model)
     alone = Executor(
         decoder,
@@ -145,7 +149,7 @@ def test_stages_train_as_one_piece(model: Path, num_stages: int, recomputes: boo
     for trial_id in range(NUM_TRIALS):
         alone.load(spec_of(trial_id))
     events = [alone.step() for _ in range(NUM_STEPS)]
-    stages, banks, all_links = trained_in_stages(model, num_stages, recomputes=recomputes)
+    stages, banks, all_links = trained_in_stages(model, num_stages, recomputes=recomputes, shares=shares)
     whole = AdapterLayout(decoder.linears)
     for slot in range(NUM_TRIALS):
         norms = [event.grad_norm for step in events for event in step if event.trial_id == slot]

@@ -12,7 +12,8 @@ import pytest
 from benchmarks.llama_shapes import decoder_config
 from cohort.adapters.spec import AdapterSpec
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, is_separated
-from cohort.parallel.pipeline.window_plan import flat_tokens, plan_window
+from cohort.parallel.pipeline.window_plan import PlannedWindow, flat_tokens, plan_window
+from cohort.parallel.rank_group import PipelineGroup
 from cohort.training.step_samples import Resident, samples_of
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows
@@ -35,12 +36,17 @@ def residents() -> list[Resident]:
     return found
 
 
+def group_of(num_stages: int) -> PipelineGroup:
+    return PipelineGroup(cuts=tuple(range(0, 4 * num_stages + 1, 4)))
+
+
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 @pytest.mark.parametrize("num_stages", [2, 4])
 def test_a_window_has_every_sample_of_every_step(device_type: str, num_stages: int) -> None:
-    own, quotas = residents(), {4: 3, 2: 1, 9: 2, 77: 5}
-    window = plan_window(own, quotas, token_budget=128, num_stages=num_stages, device_type=device_type)
-    again = plan_window(own, quotas, token_budget=128, num_stages=num_stages, device_type=device_type)
+    own, quotas, group = residents(), {4: 3, 2: 1, 9: 2, 77: 5}, group_of(num_stages)
+    window, again = (
+        plan_window(own, quotas, token_budget=128, group=group, device_type=device_type).micro_batches for _ in range(2)
+    )
     assert [_ids(each) for each in window] == [_ids(each) for each in again]
     assert is_separated(window, num_stages=num_stages)
     assert all(sum(len(entry.sample.tokens) for entry in each.entries) <= 128 for each in window)
@@ -66,10 +72,24 @@ def _ids(micro_batch: PipelineMicroBatch) -> list[tuple[int, int]]:
 
 
 def test_nothing_is_planned_for_no_steps_and_long_rows_stand_alone() -> None:
-    assert plan_window(residents(), {}, token_budget=128, num_stages=2, device_type="cpu") == ()
+    planned = plan_window(residents(), {}, token_budget=128, group=group_of(2), device_type="cpu")
+    assert planned == PlannedWindow(micro_batches=(), shares_head=False)
     (own, *_) = residents()
-    one = plan_window([replace(own)], {4: 1}, token_budget=1, num_stages=2, device_type="cpu")
-    assert [len(each.entries) for each in one if each.entries] == [1]
+    one = plan_window([replace(own)], {4: 1}, token_budget=1, group=group_of(2), device_type="cpu")
+    assert [len(each.entries) for each in one.micro_batches if each.entries] == [1]
+
+
+def test_stages_share_a_long_head_where_the_batches_of_trials_stand_far_enough_apart() -> None:
+    group = replace(group_of(2), head_layers=1.0)
+    shared = plan_window(residents(), {4: 9, 2: 9, 9: 9}, token_budget=60, group=group, device_type="cpu")
+    assert shared.shares_head
+    assert is_separated(shared.micro_batches, num_stages=3)
+    # two trials of one micro-batch a step fill two stages: with a third in flight one of them would wait
+    (one, *_) = residents()
+    two = [one, replace(one, slot=1, spec=replace(one.spec, trial_id=5))]
+    alone = plan_window(two, {4: 9, 5: 9}, token_budget=60, group=group, device_type="cpu")
+    assert not alone.shares_head
+    assert is_separated(alone.micro_batches, num_stages=2)
 
 
 def test_launches_hide_behind_the_products_of_more_tokens_where_layers_are_small() -> None:

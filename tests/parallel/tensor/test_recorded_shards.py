@@ -27,7 +27,7 @@ from tests.training.small_models import random_rows, save_llama
 
 ROWS = random_rows(40, seed=3)
 # a cold cache of kernels is filled first, by each rank for itself
-MOST_SECONDS = 150.0
+MOST_SECONDS = 100.0
 
 
 def _trained(folder: Path, group: DistributedGroup, *, graph_tokens: int) -> dict[str, Any]:
@@ -58,12 +58,15 @@ def _trained(folder: Path, group: DistributedGroup, *, graph_tokens: int) -> dic
         executor.load(replace(spec, trial_id=trial_id, seed=trial_id))
     events = [event for _ in range(10) for event in executor.step()]
     captured = executor.executor.captured
-    return {
+    found = {
         "losses": [event.loss for event in events],
         "norms": [event.grad_norm for event in events],
         "evaluated": [executor.evaluate([0, 1], rows=ROWS, row_ids=range(9))[0].loss for _ in range(4)][-1],
         "replays": 0 if captured is None else captured.num_replays,
     }
+    # NCCL does not end a group while there are graphs with its messages
+    assert executor.make_room() == (captured is not None)
+    return found
 
 
 def _rank(rank: int, folder: str) -> None:
@@ -91,7 +94,7 @@ def _train_both(rank: int, folder: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(150)
 def test_recorded_shards_train_like_launched_ones(tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")

@@ -17,7 +17,7 @@ from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 
-__all__ = ["PricingHead", "can_price", "linear_cross_entropy", "logits_bytes"]
+__all__ = ["PricingHead", "can_price", "linear_cross_entropy", "logits_bytes", "price_rows", "weighted_gradient"]
 
 # Products of fewer rows, or of other row counts, take other BLAS kernels whose last bits differ.
 LEAST_ROWS = 32
@@ -78,13 +78,7 @@ def linear_cross_entropy(
     rows_M = (targets_T != -100).nonzero().squeeze(1) if trained_rows_M is None else trained_rows_M
     if can_price(head):
         return head.cross_entropy(hidden_TD, targets_T=targets_T, rows_M=rows_M, logit_cap=logit_cap)
-    if chunk_rows is None:
-        chunk_rows = _default_chunk_rows(
-            rows_M.shape[0],
-            row_bytes=_row_bytes(head.out_features, hidden_TD.dtype, is_capped=logit_cap is not None),
-            on_gpu=hidden_TD.is_cuda,
-        )
-    elif chunk_rows < LEAST_ROWS:
+    if chunk_rows is not None and chunk_rows < LEAST_ROWS:
         raise ShapeError(f"chunk_rows is {chunk_rows}; at least {LEAST_ROWS} rows go through the head at a time")
     result: Tensor = _LinearCrossEntropyFunction.apply(
         hidden_TD,
@@ -97,6 +91,66 @@ def linear_cross_entropy(
         choose_backend(hidden_TD, backend=backend),
     )
     return result
+
+
+@torch.no_grad()
+def price_rows(
+    hidden_TD: Tensor,
+    *,
+    head: FrozenProduct,
+    targets_M: Tensor,
+    rows_M: Tensor,
+    logit_cap: float | None = None,
+    chunk_rows: int | None = None,
+    with_gradient: bool = True,
+    backend: Backend | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the losses [M] of some rows, and the gradient [M, D] of each row's loss ([0, D] without gradients).
+
+    What :func:`linear_cross_entropy` is made of, for rows whose losses and gradients are computed apart. A row's bits
+    do not depend on the others that are priced with it, as far as those of the head's products do not.
+
+    Args:
+        targets_M: Of each of the rows.
+        rows_M: int64 numbers of rows of ``hidden_TD``.
+    """
+    if chunk_rows is None:
+        chunk_rows = _default_chunk_rows(
+            rows_M.shape[0],
+            row_bytes=_row_bytes(head.out_features, hidden_TD.dtype, is_capped=logit_cap is not None),
+            on_gpu=hidden_TD.is_cuda,
+        )
+    kernels = implementation("cross_entropy", choose_backend(hidden_TD, backend=backend))
+    num_priced, width = rows_M.shape[0], hidden_TD.shape[1]
+    working = torch.promote_types(hidden_TD.dtype, torch.float32)
+    losses_M = torch.empty(num_priced, dtype=working, device=hidden_TD.device)
+    jacobian_MD = hidden_TD.new_empty(num_priced if with_gradient else 0, width)
+    for start in range(0, num_priced, chunk_rows):
+        stop = min(start + chunk_rows, num_priced)
+        count = stop - start
+        padded = max(LEAST_ROWS, -(-count // ROW_MULTIPLE) * ROW_MULTIPLE)
+        chunk_CD = hidden_TD.new_zeros(padded, width) if padded > count else hidden_TD.new_empty(padded, width)
+        torch.index_select(hidden_TD, 0, rows_M[start:stop], out=chunk_CD[:count])
+        targets_C = torch.nn.functional.pad(targets_M[start:stop], (0, padded - count), value=-100)
+        logits_CV = head.forward(chunk_CD)
+        tanh_CV = None
+        if logit_cap is not None:
+            tanh_CV = logits_CV.div_(logit_cap).tanh_()
+            logits_CV = tanh_CV * logit_cap
+        losses_C = kernels.cross_entropy_rows(logits_CV, targets_C=targets_C, with_gradient=with_gradient)
+        losses_M[start:stop] = losses_C[:count]
+        if with_gradient:
+            if tanh_CV is not None:
+                logits_CV.mul_(tanh_CV.square_().neg_().add_(1.0))
+            jacobian_MD[start:stop] = head.grad_input(logits_CV)[:count]
+        del logits_CV, tanh_CV  # before the next chunk's are made: one chunk of logits is the whole workspace
+    return losses_M, jacobian_MD
+
+
+def weighted_gradient(jacobian_MD: Tensor, *, rows_M: Tensor, weights_T: Tensor) -> Tensor:
+    """Return the gradient [T, D] of a weighted sum of losses from :func:`price_rows`."""
+    weighted_MD = (jacobian_MD * weights_T.index_select(0, rows_M).unsqueeze(1)).to(jacobian_MD.dtype)
+    return jacobian_MD.new_zeros(weights_T.shape[0], jacobian_MD.shape[1]).index_copy_(0, rows_M, weighted_MD)
 
 
 def logits_bytes(
@@ -136,44 +190,26 @@ class _LinearCrossEntropyFunction(torch.autograd.Function):
         targets_T: Tensor,
         rows_M: Tensor,
         logit_cap: float | None,
-        chunk_rows: int,
+        chunk_rows: int | None,
         with_gradient: bool,  # noqa: FBT001 - autograd passes arguments by place
         backend: Backend,
     ) -> Tensor:
-        kernels = implementation("cross_entropy", backend)
-        num_rows, width = hidden_TD.shape
-        num_priced = rows_M.shape[0]
-        working = torch.promote_types(hidden_TD.dtype, torch.float32)
-        losses_M = torch.empty(num_priced, dtype=working, device=hidden_TD.device)
-        jacobian_MD = hidden_TD.new_empty(num_priced if with_gradient else 0, width)
-        targets_M = targets_T.index_select(0, rows_M)
-        for start in range(0, num_priced, chunk_rows):
-            stop = min(start + chunk_rows, num_priced)
-            count = stop - start
-            padded = max(LEAST_ROWS, -(-count // ROW_MULTIPLE) * ROW_MULTIPLE)
-            chunk_CD = hidden_TD.new_zeros(padded, width) if padded > count else hidden_TD.new_empty(padded, width)
-            torch.index_select(hidden_TD, 0, rows_M[start:stop], out=chunk_CD[:count])
-            targets_C = torch.nn.functional.pad(targets_M[start:stop], (0, padded - count), value=-100)
-            logits_CV = head.forward(chunk_CD)
-            tanh_CV = None
-            if logit_cap is not None:
-                tanh_CV = logits_CV.div_(logit_cap).tanh_()
-                logits_CV = tanh_CV * logit_cap
-            losses_C = kernels.cross_entropy_rows(logits_CV, targets_C=targets_C, with_gradient=with_gradient)
-            losses_M[start:stop] = losses_C[:count]
-            if with_gradient:
-                if tanh_CV is not None:
-                    logits_CV.mul_(tanh_CV.square_().neg_().add_(1.0))
-                jacobian_MD[start:stop] = head.grad_input(logits_CV)[:count]
-            del logits_CV, tanh_CV  # before the next chunk's are made: one chunk of logits is the whole workspace
+        losses_M, jacobian_MD = price_rows(
+            hidden_TD,
+            head=head,
+            targets_M=targets_T.index_select(0, rows_M),
+            rows_M=rows_M,
+            logit_cap=logit_cap,
+            chunk_rows=chunk_rows,
+            with_gradient=with_gradient,
+            backend=backend,
+        )
         ctx.save_for_backward(jacobian_MD, rows_M)
-        ctx.num_rows = num_rows
-        return losses_M.new_zeros(num_rows).index_copy_(0, rows_M, losses_M)
+        return losses_M.new_zeros(hidden_TD.shape[0]).index_copy_(0, rows_M, losses_M)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dlosses_T: Tensor) -> tuple[Tensor | None, ...]:
         jacobian_MD, rows_M = ctx.saved_tensors
-        weighted_MD = (jacobian_MD * dlosses_T.index_select(0, rows_M).unsqueeze(1)).to(jacobian_MD.dtype)
-        dhidden_TD = jacobian_MD.new_zeros(ctx.num_rows, jacobian_MD.shape[1]).index_copy_(0, rows_M, weighted_MD)
+        dhidden_TD = weighted_gradient(jacobian_MD, rows_M=rows_M, weights_T=dlosses_T)
         return dhidden_TD, None, None, None, None, None, None, None

@@ -1,13 +1,15 @@
 """One stage of a LoRA pipeline: some layers of the model, the factors of every adapter there, and its optimizer steps.
 
 Micro-batches of many adapters pass the stages one behind the other; no stage waits for an adapter's optimizer step,
-since the schedule keeps an adapter's batches as far apart as there are stages (the bubble lemma). Between two stages
-travels one tensor a micro-batch and direction: the sum of the residual stream and what the next norm would add to it.
+since the schedule keeps an adapter's batches as far apart as there are stages (the bubble lemma; one more where they
+share the loss head). Between two stages travels one tensor a micro-batch and direction: the sum of the residual stream
+and what the next norm would add to it.
 
 Clipping couples the stages: a step needs the norm over all of them. Backward messages carry the running sums of squares
 of the adapters whose batch ends in their micro-batch, from the last stage to the first, which then knows the norm and
-steps. The forward message of the micro-batch S later carries it down, and each stage steps before that pass. So a step
-costs no message of its own. mLoRA (3.2) and LoRAFusion (4.2) step each stage by itself and clip nothing.
+steps. The forward message of the first micro-batch that the next batch may begin with carries it down, and each stage
+steps before that pass. So a step costs no message of its own. mLoRA (3.2) and LoRAFusion (4.2) step each stage by
+itself and clip nothing.
 
 Shapes:  T rows of a micro-batch · D hidden width · N slots of the bank
 """
@@ -17,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,18 +27,20 @@ from cohort.adapters.bank import AdapterBank
 from cohort.adapters.linear import LoraContext
 from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.kernels.adamw.reference import NORM_EPS
-from cohort.kernels.cross_entropy import linear_cross_entropy
+from cohort.kernels.cross_entropy import linear_cross_entropy, weighted_gradient
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import reserve_spare_columns
 from cohort.parallel.pipeline.pass_clock import PassClock
-from cohort.pipelining.stage_order import Direction, stage_order
+from cohort.parallel.pipeline.shared_head import HeadRows, SharedHead
+from cohort.parallel.pipeline.stage_links import StageLinks
+from cohort.pipelining.stage_order import Direction, batch_distance, stage_order
 from cohort.training.group_terms import StepTerms
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.passes import terms_and_weights
 from cohort.training.step_samples import Resident
 
-__all__ = ["PipelineMicroBatch", "PipelineStage", "StageLinks", "is_separated"]
+__all__ = ["PipelineMicroBatch", "PipelineStage", "is_separated"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,26 +58,14 @@ class PipelineMicroBatch:
     ends: tuple[int, ...] = ()
 
 
-class StageLinks(Protocol):
-    """Messages between neighbouring stages. Sends do not wait; receives wait for their message.
-
-    ``number`` is that of the micro-batch; both ends know the shapes.
-    """
-
-    def send(self, message: Tensor, *, to: int, number: int, direction: Direction) -> None: ...
-    def receive(self, into: Tensor, *, sender: int, number: int, direction: Direction) -> Tensor: ...
-    def flush(self) -> None:
-        """Wait until everything that was sent has left."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class _InFlight:
     """A micro-batch between its forward and its backward pass on a stage."""
 
     entered_TD: Tensor | None
     output: Tensor
-    weights: Tensor | None
+    weights: Tensor | None = None
+    head: HeadRows | None = None
 
 
 class PipelineStage:
@@ -96,16 +87,21 @@ class PipelineStage:
         num_stages: int,
         links: StageLinks,
         optimizer: Optimizer,
+        head_shares: Sequence[float] = (),
         is_recomputed: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """Join a decoder of some layers with the bank of their linears; slots are numbered alike on all stages.
 
         Args:
+            head_shares: Of the loss head's rows, by stage, where all stages have it and windows may share it.
             is_recomputed: Whether a pass of this many tokens uses gradient checkpointing.
         """
         self._decoder, self._bank, self._links, self._optimizer = decoder, bank, links, optimizer
         self._stage, self._num_stages = stage, num_stages
         self._is_recomputed = is_recomputed
+        self._shared = SharedHead(decoder, stage=stage, shares=head_shares, links=links) if head_shares else None
+        self._head: SharedHead | None = None
+        self._distance = num_stages
         self._residents: dict[int, Resident] = {}
         self._fresh: set[int] = set()
         self._norms: list[tuple[int, Tensor]] = []
@@ -132,33 +128,39 @@ class PipelineStage:
     def is_last(self) -> bool:
         return self._stage == self._num_stages - 1
 
-    def run_window(self, micro_batches: Sequence[PipelineMicroBatch]) -> None:
+    def run_window(self, micro_batches: Sequence[PipelineMicroBatch], *, shares_head: bool = False) -> None:
         """Pass all micro-batches and take all steps that end in them; nothing is in flight afterwards.
+
+        Args:
+            shares_head: Whether the stages share the loss head in this window; all of them have it.
 
         Raises:
             ValueError: a slot's next batch begins before all stages can have stepped.
         """
-        if not is_separated(micro_batches, num_stages=self._num_stages):
-            raise ValueError(f"two batches of one slot stand less than {self._num_stages} micro-batches apart")
+        self._distance = batch_distance(self._num_stages, shares_head=shares_head)
+        if not is_separated(micro_batches, num_stages=self._distance):
+            raise ValueError(f"two batches of one slot stand less than {self._distance} micro-batches apart")
+        self._head = self._shared if shares_head else None
         self.terms, self.norms, self._norms = [], {}, []
         self.clock.start_window()
         in_flight: dict[int, _InFlight | None] = {}
         known_N: dict[int, Tensor] = {}
         count = len(micro_batches)
-        for each in stage_order(count, stage=self._stage, num_stages=self._num_stages):
+        for each in stage_order(count, stage=self._stage, num_stages=self._num_stages, shares_head=shares_head):
             number = each.micro_batch
             if each.direction is Direction.FORWARD:
                 self._take_norms(number, micro_batches, known_N)
                 in_flight[number] = self._forward(number, micro_batches[number])
-                self.clock.end(each)
+            elif each.direction is Direction.HEAD:
+                self._price(number, in_flight[number])
             else:
                 squares_N = self._backward(number, micro_batches[number], in_flight.pop(number))
-                self.clock.end(each)
-                if self._stage == 0:
-                    known_N[number] = squares_N.sqrt()
-                    self._step(micro_batches[number].ends, known_N[number])
+            self.clock.end(each)
+            if each.direction is Direction.BACKWARD and self._stage == 0:
+                known_N[number] = squares_N.sqrt()
+                self._step(micro_batches[number].ends, known_N[number])
         # the norms of the last batches, which no forward pass of this window follows
-        for number in range(count, count + self._num_stages):
+        for number in range(count, count + self._distance):
             self._take_norms(number, micro_batches, known_N)
         self._links.flush()
         # the host waits here alone, once everything is launched
@@ -184,8 +186,8 @@ class PipelineStage:
         return torch.zeros(batch.num_rows, device=bank.weights_RD.device)
 
     def _take_norms(self, number: int, micro_batches: Sequence[PipelineMicroBatch], known_N: dict[int, Tensor]) -> None:
-        """Step what ended S micro-batches before, on stages that do not know the norms yet, and pass them on."""
-        ended = number - self._num_stages
+        """Step what ended so far before that its next batch may begin, where the norms are new, and pass them on."""
+        ended = number - self._distance
         if ended < 0 or ended >= len(micro_batches) or not (ends := micro_batches[ended].ends):
             return
         if self._stage > 0:
@@ -217,10 +219,26 @@ class PipelineStage:
         entered_TD = None if self._stage == 0 else stream_TD
         residual_TD, delta_TD = self._layers(batch, lora, stream_TD, recomputed=recomputed)
         if self.is_last:
-            return self._losses(batch, micro_batch, decoder.final_norm(residual_TD, delta_TD), entered_TD)
+            hidden_TD = decoder.final_norm(residual_TD, delta_TD)
+            if self._head is not None:
+                handed = self._head.hold(batch, hidden_TD, number=number)
+                return _InFlight(entered_TD=entered_TD, output=hidden_TD, head=handed)
+            losses_T = self._token_losses(batch, hidden_TD)
+            weights_T = self._weights(batch, micro_batch, losses_T.detach())
+            return _InFlight(entered_TD=entered_TD, output=losses_T, weights=weights_T)
         boundary_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
         self._links.send(boundary_TD.detach(), to=self._stage + 1, number=number, direction=Direction.FORWARD)
-        return _InFlight(entered_TD=entered_TD, output=boundary_TD, weights=None)
+        head = None if self._head is None else self._head.hold(batch, None, number=number)
+        return _InFlight(entered_TD=entered_TD, output=boundary_TD, head=head)
+
+    def _price(self, number: int, held: _InFlight | None) -> None:
+        """Compute the stage's share of the loss head."""
+        if held is None:
+            self.clock.begin()
+            return
+        assert self._head is not None, "the window shares the head"
+        assert held.head is not None, "and so every pass of it"
+        self._head.price(held.head, number=number, clock=self.clock)
 
     def _entered(self, batch: PackedBatch, number: int) -> Tensor:
         """Return the stream [T, D] that enters the stage's layers."""
@@ -253,26 +271,30 @@ class PipelineStage:
     def _by_slot(self) -> Tensor:
         return torch.zeros(self._bank.num_slots, dtype=torch.float64, device=self._bank.weights_RD.device)
 
-    def _losses(
-        self, batch: PackedBatch, micro_batch: PipelineMicroBatch, hidden_TD: Tensor, entered_TD: Tensor | None
-    ) -> _InFlight:
-        losses_T = self._token_losses(batch, hidden_TD)
-        terms_G, weights_T = terms_and_weights(losses_T.detach(), batch, micro_batch.entries, micro_batch.terms)
+    def _weights(self, batch: PackedBatch, micro_batch: PipelineMicroBatch, losses_T: Tensor) -> Tensor:
+        """Return what each token's loss [T] counts; its terms are noted."""
+        terms_G, weights_T = terms_and_weights(losses_T, batch, micro_batch.entries, micro_batch.terms)
         self.terms.append(terms_G)
-        return _InFlight(entered_TD=entered_TD, output=losses_T, weights=weights_T)
+        return weights_T
+
+    def _grads(self, number: int, micro_batch: PipelineMicroBatch, held: _InFlight) -> Tensor | None:
+        """Return the gradient of a pass's output, once it is there."""
+        if not self.is_last:
+            into_TD = torch.empty_like(held.output)
+            sender = self._stage + 1
+            return self._links.receive(into_TD, sender=sender, number=number, direction=Direction.BACKWARD)
+        if self._head is None or held.head is None:
+            return held.weights
+        losses_T, jacobian_MD = self._head.collect(held.head, number=number)
+        batch = held.head.batch
+        weights_T = self._weights(batch, micro_batch, losses_T)
+        return weighted_gradient(jacobian_MD, rows_M=batch.trained_rows_M, weights_T=weights_T)
 
     def _backward(self, number: int, micro_batch: PipelineMicroBatch, held: _InFlight | None) -> Tensor:
         """Run a backward pass; return the sums of squares [N] so far of the slots whose batch ends with it."""
         squares_N = self._by_slot()
         if held is not None:
-            grads = held.weights
-            if not self.is_last:
-                grads = self._links.receive(
-                    torch.empty_like(held.output),
-                    sender=self._stage + 1,
-                    number=number,
-                    direction=Direction.BACKWARD,
-                )
+            grads = self._grads(number, micro_batch, held)
             self.clock.begin()
             held.output.backward(grads)
         else:

@@ -17,8 +17,9 @@ from cohort.data.packing import SlotSample
 from cohort.data.tokenised import ReferenceFiles, TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.parallel.answers import AnswerGenerator, Prompt
-from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage, StageLinks
+from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage
 from cohort.parallel.pipeline.stage_generation import StageModel
+from cohort.parallel.pipeline.stage_links import StageLinks
 from cohort.parallel.pipeline.window_plan import flat_tokens, plan_window
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.step_window import StepWindow
@@ -109,6 +110,7 @@ class StageExecutor:
             num_stages=plan.size,
             links=links,
             optimizer=optimizer,
+            head_shares=plan.head_shares if plan.shares_head else (),
             is_recomputed=self._policy.is_for,
         )
 
@@ -201,16 +203,16 @@ class StageExecutor:
             own,
             quotas,
             token_budget=self._token_budget,
-            num_stages=self._plan.size,
+            group=self._plan,
             device_type=self._memory.device.type,
             flat_tokens=self._flat_tokens,
         )
         before = {resident.slot: resident.step for resident in own}
         with self._memory.observe(PassKind.TRAIN, None):
-            self._stage.run_window(window)
+            self._stage.run_window(window.micro_batches, shares_head=window.shares_head)
         if not self._stage.is_last:
             return StepWindow(rounds=())
-        losses = _losses(window, self._stage.terms)
+        losses = _losses(window.micro_batches, self._stage.terms)
         rounds: list[list[StepDone]] = [[] for _ in range(max(quotas.values(), default=0))]
         for resident in own:
             for ahead, event in enumerate(self._events(resident, before[resident.slot], losses[resident.slot])):

@@ -17,7 +17,7 @@ from cohort.adapters.linear import LoraContext
 from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
-from cohort.parallel.pipeline.pipeline_stage import StageLinks
+from cohort.parallel.pipeline.stage_links import StageLinks
 from cohort.pipelining.stage_order import Direction
 from cohort.serving.pass_computer import padded_logits
 from cohort.serving.sampler import Scores

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
 from cohort.parallel.pipeline.pipeline_window import batches_of, pipeline_window
+from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.step_window import FLOPS_PER_SECOND
+from cohort.pipelining.microbatch.records import MicroBatch
 from cohort.pipelining.microbatch.schedule import MicroBatchSettings, choose_schedule
+from cohort.pipelining.simulation import simulate_pipeline
+from cohort.pipelining.stage_order import batch_distance
 from cohort.scheduling.cost.analytic import HOST_LAYER_SECONDS
 from cohort.training.step_samples import Resident
 
-__all__ = ["flat_tokens", "plan_window"]
+__all__ = ["PlannedWindow", "flat_tokens", "plan_window"]
 
 # a pass of a CPU with fewer tokens takes as long as one of this many
 CPU_FLAT_TOKENS = 32
+# of the micro-batches of a window: some 50 ms of the host
+MOST_SIMULATED = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedWindow:
+    """What passes the pipeline in a window.
+
+    Attributes:
+        shares_head: Whether the stages share the loss head in it.
+    """
+
+    micro_batches: tuple[PipelineMicroBatch, ...]
+    shares_head: bool
 
 
 def plan_window(
@@ -24,10 +43,10 @@ def plan_window(
     quotas: Mapping[int, int],
     *,
     token_budget: int,
-    num_stages: int,
+    group: PipelineGroup,
     device_type: str,
     flat_tokens: int = CPU_FLAT_TOKENS,
-) -> tuple[PipelineMicroBatch, ...]:
+) -> PlannedWindow:
     """Return the micro-batches of the next ``quotas`` steps of each resident, by trial id.
 
     Their size is what takes the least time by the bubble lemma and equal stages: small ones fill the pipeline sooner,
@@ -50,15 +69,43 @@ def plan_window(
         capacities.add(size)
         size *= 2
     on_cpu = device_type == "cpu"
-    settings = MicroBatchSettings(capacity=most, stages=num_stages, is_level=not on_cpu, keeps_order=on_cpu)
+
     # no-ops cost nothing but the wait that the simulator shows: here they count as the shortest pass
-    _, schedule = choose_schedule(
-        adapters,
-        capacities=sorted(capacities),
-        settings=settings,
-        seconds_of=lambda tokens: float(max(tokens, flat_tokens)),
-    )
-    return pipeline_window(schedule, {resident.slot: resident for resident in own})
+    def seconds_of(tokens: int) -> float:
+        return float(max(tokens, flat_tokens))
+
+    best: tuple[float, tuple[MicroBatch, ...], bool] | None = None
+    for shares_head in (False, True) if group.shares_head else (False,):
+        distance = batch_distance(group.size, shares_head=shares_head)
+        settings = MicroBatchSettings(capacity=most, stages=distance, is_level=not on_cpu, keeps_order=on_cpu)
+        _, schedule = choose_schedule(adapters, capacities=sorted(capacities), settings=settings, seconds_of=seconds_of)
+        # batches of few trials are too near to each other for one more micro-batch in flight
+        seconds = 0.0
+        if group.shares_head:
+            seconds = _seconds_of_a_token(schedule, group, shares_head=shares_head, seconds_of=seconds_of)
+        if best is None or seconds < best[0]:
+            best = seconds, schedule, shares_head
+    assert best is not None, "a window without a shared head is always planned"
+    micro_batches = pipeline_window(best[1], {resident.slot: resident for resident in own})
+    return PlannedWindow(micro_batches=micro_batches, shares_head=best[2])
+
+
+def _seconds_of_a_token(
+    schedule: Sequence[MicroBatch], group: PipelineGroup, *, shares_head: bool, seconds_of: Callable[[int], float]
+) -> float:
+    """Return what the beginning of a window takes for each of its tokens, in the seconds of a layer."""
+    schedule = schedule[:MOST_SIMULATED]
+    tokens = max(1, sum(each.tokens(1) for each in schedule))
+    seconds = [seconds_of(each.tokens(1)) if each.samples else 0.0 for each in schedule]
+    layers = [len(group.layers(stage)) for stage in range(group.size)]
+    forward, backward = ([[count * each for each in seconds] for count in layers] for _ in range(2))
+    # both products of the head come at once
+    head = 2 * group.head_layers
+    if not shares_head:
+        forward[-1] = [(layers[-1] + head) * each for each in seconds]
+        return simulate_pipeline(forward, backward).seconds / tokens
+    shares = [[head * share * each for each in seconds] for share in group.head_shares]
+    return simulate_pipeline(forward, backward, head_seconds=shares).seconds / tokens
 
 
 def flat_tokens(config: DecoderConfig, *, device_type: str) -> int:
