@@ -20,16 +20,19 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Path]]:
     told: list[tuple[str, str, Path]] = []
     for verb in ("check", "load"):
         monkeypatch.setattr(
-            AdapterServer, verb, lambda _, name, folder, verb=verb: told.append((verb, name, folder)), raising=True
+            AdapterServer,
+            verb,
+            lambda _, name, folder, verb=verb, **__: told.append((verb, name, folder)),
+            raising=True,
         )
     return told
 
 
 def test_without_a_server_nothing_is_announced(tmp_path: Path, told: list[tuple[str, str, Path]]) -> None:
-    announcement(RunDirectory(tmp_path), None, name=None)()
+    announcement(RunDirectory(tmp_path), None, name=None, base_sha256=str)()
     assert told == []
     with pytest.raises(InputError, match="--publish-as without --publish"):
-        announcement(RunDirectory(tmp_path), None, name="mine")
+        announcement(RunDirectory(tmp_path), None, name="mine", base_sha256=str)
 
 
 @pytest.mark.parametrize(("name", "expected"), [(None, "sweep"), ("mine", "mine")])
@@ -45,7 +48,7 @@ def test_the_server_is_asked_first_and_told_last(
 ) -> None:
     monkeypatch.setattr(publishing, "_doubt", lambda _: doubt)
     directory = RunDirectory(tmp_path / "sweep")
-    announce = announcement(directory, URL, name=name)
+    announce = announcement(directory, URL, name=name, base_sha256=str)
     assert told == [("check", expected, directory.best)]
     announce()
     assert told[1:] == [("load", expected, directory.best)]

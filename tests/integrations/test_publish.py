@@ -58,10 +58,10 @@ def test_a_server_is_asked_for_a_path_that_is_not_there_yet(
     monkeypatch.setenv(KEY_VARIABLE, "secret")
     # 400: it would read the path, which is all that can be known before the adapter exists
     server.status = 400
-    AdapterServer.at(f"{server.url}/v1/").check("mine", tmp_path / "best")
+    AdapterServer.at(f"{server.url}/v1/").check("mine", tmp_path / "best", base_sha256="ab" * 32)
     ((path, key, body),) = server.asked
     assert (path, key) == ("/v1/load_lora_adapter", "Bearer secret")
-    assert (body["lora_name"], body["load_inplace"]) == ("mine", True)
+    assert (body["lora_name"], body["load_inplace"], body["base_model_sha256"]) == ("mine", True, "ab" * 32)
     assert not Path(body["lora_path"]).exists()
 
 
@@ -72,6 +72,7 @@ def test_a_server_is_asked_for_a_path_that_is_not_there_yet(
         (403, "--allow-runtime-lora --lora-root DIR"),
         (404, "`cohort serve --allow-runtime-lora`"),
         (409, "--publish-as"),
+        (412, "the task's base model"),
         (500, "server's log"),
         (200, "server's log"),
     ],
@@ -81,16 +82,22 @@ def test_a_server_that_will_not_take_it_is_refused_before_the_sweep(
 ) -> None:
     server.status, server.body = status, b'{"error": {"message": "not this one"}}'
     with pytest.raises(InputError) as caught:
-        AdapterServer(url=server.url).check("mine", tmp_path)
+        AdapterServer(url=server.url).check("mine", tmp_path, base_sha256=None)
     (problem,) = caught.value.problems
     assert hint in problem.hint
     assert status == 200 or "not this one" in problem.found
 
 
+def test_a_server_that_does_not_know_the_hash_is_asked_without_it(server: Server, tmp_path: Path) -> None:
+    server.status, server.body = 400, b'{"error": {"message": "base_model_sha256: found an unknown key"}}'
+    AdapterServer(url=server.url).check("mine", tmp_path, base_sha256="ab")
+    assert ["base_model_sha256" in body for _, _, body in server.asked] == [True, False]
+
+
 def test_no_server_at_all(tmp_path: Path) -> None:
     for url in ("http://127.0.0.1:1", "no address"):
         with pytest.raises(InputError, match=r"no answer.*Start the server"):
-            AdapterServer(url=url).check("mine", tmp_path)
+            AdapterServer(url=url).check("mine", tmp_path, base_sha256=None)
 
 
 def test_the_adapter_is_loaded_and_a_refusal_says_how_to_try_again(server: Server, tmp_path: Path) -> None:

@@ -26,3 +26,14 @@ def test_a_hub_model_without_a_network(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_instead_of_a_directory(checkpoint: Path) -> None:
     (problem,) = problems_of(str(checkpoint / "model.safetensors"))
     assert "found a file" in problem
+
+
+def test_what_looks_like_a_hub_id_below_a_folder_here_is_more_likely_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name, hint in (("runs/mnie", "Did you mean runs/mine?"), ("runs/zzz", "runs is a folder here")):
+        (problem,) = problems_of(name)
+        assert hint in problem

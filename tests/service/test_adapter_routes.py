@@ -78,7 +78,7 @@ def test_an_adapter_of_a_deeper_model_names_its_layers(server: RunningServer, mo
 
 def test_an_adapter_of_other_weights_is_known_by_its_card(server: RunningServer, broken: Path) -> None:
     (broken / "README.md").write_text(f"| fact | value |\n|---|---|\n| model hash | {'ab' * 32} |\n")
-    assert "another base model (SHA-256 abababababab)" in refused(server, 400, lora_name="b", lora_path="broken")
+    assert "another base model (SHA-256 abababababab)" in refused(server, 412, lora_name="b", lora_path="broken")
 
 
 def test_a_rank_above_the_limit(server: RunningServer, model: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,9 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
         if adapter.spec.use_dora:
             rows_rD[adapter.spec.magnitude_row, columns.b] = adapter.magnitude(module)
     if problems:
-        raise InputError(problems)
+        # they have one cause: an adapter of another model misfits in every linear
+        others = f", the first of {len(problems)} linears that do not fit" if len(problems) > 1 else ""
+        raise InputError(replace(problems[0], found=f"{problems[0].found}{others}"))
     return rows_rD
 
 

@@ -19,6 +19,7 @@ from cohort.cli.export import export
 from cohort.cli.generate import generate
 from cohort.cli.init import init
 from cohort.cli.override_arguments import take_overrides
+from cohort.cli.parameter_errors import PlainGroup
 from cohort.cli.plan import plan
 from cohort.cli.queue import build_queue_app
 from cohort.cli.report import report
@@ -50,6 +51,7 @@ def _root(
 def build_app() -> typer.Typer:
     app = typer.Typer(
         name="cohort",
+        cls=PlainGroup,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

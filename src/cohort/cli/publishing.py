@@ -28,8 +28,14 @@ PublishAsOption = Annotated[
 ]
 
 
-def announcement(directory: RunDirectory, url: str | None, *, name: str | None) -> Callable[[], None]:
-    """Return what tells the server at ``url`` of the best adapter, once it is known that the server will take it."""
+def announcement(
+    directory: RunDirectory, url: str | None, *, name: str | None, base_sha256: Callable[[], str | None]
+) -> Callable[[], None]:
+    """Return what tells the server at ``url`` of the best adapter, once it is known that the server will take it.
+
+    Args:
+        base_sha256: Returns the hash of the run's base model; called only where there is a server.
+    """
     from cohort.core.errors import InputError, Problem
     from cohort.core.place import Place
 
@@ -47,7 +53,7 @@ def announcement(directory: RunDirectory, url: str | None, *, name: str | None) 
     from cohort.integrations.publish import AdapterServer
 
     server, chosen = AdapterServer.at(url), name or directory.root.resolve().name
-    server.check(chosen, directory.best)
+    server.check(chosen, directory.best, base_sha256=base_sha256())
 
     def announce() -> None:
         server.load(chosen, directory.best)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -12,6 +12,9 @@ from cohort.cli.exits import exits
 from cohort.cli.launched_ranks import launched_ranks, most_losses, options_with, refuse_own_recovery, refuse_queue
 from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, RunOrQueueArgument
 from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
+
+if TYPE_CHECKING:
+    from cohort.runs.directory import RunDirectory
 
 __all__ = ["resume"]
 
@@ -47,7 +50,8 @@ def resume(
             return
         from cohort.runs.directory import RunDirectory
 
-        announce = announcement(RunDirectory.open(run_dir), publish, name=publish_as)
+        directory = RunDirectory.open(run_dir)
+        announce = announcement(directory, publish, name=publish_as, base_sha256=partial(_base_hash, directory))
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
         from cohort.engine.recovery import train_despite_losses
@@ -59,6 +63,13 @@ def resume(
             train_despite_losses(begin, run_dir, watcher=watcher, most_losses=most_losses(on_lost_gpu))
         print_results(run_dir, as_json=as_json)
         announce()
+
+
+def _base_hash(directory: RunDirectory) -> str | None:
+    from cohort.runs.reader import RunReader
+
+    with RunReader.open(directory.database) as reader:
+        return reader.facts().inputs.model_hash
 
 
 def _refuse_inputs(queue: Path, option: str) -> NoReturn:

@@ -73,13 +73,21 @@ def tune(
             raise InputError(occupied)
         refuse_other_number(loaded, ranks)
         refuse_own_recovery(ranks, on_lost_gpu)
-        announce = announcement(directory, publish, name=publish_as)
+        announce = announcement(directory, publish, name=publish_as, base_sha256=partial(_base_hash, loaded))
         from cohort.cli.tables.run_results import print_results
 
         existing = on_existing if holds_run else "error"
         _train(loaded, directory, existing=existing, ranks=ranks, most_losses=most_losses(on_lost_gpu))
         print_results(run_directory, as_json=as_json)
         announce()
+
+
+def _base_hash(task: TaskFile) -> str:
+    from cohort.models.source import find_model
+    from cohort.prepare.fingerprints import model_fingerprint
+
+    # kept until a file changes, so that the run does not compute it again
+    return model_fingerprint(find_model(task.model_name_or_path))
 
 
 def _train(

@@ -41,15 +41,26 @@ class AdapterServer:
         """Return the server at ``url``, with the key that the environment has."""
         return cls(url=url.rstrip("/").removesuffix("/v1"), key=os.environ.get(KEY_VARIABLE))
 
-    def check(self, name: str, directory: Path) -> None:
+    def check(self, name: str, directory: Path, *, base_sha256: str | None) -> None:
         """Check that the server will take an adapter at ``directory``, where there is none yet.
 
+        Args:
+            base_sha256: What the adapter will be trained on, as
+                :func:`cohort.prepare.fingerprints.model_fingerprint` gives it; None where that is not known. Servers
+                other than Cohort's do not compare it.
+
         Raises:
-            InputError: it does not answer, wants another key, or does not take adapters from there.
+            InputError: it does not answer, wants another key, serves another base model, or does not take adapters
+                from there.
         """
         # a path that cannot be there: a server that would read it says so, and changes nothing
         absent = directory.resolve() / "not-there-yet"
-        status, message = self._post("/v1/load_lora_adapter", _body(name, absent))
+        body = _body(name, absent)
+        known = {} if base_sha256 is None else {"base_model_sha256": base_sha256}
+        status, message = self._post("/v1/load_lora_adapter", body | known)
+        if status in (400, 422) and "base_model_sha256" in message:
+            # a server that does not know the key
+            status, message = self._post("/v1/load_lora_adapter", body)
         if status == 400:
             return
         hints = {
@@ -58,11 +69,12 @@ class AdapterServer:
             403: "Start the server with --allow-runtime-lora --lora-root DIR, with the run below DIR.",
             404: "Start it with `cohort serve --allow-runtime-lora`, or correct the address.",
             409: "Choose another name with --publish-as.",
+            412: "Name a server of the task's base model, or serve that model.",
         }
         raise InputError(
             Problem(
                 where=Place(option="command line --publish", text=self.url),
-                found=message if status in (0, 409) else f"status {status}: {message}",
+                found=message if status in (0, 409, 412) else f"status {status}: {message}",
                 allowed="the address of a server that loads adapters",
                 hint=hints.get(status, "Look at the server's log."),
             )
@@ -76,9 +88,10 @@ class AdapterServer:
         """
         status, message = self._post("/v1/load_lora_adapter", _body(name, directory.resolve()))
         if status != 200:
+            again = json.dumps(_body(name, directory.resolve()))
             raise PublishError(
-                f"{self.url} did not take the adapter in {directory}: {message}; it is whole, and `curl -X POST "
-                f"{self.url}/v1/load_lora_adapter -d '{json.dumps(_body(name, directory.resolve()))}'` tries again"
+                f"{self.url} did not take the adapter in {directory}: {message.rstrip('.')}; it is whole, and "
+                f"`curl -X POST {self.url}/v1/load_lora_adapter -d '{again}'` tries again"
             )
 
     def _post(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
@@ -94,7 +107,8 @@ class AdapterServer:
             with error:
                 return error.code, _message(error.read(10_000))
         except (OSError, ValueError) as error:
-            return 0, f"no answer ({error})"
+            scheme = "; an address begins with http:// or https://" if "://" not in self.url else ""
+            return 0, f"no answer ({error}){scheme}"
 
 
 def _body(name: str, directory: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,22 @@ def _fetch(hub_id: str) -> Path:
         cause: Exception = error
     except RepositoryNotFoundError as error:
         found, cause = "no such directory, and no such model on the hub", error
-        hint = "Correct the name, or log in with `hf auth login` if the model is private."
+        hint = _near_path(hub_id) or "Correct the name, or log in with `hf auth login` if the model is private."
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         found = f"no such directory, and the hub cannot be reached ({type(error).__name__})"
-        hint, cause = "Connect to the network, or give the path of a downloaded model.", error
+        hint, cause = _near_path(hub_id) or "Connect to the network, or give the path of a downloaded model.", error
     except ValueError as error:
         found, hint, cause = str(error), "Correct the name.", error
     raise _problem(hub_id, found=found, hint=hint) from cause
+
+
+def _near_path(text: str) -> str:
+    """Return the hint for what looks like a hub id and is more likely a path; empty where no such folder is here."""
+    path = Path(text)
+    if not path.parent.name or not path.parent.is_dir():
+        return ""
+    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()], n=1)
+    return f"Did you mean {path.parent / near[0]}?" if near else f"Correct the path: {path.parent} is a folder here."
 
 
 def _is_adapter(folder: Path, *, text: str) -> InputError:

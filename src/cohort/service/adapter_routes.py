@@ -55,11 +55,14 @@ class AdapterRoutes:
 
         Raises:
             NotAllowedError: loading is not allowed, or the path is outside.
+            OtherBaseError: it is of another base model.
             InputError: the adapter does not fit.
             NameTakenError: the name is taken and ``load_inplace`` is False.
         """
         asked = parse_body(LoadAdapterRequest, body)
         path = path_below(self._required_root(), asked.lora_path)
+        if asked.base_model_sha256 is not None:
+            self._model.base.require(asked.base_model_sha256, of=asked.lora_name)
         self._model.pool.load(asked.lora_name, path, replaces=asked.load_inplace)
         return f"Success: LoRA adapter '{asked.lora_name}' added successfully."
 

@@ -17,6 +17,7 @@ from cohort.service.engine_thread import EngineThread, QueueFullError, ServerClo
 from cohort.service.gates import Gates
 from cohort.service.metrics import RequestTimes, ServerMetrics
 from cohort.service.schema import ChatRequest, CompletionRequest, GenerationRequest, parse_body
+from cohort.service.served_base import OtherBaseError
 from cohort.service.served_model import PreparedRequest, ServedModel
 from cohort.service.settings import ServerSettings
 from cohort.serving.adapter_registry import NameTakenError, UnknownAdapterError
@@ -28,6 +29,7 @@ __all__ = ["build_app"]
 _RETRY_SECONDS = "1"
 _STATUS_OF = {
     NotAllowedError: 403,
+    OtherBaseError: 412,
     InputError: 400,
     UnknownAdapterError: 404,
     NameTakenError: 409,

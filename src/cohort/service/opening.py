@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from cohort.models.source import find_model
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import load_decoder
-from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
-from cohort.service.adapter_folders import adapter_folders, recorded_base_hash
+from cohort.service.adapter_folders import adapter_folders
 from cohort.service.engine_thread import EngineThread
 from cohort.service.opening_checks import length_note, require_context, serving_machine
+from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServedSettings, ServerLimits
 from cohort.serving.adapter_pool import AdapterPool
@@ -116,12 +116,12 @@ def _opened(
     decoder, divided = base.decoder, base.divided
     require_context(settings, decoder)
     ranks = None if divided is None else divided.ranks
-    names = settings.names or (source.name,)
+    names, served = settings.names or (source.name,), ServedBase(source.directory)
     pool = AdapterPool(
         decoder,
         settings=settings.pool,
         reserved_names=names,
-        check=_base_check(source.directory),
+        check=served.check,
         layout=None if divided is None else divided.layout,
         ranks=ranks,
     )
@@ -148,6 +148,7 @@ def _opened(
         engine=engine,
         pool=pool,
         max_prompts=limits.max_prompts,
+        base=served,
     )
     thread = EngineThread(engine, pool, max_waiting=limits.max_waiting)
     if divided is not None:
@@ -200,7 +201,12 @@ def _open_model(settings: ServedSettings) -> _Source:
                 hint="Leave it out, and name adapters with --adapters.",
             )
         )
-    return _Source(name=settings.model, directory=find_model(settings.model))
+    try:
+        return _Source(name=settings.model, directory=find_model(settings.model))
+    except InputError as error:
+        allowed = "the directory of a run, a local model directory or a hub id"
+        place = Place(text=settings.model)
+        raise InputError([replace(each, where=place, allowed=allowed) for each in error.problems]) from None
 
 
 def _open_run(settings: ServedSettings) -> _Source:
@@ -222,29 +228,6 @@ def _open_run(settings: ServedSettings) -> _Source:
         quantization=base.task.quantization,
         notes=tuple(notes),
     )
-
-
-def _base_check(directory: Path) -> Callable[[Path], None]:
-    """Return a check that an adapter was trained on the weights in ``directory``, where its card says on which."""
-    own: list[str] = []
-
-    def check(adapter: Path) -> None:
-        recorded = recorded_base_hash(adapter)
-        if recorded is None:
-            return
-        if not own:
-            own.append(model_fingerprint(directory))
-        if recorded != own[0]:
-            raise InputError(
-                Problem(
-                    where=str(adapter),
-                    found=f"an adapter of another base model (SHA-256 {recorded[:12]})",
-                    allowed=f"adapters of the served one: SHA-256 {own[0][:12]} over config.json and *.safetensors",
-                    hint="Serve the model that the adapter was trained on: on any other its answers are wrong.",
-                )
-            )
-
-    return check
 
 
 def _num_blocks(

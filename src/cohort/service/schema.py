@@ -6,12 +6,14 @@ A key that would change the answer and is not supported is refused, not ignored.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.validation_words import allowed_value
 
 __all__ = [
     "ChatMessage",
@@ -27,6 +29,18 @@ __all__ = [
 # OpenAI's own limit is 4
 _MOST_STOPS = 16
 _MOST_TOP_LOGPROBS = 20
+# what pydantic calls text among the forms of a value
+_TEXT_FORMS = ("str", "constrained-str")
+# of the keys whose values have several forms, or one value only
+_ALLOWED = {
+    "prompt": "text, a list of texts, token ids, or a list of lists of token ids",
+    "stop": f"text, or a list of at most {_MOST_STOPS} texts",
+    "content": 'text, or a list of parts {"type": "text", "text": "..."}',
+    "text": "text",
+    "echo": "false",
+    "frequency_penalty": "0: this server penalises no tokens",
+    "presence_penalty": "0: this server penalises no tokens",
+}
 _NonEmpty = Annotated[str, Field(min_length=1)]
 
 
@@ -115,6 +129,8 @@ class LoadAdapterRequest(_Body):
     lora_name: Annotated[str, Field(min_length=1, max_length=200)]
     lora_path: _NonEmpty
     load_inplace: bool = False
+    # ours: refuses an adapter of another base model before it exists
+    base_model_sha256: _NonEmpty | None = None
 
 
 class UnloadAdapterRequest(_Body):
@@ -137,24 +153,57 @@ def parse_body(kind: type[B], body: bytes) -> B:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise InputError([_problem(kind, each) for each in error.errors()[:20]]) from None
+        raise InputError([_problem(kind, each) for each in _told_once(error.errors()[:20])]) from None
+
+
+def _told_once(errors: Sequence[Any]) -> Iterator[Any]:
+    """Yield the errors, of a value that may have several forms only one, or those of the form it has."""
+    groups: dict[tuple[Any, ...], list[tuple[str | None, Any]]] = {}
+    for error in errors:
+        form = next((place for place, part in enumerate(error["loc"]) if _is_form(part)), None)
+        name = None if form is None else str(error["loc"][form])
+        groups.setdefault(error["loc"][:form], []).append((name, error))
+    for path, found in groups.items():
+        whole = next((error for name, error in found if name in _TEXT_FORMS), None)
+        if whole is None:
+            yield from (error for _, error in found)
+            continue
+        of_lists = [(name, error) for name, error in found if name not in _TEXT_FORMS]
+        if isinstance(whole["input"], list) and len({name for name, _ in of_lists}) == 1:
+            yield from (error for _, error in of_lists)
+        else:
+            yield whole | {"loc": path}
+
+
+def _is_form(part: object) -> bool:
+    """Return whether a part of an error's place is no key: pydantic puts the form that it tried there."""
+    return isinstance(part, str) and ("[" in part or part in _TEXT_FORMS)
 
 
 def _problem(kind: type[_Body], error: Any) -> Problem:
-    path = tuple(part for part in error["loc"] if not (isinstance(part, str) and "[" in part))
+    path = tuple(part for part in error["loc"] if not _is_form(part))
     found = "nothing" if error["type"] == "missing" else _shown(error["input"])
     if error["type"] == "json_invalid":
         return Problem(
             where="body",
-            found=error["msg"],
+            found=f"no JSON ({error['ctx']['error']})",
             allowed="a JSON object",
             hint="Send JSON with Content-Type application/json.",
         )
     if error["type"] == "extra_forbidden":
+        if len(path) > 1:
+            hint = "Leave it out: this server does not support it."
+            return Problem(where=Place(key=path), found="an unknown key", allowed="the keys it supports", hint=hint)
         nearest = difflib.get_close_matches(str(path[-1]), kind.model_fields, n=1)
         hint = f"Did you mean {nearest[0]}?" if nearest else "Leave it out: this server does not support it."
         return Problem(where=Place(key=path), found="an unknown key", allowed=", ".join(kind.model_fields), hint=hint)
-    return Problem(where=Place(key=path), found=found, allowed=error["msg"], hint="Correct the value.")
+    name = str(path[-1]) if path else "body"
+    allowed = _ALLOWED.get(name) or allowed_value(error)
+    is_optional = len(path) == 1 and not kind.model_fields[name].is_required()
+    hint = f"Correct the value{', or leave the key out' if is_optional else ''}."
+    if error["type"] == "missing":
+        hint = f"Add {name}."
+    return Problem(where=Place(key=path) if path else name, found=found, allowed=allowed, hint=hint)
 
 
 def _shown(value: object) -> str:

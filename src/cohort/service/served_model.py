@@ -17,6 +17,7 @@ from cohort.data.examples import Conversation, Message
 from cohort.data.problems import BadRowError
 from cohort.data.tokenise import encode_prompt
 from cohort.service.schema import ChatRequest, CompletionRequest, GenerationRequest
+from cohort.service.served_base import ServedBase
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.adapter_registry import AdapterHandle, UnknownAdapterError
 from cohort.serving.engine import ServingEngine, request_problems
@@ -43,6 +44,7 @@ class ServedModel:
 
     Attributes:
         names: What the base model is called; the first is listed.
+        base: The base model by its content.
         max_model_len: Most tokens of prompt and answer together.
         max_prompts: Most sequences of one request.
     """
@@ -57,8 +59,9 @@ class ServedModel:
         engine: ServingEngine,
         pool: AdapterPool,
         max_prompts: int,
+        base: ServedBase,
     ) -> None:
-        self.names, self.pool = names, pool
+        self.names, self.pool, self.base = names, pool, base
         self.max_model_len = engine.most_tokens
         self.max_prompts = max_prompts
         self._vocab_size, self._stop_ids = vocab_size, stop_ids
