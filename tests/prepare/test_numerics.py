@@ -114,6 +114,8 @@ def test_what_a_task_names_and_what_a_run_began_with_stays(tmp_path: Path) -> No
         numerics=Numerics.EXACT, reason="as the run began"
     )
     assert recorded_choice(None, document={"numerics": "auto"}) is None
+    # one GPU here, and one elsewhere: the model may be divided
+    assert with_numerics(auto, gpu, config=config_of(), num_gpus=2).numerics is Numerics.FAST
     # a CPU has one way
     assert with_numerics(auto, CPU, config=config_of()) == CPU
     (problem,) = numerics_problems(auto, replace(gpu, numerics=Numerics.EXACT), config=config_of(pads_attention=True))

@@ -92,6 +92,10 @@ def test_what_is_left_of_a_task_that_could_share_a_gpu(folder: Path, tmp_path: P
     other = ExpectedTime(tmp_path, gpu).work(queued(folder, tmp_path, num_gpus="auto", search={"space": {"r": [8]}}))
     assert other is not None
     assert other.key == work.key
+    # numerics as they are decided there, not as they are written
+    keys = {name: queued(folder, tmp_path, num_gpus="auto", numerics=name) for name in ("auto", "fast", "exact")}
+    found_keys = {name: known.key for name, q in keys.items() if (known := ExpectedTime(tmp_path, gpu).work(q))}
+    assert found_keys["auto"] == found_keys["fast"] == work.key != found_keys["exact"]
     limited = queued(folder, tmp_path, num_gpus="auto", memory={"margin": 0.2})
     found = ExpectedTime(tmp_path, gpu).work(limited)
     assert found is not None

@@ -25,6 +25,7 @@ from cohort.machine.machine import Machine, choose_machine
 from cohort.machine.measurements import CostKey
 from cohort.memory.host_streaming import least_weight_bytes
 from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory
+from cohort.memory.sizes import SizeRequest
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
@@ -180,19 +181,20 @@ def read_inputs_and_machine(
     *,
     max_problems: int | None = LISTED_PROBLEMS,
     also: Sequence[Problem] = (),
-    num_ranks: int | None = None,
+    request: SizeRequest | None = None,
     numerics: NumericsChoice | None = None,
 ) -> tuple[TaskInputs, Machine]:
     """Choose the device that ``task`` trains on here and read its inputs; the arguments are those of read_inputs.
 
     Args:
-        num_ranks: Processes that train, on a GPU each unless the task is for the CPU; None: as the task says.
+        request: Names the processes that train, on a GPU each unless the task is for the CPU; None: as the task says.
         numerics: Those of a run that is resumed, which it keeps where the task leaves them to the machine.
 
     Raises:
         InputError: there is no such device, and every problem of :func:`read_inputs`.
     """
     on_gpu = task.num_gpus != 0 and torch.cuda.is_available()
+    num_ranks = None if request is None else request.ranks_here
     try:
         machine = machine_of(task, num_gpus=num_ranks if on_gpu else None, numerics=numerics)
     except InputError as error:
@@ -202,7 +204,8 @@ def read_inputs_and_machine(
         raise
     wanted = num_ranks or machine.num_gpus
     inputs = read_inputs(task, max_problems=max_problems, also=also, machine=machine, num_ranks=wanted)
-    return inputs, with_numerics(task, machine, config=inputs.config, recorded=numerics)
+    everywhere = wanted if request is None or request.num_ranks is None else request.num_ranks
+    return inputs, with_numerics(task, machine, config=inputs.config, num_gpus=everywhere, recorded=numerics)
 
 
 def machine_of(task: TaskFile, *, num_gpus: int | str | None = None, numerics: NumericsChoice | None = None) -> Machine:

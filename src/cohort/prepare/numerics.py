@@ -57,11 +57,17 @@ def recorded_choice(numerics: str | None, *, document: object) -> NumericsChoice
 
 
 def with_numerics(
-    task: TaskFile, machine: Machine, *, config: DecoderConfig, recorded: NumericsChoice | None = None
+    task: TaskFile,
+    machine: Machine,
+    *,
+    config: DecoderConfig,
+    num_gpus: int | None = None,
+    recorded: NumericsChoice | None = None,
 ) -> Machine:
     """Return ``machine`` with the numerics that ``task`` trains with there.
 
     Args:
+        num_gpus: GPUs that train on all machines; None: those of this one.
         recorded: What a run that is resumed keeps.
     """
     if machine.device.type == "cpu":
@@ -72,7 +78,7 @@ def with_numerics(
             task,
             config=config,
             gpu=gpu_kind(machine.device_name),
-            num_gpus=machine.num_gpus,
+            num_gpus=machine.num_gpus if num_gpus is None else num_gpus,
             has_product=has_exact_product(machine.device),
         )
     return replace(machine, numerics=choice.numerics, numerics_reason=choice.reason)

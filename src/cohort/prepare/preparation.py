@@ -201,7 +201,7 @@ def _prepare(
 ) -> Preparation:
     started = clock.monotonic()
     say("reading and tokenising the data")
-    inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=request.ranks_here, numerics=numerics)
+    inputs, machine = read_inputs_and_machine(task, also=also, request=request, numerics=numerics)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     model_hash = start_fingerprint(inputs.model_directory)
