@@ -25,7 +25,7 @@ from cohort.machine.machine import Machine, choose_machine
 from cohort.machine.measurements import CostKey
 from cohort.memory.host_streaming import least_weight_bytes
 from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory
-from cohort.memory.sizes import SizeRequest
+from cohort.memory.size_inputs import SizeRequest
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
