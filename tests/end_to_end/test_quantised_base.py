@@ -42,7 +42,8 @@ def test_a_stopped_sweep_goes_on_bit_for_bit(folder: Path, tmp_path: Path, name:
     with RunReader.open(tmp_path / "whole" / "run.db") as reader:
         facts = reader.facts()
     assert facts.machine.precision == f"float32, {name} weights base, float32 adapters"
-    assert f"linear layers in {name}" in (tmp_path / "whole" / "best" / "README.md").read_text()
+    for page in ("best/README.md", "report.html"):
+        assert f"linear layers in {name}" in (tmp_path / "whole" / page).read_text()
     is_worth_the_same_in_peft(folder / "model", tmp_path / "whole" / "best", name)
     if name == FORMATS[0]:
         leaves_the_base_model_as_it_was(folder, tmp_path / "whole")

@@ -43,6 +43,9 @@ def _subtitle(results: RunResults) -> str:
     base_model = facts.places.base_model
     if base_model is not None:
         parts[0] += f" on {model_label(base_model)}"
+    kept = (facts.task.document or {}).get("quantization", "none")
+    if kept != "none":
+        parts.append(f"trained with the base model's linear layers in {kept}")
     if facts.state not in (None, RunState.DONE):
         parts.append(f"state when this was written: {facts.state}")
     return ", ".join(parts)
