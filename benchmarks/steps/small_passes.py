@@ -1,16 +1,20 @@
 """What does a recorded pass of few tokens cost, by kind of kernel, next to its frozen linears alone?
 
-Four adapters of ranks 16, 32, 64 and 64, one optimizer step a pass, replayed as a sweep's last steps are. The linears
-alone are a graph of all frozen products of the layers, forward and back to their inputs; kinds are taken from a profile
-of one replayed step, so their sum is the GPU's busy time.
+Four adapters of ranks 16, 32, 64 and 64, one optimizer step a pass, replayed as a sweep's last steps are, in graphs of
+``--tokens`` rows: a row is filler, so each sequence is one token shorter. The linears alone are a graph of all frozen
+products of the layers, forward and back to their inputs; kinds are taken from a profile of one replayed step, so their
+sum is the GPU's busy time. ``--finer`` times the shares of shrinks that recorded passes may have, in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._C._autograd import DeviceType
@@ -20,11 +24,16 @@ from benchmarks.llama_shapes import SHAPES, decoder_config, random_decoder, rows
 from benchmarks.measure import RESULTS, median_replay, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, median_seconds, trial_specs
+from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.kernels.packed_linear.choice import tiles as choice
+from cohort.kernels.packed_linear.launch import tables as launch_tables
 from cohort.models.decoder import Decoder
+from cohort.training.compile_ahead import compile_ahead
 
 QUESTION = "What does a recorded pass of few tokens cost, by kind of kernel, next to its frozen linears alone?"
 RANKS = (16, 32, 64, 64)
 LONGEST = 1024
+MOST_KERNELS = 24
 # by a part of a kernel's name, the first that fits
 KINDS = (
     ("shrink", "lora"),
@@ -70,32 +79,68 @@ def linears_alone(decoder: Decoder, *, tokens: int) -> float:
     return median_replay(work)
 
 
-def by_kind(step: Any) -> dict[str, float]:
-    """Return the milliseconds of one step's kernels by kind."""
+def by_kernel(step: Any) -> dict[str, tuple[float, int]]:
+    """Return the milliseconds and the launches of one step's kernels by name."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         step()
         torch.cuda.synchronize()
-    found: dict[str, float] = defaultdict(float)
+    found: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     for event in profiler.events():
         if event.device_type == DeviceType.CUDA:
-            found[kind_of(event.name)] += event.device_time_total / 1e3
+            spent, count = found[event.name[:70]]
+            found[event.name[:70]] = spent + event.device_time_total / 1e3, count + 1
     return dict(found)
 
 
-def measured(decoder: Decoder, *, tokens: int) -> dict[str, Any]:
-    """Return the step, its kinds and the linears alone at one size."""
+@contextmanager
+def at_most(finer: int) -> Iterator[None]:
+    """Let recorded passes divide the shares of a shrink at most so often."""
+
+    def shares(slot_rows: int) -> int:
+        return finer if slot_rows <= 192 or finer == 1 else max(1, finer // 2) if slot_rows <= 512 else 1
+
+    with patch.object(launch_tables, "MOST_FINER", finer), patch.object(launch_tables, "finer_shares", shares):
+        yield
+
+
+def measured(decoder: Decoder, *, tokens: int, finer: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield the step, its kinds and the linears alone at one size, for each of ``finer``."""
     num_sequences = max(len(RANKS), tokens // LONGEST)
-    rows = rows_of_lengths([(1, tokens // num_sequences - 1)] * 64, vocab_size=decoder.config.vocab_size)
+    rows = rows_of_lengths([(1, tokens // num_sequences - 2)] * 64, vocab_size=decoder.config.vocab_size)
     specs = trial_specs(RANKS, batch_size=num_sequences // len(RANKS))
-    executor = build_executor(decoder, specs, rows, token_budget=max(tokens, 256), graph_tokens=max(tokens, 256))
-    step_ms = 1e3 * median_seconds(executor.step, repeats=10, warmups=4)
-    kinds = by_kind(executor.step)
-    del executor
-    torch.cuda.empty_cache()
-    row: dict[str, Any] = {"tokens": tokens, "step_ms": step_ms, "linears_ms": linears_alone(decoder, tokens=tokens)}
-    row["busy_ms"] = sum(kinds.values())
-    row["rest_ms"] = row["busy_ms"] - sum(kinds.get(kind, 0.0) for kind in ("products", "lora", "optimizer"))
-    return row | {kind: kinds[kind] for kind in sorted(kinds)}
+    alone = linears_alone(decoder, tokens=tokens)
+    for most in finer:
+        with at_most(most):
+            executor = build_executor(decoder, specs, rows, token_budget=max(tokens, 256), graph_tokens=tokens + 512)
+            step_ms = 1e3 * median_seconds(executor.step, repeats=15, warmups=8)
+            kernels = by_kernel(executor.step)
+        recorded = executor.captured
+        row: dict[str, Any] = {"tokens": tokens, "finer": most, "step_ms": step_ms, "linears_ms": alone}
+        row["recording_seconds"] = 0.0 if recorded is None else recorded.capture_seconds
+        del executor, recorded
+        torch.cuda.empty_cache()
+        kinds: dict[str, float] = defaultdict(float)
+        for name, (spent, _) in kernels.items():
+            kinds[kind_of(name)] += spent
+        row["busy_ms"] = sum(kinds.values())
+        row["launches"] = sum(count for _, count in kernels.values())
+        row["rest_ms"] = row["busy_ms"] - sum(kinds.get(kind, 0.0) for kind in ("products", "lora", "optimizer"))
+        row |= {kind: kinds[kind] for kind in sorted(kinds)}
+        longest = sorted(kernels.items(), key=lambda item: -item[1][0])[:MOST_KERNELS]
+        yield row | {"kernels": {name: [round(spent, 3), count] for name, (spent, count) in longest}}
+
+
+def write(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
+    """Write what was measured so far; headlines are of the shares that ship."""
+    shipped = [row for row in rows if row["finer"] == choice.MOST_FINER]
+    headline = {
+        f"small_pass_{options.shape}_{row['tokens']}_over_linears": row["step_ms"] / row["linears_ms"]
+        for row in shipped
+    }
+    headline |= {f"small_pass_{options.shape}_{row['tokens']}_rest_ms": row["rest_ms"] for row in shipped}
+    write_result(
+        options.out or RESULTS / f"small_passes_{options.shape}.json", question=QUESTION, headline=headline, rows=rows
+    )
 
 
 def main() -> None:
@@ -104,27 +149,31 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 256, 1024, 512, 2048])
+    parser.add_argument("--finer", type=int, nargs="+", default=[choice.MOST_FINER])
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     need_gpu()
     config = decoder_config(options.shape, num_layers=options.num_layers)
     decoder = random_decoder(config, device="cuda", dtype=torch.bfloat16)
-    rows = []
-    for tokens in options.tokens:
-        rows.append(measured(decoder, tokens=tokens))
-        print({key: round(value, 2) for key, value in rows[-1].items()}, flush=True)
-        headline = {
-            f"small_pass_{options.shape}_{row['tokens']}_over_linears": row["step_ms"] / row["linears_ms"]
-            for row in rows
-        }
-        headline |= {f"small_pass_{options.shape}_{row['tokens']}_rest_ms": row["rest_ms"] for row in rows}
-        write_result(
-            options.out or RESULTS / f"small_passes_{options.shape}.json",
-            question=QUESTION,
-            headline=headline,
-            rows=rows,
+    with KernelCompiler() as compiler:
+        compiled = compile_ahead(
+            decoder,
+            compiler=compiler,
+            target_linears=decoder.linears,
+            adapters=[spec.adapter for spec in trial_specs(sorted(set(RANKS)), batch_size=1)],
+            usual=128,
+            pass_tokens=options.tokens,
         )
-    print_table(rows, columns=("tokens", "step_ms", "linears_ms", "busy_ms", "rest_ms"))
+    print(compiled, flush=True)
+    rows: list[dict[str, Any]] = []
+    for tokens in options.tokens:
+        for row in measured(decoder, tokens=tokens, finer=options.finer):
+            rows.append(row)
+            print(
+                {key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True
+            )
+            write(options, rows)
+    print_table(rows, columns=("tokens", "finer", "step_ms", "linears_ms", "busy_ms", "lora", "rest_ms"))
 
 
 if __name__ == "__main__":
