@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from benchmarks.sweeps.replayed_sweep import Curves, SweepTimes, TimedExecutor, 
 from benchmarks.sweeps.step_efficiency import replayed_steps, step_efficiency
 from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
+from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.machine.machine import Machine
@@ -129,6 +130,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
     parser.add_argument("--format", choices=sorted(WEIGHT_FORMATS), default=PLAIN.name, help="of the frozen weights")
+    parser.add_argument("--numerics", choices=[mode.value for mode in Numerics], default=Numerics.FAST.value)
     parser.add_argument("--rows", type=int, default=160)
     parser.add_argument("--curves", type=Path, default=Path(__file__).parent / "curves" / "gsm8k_stories260K.json.gz")
     parser.add_argument("--token-budget", type=int, default=None)
@@ -140,7 +142,14 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _sizes(planned: Any, decoder: Decoder, *, rows: TokenisedRows, token_budget: int | None) -> Sizes:
+def _sizes(
+    planned: Any,
+    decoder: Decoder,
+    *,
+    rows: TokenisedRows,
+    token_budget: int | None,
+    numerics: Numerics = Numerics.FAST,
+) -> Sizes:
     """Return the sizes that a run would choose here."""
     free = torch.cuda.mem_get_info()[0] if decoder.device.type == "cuda" else 8 << 30
     activation_bytes = activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize)
@@ -153,6 +162,7 @@ def _sizes(planned: Any, decoder: Decoder, *, rows: TokenisedRows, token_budget:
             dtype=str(decoder.dtype).removeprefix("torch."),
             threads=torch.get_num_threads(),
             memory_bytes=free,
+            numerics=numerics,
         ),
         longest_row=int(rows.lengths.max()),
         request=SizeRequest(token_budget=token_budget),
@@ -174,8 +184,9 @@ def _loaded(config: DecoderConfig, weight_format: str, *, device: str) -> tuple[
     return decoder, time.perf_counter() - begun
 
 
-def _named(shape: str, weight_format: str) -> str:
-    return shape if weight_format == PLAIN.name else f"{shape}_{weight_format}"
+def _named(shape: str, weight_format: str, numerics: str = Numerics.FAST.value) -> str:
+    named = shape if weight_format == PLAIN.name else f"{shape}_{weight_format}"
+    return named if numerics == Numerics.FAST else f"{named}_{numerics}"
 
 
 def _evaluation_plan(planned: Any, *, rows: TokenisedRows, validation: TokenisedRows) -> EvaluationPlan:
@@ -213,8 +224,7 @@ def _row(
     return row
 
 
-def _headline(found: Sequence[Mapping[str, Any]], *, shape: str, weight_format: str) -> dict[str, float]:
-    shape = _named(shape, weight_format)
+def _headline(found: Sequence[Mapping[str, Any]], *, shape: str) -> dict[str, float]:
     suffix = {"selection_only": "_selection_only", "recorded_exits": "", "83_saved": "_83_saved"}
     headline = {f"sweep_price_{shape}{suffix[row['variant']]}": row["price"] for row in found if "price" in row}
     for row in found:
@@ -228,28 +238,35 @@ def _headline(found: Sequence[Mapping[str, Any]], *, shape: str, weight_format: 
     return headline
 
 
+def _recorded(executor: TimedExecutor) -> dict[str, Any]:
+    """Return which sizes have been recorded so far, and whether without launching them first."""
+    if executor.captured is None:
+        return {}
+    sizes = {kind.name.lower(): rows for kind, rows in executor.captured.sizes.items()}
+    print("recorded", sizes, "at once:", executor.captured.records_at_once, flush=True)
+    return {"recorded_rows": sizes, "recorded_at_once": executor.captured.records_at_once}
+
+
 def main() -> None:
     """Measure, print, write."""
     arguments = _arguments()
     need_gpu(shape=arguments.shape)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    named = _named(arguments.shape, arguments.format, arguments.numerics)
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     rows = gsm8k_rows(arguments.rows, vocab_size=config.vocab_size)
     validation = gsm8k_rows(128, vocab_size=config.vocab_size, seed=1)
     curves = Curves(arguments.curves)
     planned = plan_grid(len(rows))
-    peft = {}
-    if not arguments.no_peft:
-        peft = {
-            n: peft_seconds(arguments.shape, rows, batch_size=n, device=device, most_steps=arguments.peft_steps)
-            for n in (1, 8)
-        }
-        print("PEFT:", peft, flush=True)
+    peft = {
+        n: peft_seconds(arguments.shape, rows, batch_size=n, device=device, most_steps=arguments.peft_steps)
+        for n in (() if arguments.no_peft else (1, 8))
+    }
+    print("PEFT:", peft, flush=True)
     decoder, load_seconds = _loaded(config, arguments.format, device=device)
-    sizes = _sizes(planned, decoder, rows=rows, token_budget=arguments.token_budget)
-    settings = sizes.executor
-    if arguments.without_graphs:
-        settings = type(settings)(**{**asdict(settings), "graph_tokens": 0})
+    numerics = Numerics(arguments.numerics)
+    sizes = _sizes(planned, decoder, rows=rows, token_budget=arguments.token_budget, numerics=numerics)
+    settings = replace(sizes.executor, graph_tokens=0) if arguments.without_graphs else sizes.executor
     print(
         size_facts(sizes), "graphs below", settings.graph_tokens, "state_store", sizes.device_state_bytes >> 30, "GiB"
     )
@@ -268,15 +285,16 @@ def main() -> None:
 
     def write(found: list[dict[str, Any]]) -> None:
         write_result(
-            arguments.out or RESULTS / f"sweep_price_{_named(arguments.shape, arguments.format)}.json",
+            arguments.out or RESULTS / f"sweep_price_{named}.json",
             question="What does a sweep of 60 trials with early exit cost, in runs of PEFT over the same rows?",
-            headline=_headline(found, shape=arguments.shape, weight_format=arguments.format),
+            headline=_headline(found, shape=named),
             rows=found,
             notes={
                 "rows": len(rows),
                 "mean_tokens": float(rows.lengths.mean()),
                 "epochs": 1,
                 "format": arguments.format,
+                "numerics": arguments.numerics,
                 "peft": {f"batch_{batch_size}": times for batch_size, times in peft.items()},
                 "sizes": {**asdict(size_facts(sizes)), "graph_tokens": settings.graph_tokens},
                 "device_state_bytes": sizes.device_state_bytes,
@@ -302,7 +320,8 @@ def main() -> None:
             num_evaluation_rows=plan.num_rows,
             say=lambda text: print(text, flush=True),
         )
-        found.append(_row(name, early_exit, times, peft=peft, shape=arguments.shape, num_rows=len(rows)))
+        row = _row(name, early_exit, times, peft=peft, shape=arguments.shape, num_rows=len(rows))
+        found.append(row | _recorded(executor))
         write(found)
     replayed = replayed_steps(executor)
     for row in found:

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
-from cohort.training.recorded import captured_passes
+from cohort.training.recorded import captured_passes, recorded_shapes
 from cohort.training.recorded.captured_pass import CapturedPass, StagedReplay
 from cohort.training.recorded.captured_passes import CapturedPasses
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
@@ -189,3 +190,53 @@ def test_recorded_passes_train_alike(tmp_path: Path, objective: str, streamed: t
         assert torch.linalg.vector_norm(found - expected) <= of_norm * torch.linalg.vector_norm(expected)
     for trial_id in (0, 2):
         assert recorded[3][trial_id].loss == pytest.approx(one_by_one[3][trial_id].loss, rel=rel, abs=rel)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_a_pass_that_was_not_launched_before_gives_the_bits_of_one_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numerics: Numerics
+) -> None:
+    save_llama(tmp_path, hidden_size=384)
+    # every new size is worth a recording
+    monkeypatch.setattr(recorded_shapes, "RECORDING_SECONDS", 0.0)
+    found = []
+    for at_once in (True, False):
+        decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda")
+        settings = ExecutorSettings(
+            num_slots=2,
+            num_rank_rows=64,
+            token_budget=4096,
+            evaluation_token_budget=4096,
+            graph_tokens=4096,
+            numerics=numerics,
+        )
+        executor = Executor(
+            decoder,
+            target_linears=decoder.linears,
+            train_rows=ROWS,
+            settings=settings,
+            device="cuda",
+            compute_dtype=decoder.dtype,
+        )
+        assert executor.captured is not None
+        executor.captured.records_at_once = at_once
+        losses = []
+        for trial_id, batch_size in enumerate((3, 40)):
+            spec = TrialSpec(
+                trial_id=trial_id,
+                seed=trial_id,
+                adapter=AdapterSpec(r=16, lora_alpha=32.0),
+                learning_rate=1e-3,
+                batch_size=batch_size,
+                num_steps=30,
+            )
+            executor.load(spec)
+            losses += [[event.loss for event in executor.step()] for _ in range(6)]
+            evaluated = [executor.evaluate([0], rows=ROWS, row_ids=range(n)) for n in (5, 5, 9, 9, 30, 30)]
+            losses += [[loss[0].loss for loss in evaluated]]
+        assert executor.captured.records_at_once is at_once
+        assert sum(len(rows) for rows in executor.captured.sizes.values()) >= 3
+        found.append((losses, executor.weights(0), executor.weights(1)))
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][1:], found[1][1:], strict=True))

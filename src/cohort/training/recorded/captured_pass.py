@@ -102,6 +102,7 @@ class CapturedPass:
         """Record the pass without having launched it, and without waiting for the device."""
         # a table that grew within the recording would be filled by its replays alone
         self._decoder.reach_positions(self._tensors.attention.num_positions)
+        self._decoder.meet_rows(self.shape.num_rows)
         self._record(functools.partial(_recording, pool=pool, stream=stream))
 
     def _record(self, recording: Callable[[torch.cuda.CUDAGraph], AbstractContextManager[object]]) -> None:

@@ -36,6 +36,8 @@ class CapturedPasses:
     """The graphs of one executor. Training passes add to the bank's gradients; evaluation passes only measure.
 
     Attributes:
+        records_at_once: Whether passes whose kernels are known are recorded without being launched first; False once
+            that has failed.
         agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
             where passes are one rank's own.
     """
@@ -51,11 +53,19 @@ class CapturedPasses:
         self._stream: torch.cuda.Stream | None = None
         # of these kinds and widths a pass has been launched before a recording: kernels and libraries are loaded
         self._launched: set[tuple[GraphKind, int]] = set()
-        self._records_at_once = True
+        self.records_at_once = True
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waited_seconds = 0.0
         self.num_replays = 0
         self.agree: Callable[[bool], bool] | None = None
+
+    @property
+    def sizes(self) -> dict[GraphKind, list[int]]:
+        """Rows of the graphs of each kind, ascending."""
+        found: dict[GraphKind, list[int]] = {}
+        for (kind, _), graphs in self._graphs.items():
+            found.setdefault(kind, []).extend(graph.shape.num_rows for graph in graphs)
+        return {kind: sorted(rows) for kind, rows in found.items()}
 
     @property
     def capture_seconds(self) -> float:
@@ -231,8 +241,8 @@ class CapturedPasses:
         Kernels that such a pass needs for the first time are loaded while it is recorded. What then fails is recorded
         as the first pass of its kind is, and so are all from there on.
         """
-        is_plain = self.agree is None and self._decoder.ring is None and not self._bank.is_exact
-        if not (self._records_at_once and is_plain and (graph.kind, graph.num_columns) in self._launched):
+        is_own = self.agree is None and self._decoder.ring is None
+        if not (self.records_at_once and is_own and (graph.kind, graph.num_columns) in self._launched):
             return False
         if self._stream is None:
             self._stream = torch.cuda.Stream()
@@ -240,7 +250,7 @@ class CapturedPasses:
             graph.record_at_once(self._pool, stream=self._stream)
         except RuntimeError as error:
             # without memory for it, a recording that first frees what the allocator keeps may still succeed
-            self._records_at_once = is_out_of_memory(error)
+            self.records_at_once = is_out_of_memory(error)
             return False
         return True
 
