@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cohort.adapters.block_diagonal import BlockDiagonal
-from cohort.adapters.block_factors import outside_blocks
+from cohort.adapters.block_gradients import BlockGradients
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
@@ -118,7 +117,7 @@ class AdapterBank:
         for columns in layout.columns.values():
             self.b_columns_D[columns.b] = True
         self.b_columns_D = self.b_columns_D.to(device)
-        self._outside_ND: dict[BlockDiagonal, Tensor] = {}
+        self._block_gradients = BlockGradients(layout)
         # by slot, what its columns are multiplied by for the products
         self._factors_D: dict[int, Tensor] = {}
         self._magnitudes = Magnitudes(layout, weights_RD=self.weights_RD, grads_RD=self.grads_RD)
@@ -258,24 +257,6 @@ class AdapterBank:
             buffer[self._slots.padded_rows(slot)].zero_()
         return slot
 
-    def _confine_gradients(self, slot: int) -> None:
-        """Put zeros into the gradients of ``slot`` outside of its blocks; nothing to do for plain LoRA.
-
-        Products of dense rank rows give gradients there too. With zeros for them the weights, which are zero there from
-        the start, and the moments stay zero, and the norm is that of the blocks.
-        """
-        spec = self.spec(slot)
-        if spec.use_bdlora is None:
-            return
-        nblocks = spec.use_bdlora.nblocks
-        outside_ND = self._outside_ND.get(spec.use_bdlora)
-        if outside_ND is None:
-            outside_ND = outside_blocks(self.layout, spec.use_bdlora).to(self.grads_RD.device)
-            self._outside_ND[spec.use_bdlora] = outside_ND
-        # filled, not multiplied: 0 x NaN is NaN
-        grads_NRD = self.grads_RD[self.rank_rows(slot)].view(nblocks, spec.r // nblocks, self.layout.width)
-        grads_NRD.masked_fill_(outside_ND[:, None], 0)
-
     def needs_separate_compute(self, spec: AdapterSpec) -> bool:
         """Return whether :meth:`insert` will move what products read to a copy of its own."""
         return self.compute_RD is self.weights_RD and module_scales(self.layout, spec) is not None
@@ -304,7 +285,8 @@ class AdapterBank:
         """Turn the gradients of what products read into those of the masters, for the optimizer."""
         for slot in slots:
             rank_rows, factors_D = self.rank_rows(slot), self._factors_D.get(slot)
-            self._confine_gradients(slot)
+            if (blocks := self.spec(slot).use_bdlora) is not None:
+                self._block_gradients.confine(self.grads_RD[rank_rows], blocks)
             if self.spec(slot).use_dora:
                 self._magnitudes.finish_gradients(rank_rows)
             if (vectors := self.spec(slot).use_vera) is not None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,7 +22,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.errors import CohortError, InputError, Problem
+from cohort.core.errors import InputError, Problem
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
 from cohort.serving.adapter_registry import (
@@ -35,7 +34,8 @@ from cohort.serving.adapter_registry import (
 )
 from cohort.serving.adapter_status import AdapterStatus
 from cohort.serving.arriving_rows import ArrivingRows
-from cohort.serving.ranks import KeptAdapter, OneProcess, ServingRanks
+from cohort.serving.host_adapters import HostAdapters
+from cohort.serving.ranks import OneProcess, ServingRanks
 from cohort.serving.scheduler import Admission
 
 __all__ = ["AdapterPool", "AdapterPoolSettings"]
@@ -110,16 +110,23 @@ class AdapterPool:
         self._registry = AdapterRegistry(reserved_names)
         # the least recently used first
         self._residents: OrderedDict[Hashable, _Resident] = OrderedDict()
-        self._on_host: OrderedDict[Hashable, AdapterVersion] = OrderedDict()
         self._arriving: dict[Hashable, ArrivingRows] = {}
         self._starved: set[AdapterHandle] = set()
         self._failures: list[tuple[Hashable, str]] = []
-        self._reading: set[Hashable] = set()
         self._lock = threading.RLock()
-        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-adapters")
         self._changed = threading.Event()
-        self._on_gpu = decoder.device.type == "cuda"
-        self._copies = torch.cuda.Stream(decoder.device) if self._on_gpu else None
+        on_gpu = decoder.device.type == "cuda"
+        self._copies = torch.cuda.Stream(decoder.device) if on_gpu else None
+        self._host = HostAdapters(
+            layout=self._layout,
+            most_adapters=self.settings.max_cpu_loras,
+            most_rank=self.settings.max_lora_rank,
+            ranks=self._ranks,
+            dtype=decoder.dtype,
+            is_pinned=on_gpu,
+            lock=self._lock,
+            changed=self._changed,
+        )
         self.num_loads = 0
 
     # ---- names: any thread
@@ -187,14 +194,14 @@ class AdapterPool:
         self, name: str, *, spec: AdapterSpec, rows_rD: Tensor, path: Path | None, digest: bytes, replaces: bool
     ) -> AdapterStatus:
         # before the lock is taken: other ranks may be a while to reach
-        kept = self._kept(spec, rows_rD)
+        kept = self._host.kept(spec, rows_rD)
         with self._lock:
             # another thread may have taken the name meanwhile
             self._registry.require_free(name, replaces=replaces)
             handle, replaced = self._registry.put(name, spec=spec, kept=kept, path=path, digest=digest)
             if replaced is not None:
                 self._retire(replaced)
-            self._keep_on_host(handle.version)
+            self._host.keep(handle.version, arriving=self._arriving)
             self._changed.set()
             version = handle.version
             return AdapterStatus(name=name, path=path, r=spec.r, version=version.key[1], residence="host")
@@ -210,7 +217,7 @@ class AdapterPool:
 
     def close(self) -> None:
         """End the thread that reads."""
-        self._reader.shutdown(wait=True, cancel_futures=True)
+        self._host.close()
 
     def wait_changed(self, timeout_seconds: float) -> None:
         """Wait until an adapter may have become ready, at most ``timeout_seconds``."""
@@ -252,7 +259,7 @@ class AdapterPool:
     def take_failures(self) -> list[tuple[Hashable, str]]:
         with self._lock:
             failures, self._failures = self._failures, []
-            return failures
+            return failures + self._host.take_failures()
 
     def context(self, segments: SegmentTable) -> LoraContext | None:
         """Return what the linears need; None for a pass of the frozen model alone."""
@@ -264,12 +271,9 @@ class AdapterPool:
         """Move an adapter one step nearer to a slot; return it once it is in one."""
         kept = version.kept
         if kept is None:
-            if version.key not in self._reading:
-                self._reading.add(version.key)
-                self._reader.submit(self._read_again, handle, version)
+            self._host.read_again(handle, version, arriving=self._arriving)
             return None
-        if version.key in self._on_host:
-            self._on_host.move_to_end(version.key)
+        self._host.use(version)
         if not self._make_room(kept.spec):
             self._starved.add(handle)
             return None
@@ -312,48 +316,10 @@ class AdapterPool:
 
     def _retire(self, version: AdapterVersion) -> None:
         """Let a version go with its last request; the engine's thread takes it out of its slot."""
-        self._on_host.pop(version.key, None)
+        self._host.forget(version)
         self._arriving.pop(version.key, None)
 
     def _drop_retired(self) -> None:
         for resident in tuple(self._residents.values()):
             if resident.users == 0 and resident.version.is_retired:
                 self._drop(resident)
-
-    def _keep_on_host(self, version: AdapterVersion) -> None:
-        self._on_host[version.key] = version
-        for key, other in tuple(self._on_host.items()):
-            if len(self._on_host) <= self.settings.max_cpu_loras:
-                return
-            if other.path is not None and key != version.key and key not in self._arriving:
-                other.kept = None
-                del self._on_host[key]
-
-    def _kept(self, spec: AdapterSpec, rows_rD: Tensor) -> KeptAdapter:
-        kept = self._ranks.keep(spec, rows_rD.to(self._bank.weights_RD.dtype))
-        return replace(kept, rows_rD=kept.rows_rD.pin_memory()) if self._on_gpu else kept
-
-    # ---- the reader's thread
-
-    def _read_again(self, handle: AdapterHandle, version: AdapterVersion) -> None:
-        assert version.path is not None, "weights without a path are never dropped"
-        problem, kept = None, None
-        try:
-            spec, rows_rD, digest = load_version(
-                version.path, layout=self._layout, most_rank=self.settings.max_lora_rank
-            )
-            if digest != version.digest:
-                problem = f"the files in {version.path} have changed since the adapter was loaded; load it again"
-            else:
-                kept = self._kept(spec, rows_rD)
-        except (CohortError, OSError) as error:
-            problem = str(error)
-        with self._lock:
-            self._reading.discard(version.key)
-            if kept is None:
-                self._failures.append((handle, f"adapter {handle.name!r} cannot be read again: {problem}"))
-            else:
-                version.kept = kept
-                if not version.is_retired:
-                    self._keep_on_host(version)
-            self._changed.set()
