@@ -16,21 +16,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
-from cohort.core.errors import CohortError, InputError, Problem, RunStateError
-from cohort.engine.run_resume import ReadyRun, ready_to_resume
-from cohort.engine.run_start import begun_run, new_directory, prepare_task
+from cohort.core.errors import CohortError, InputError, Problem
+from cohort.engine.run_resume import ready_to_resume
+from cohort.engine.run_start import prepare_task
 from cohort.engine.shared_fit import fit_problems, several_gpus
-from cohort.engine.train.isolation import is_executor_wide, one_line
+from cohort.engine.submitted_task import SubmittedTask, task_error
+from cohort.engine.train.isolation import is_executor_wide
 from cohort.engine.train.open_run import RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
 from cohort.memory.size_inputs import SizeRequest
-from cohort.memory.sizes import size_facts
 from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import PassFacts
 from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.tasks.task import Task
 from cohort.tasks.task_file import TaskFile
@@ -55,17 +54,6 @@ class TaskEnd:
     name: str
     error: CohortError | None = None
     has_left: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Submitted:
-    """A task that is ready to join; ``ready`` is the run that it continues."""
-
-    name: str
-    directory: Path
-    preparation: Preparation
-    watcher: ProgressWatcher
-    ready: ReadyRun | None = None
 
 
 class SharedSession:
@@ -94,7 +82,7 @@ class SharedSession:
         self._options, self._clock = options or RunOptions(), clock or SystemClock()
         # held while a task is prepared: two threads must not load the backbone twice
         self._submitting = threading.Lock()
-        self._submitted: queue.SimpleQueue[_Submitted] = queue.SimpleQueue()
+        self._submitted: queue.SimpleQueue[SubmittedTask] = queue.SimpleQueue()
         self._directories: dict[str, Path] = {}
         self._first: Preparation | None = None
         self._session: TaskSession | None = None
@@ -156,7 +144,7 @@ class SharedSession:
                 also=also,
                 backbone=self._backbone(),
             )
-            self._hand_in(_Submitted(name=name, directory=run_directory, preparation=preparation, watcher=watcher))
+            self._hand_in(SubmittedTask(name=name, directory=run_directory, preparation=preparation, watcher=watcher))
 
     def resume(
         self, run_directory: str | os.PathLike[str], *, name: str | None = None, watcher: ProgressWatcher | None = None
@@ -185,7 +173,9 @@ class SharedSession:
                 if (several := several_gpus(ready.preparation.task)) is not None:
                     raise CannotShareError(several)
                 self._hand_in(
-                    _Submitted(name=name, directory=path, preparation=ready.preparation, watcher=watcher, ready=ready)
+                    SubmittedTask(
+                        name=name, directory=path, preparation=ready.preparation, watcher=watcher, ready=ready
+                    )
                 )
                 held.pop_all()
         return True
@@ -200,13 +190,12 @@ class SharedSession:
     def close(self) -> None:
         """Give back the run directories of tasks that were handed in and have not joined; they can be resumed."""
         for submitted in self._take_submitted():
-            _give_back(submitted)
+            submitted.give_back()
 
-    def _hand_in(self, submitted: _Submitted) -> None:
-        ready, sizes = submitted.ready, None if self._session is None else self._session.sizes
-        threads = None if ready is None or ready.facts is None else ready.facts.machine.threads
+    def _hand_in(self, submitted: SubmittedTask) -> None:
+        sizes = None if self._session is None else self._session.sizes
         if self._first is not None and (
-            problems := fit_problems(submitted.preparation, first=self._first, sizes=sizes, threads=threads)
+            problems := fit_problems(submitted.preparation, first=self._first, sizes=sizes, threads=submitted.threads)
         ):
             raise CannotShareError(problems)
         self._first = self._first or submitted.preparation
@@ -263,7 +252,7 @@ class SharedSession:
             raise TasksFailedError(results=results, failures=self._failures)
         return list(results.values())
 
-    def _open_session(self, waiting: list[_Submitted]) -> TaskSession:
+    def _open_session(self, waiting: list[SubmittedTask]) -> TaskSession:
         """Return the session, as large as the task with the largest adapters asks for; the others wait their turn."""
         with self._submitting:
             if self._session is None:
@@ -279,47 +268,28 @@ class SharedSession:
             return None
         return replace(self._first.backbone, sizes=None if self._session is None else self._session.sizes)
 
-    def _join(self, submitted: _Submitted, session: TaskSession) -> None:
+    def _join(self, submitted: SubmittedTask, session: TaskSession) -> None:
         """Open the run of a task and let it join; an error is the task's alone."""
         if submitted.name in self._leaving:
-            _give_back(submitted)
+            submitted.give_back()
             self._report(TaskEnd(name=submitted.name, has_left=True))
             return
         try:
             # given back at once if the task cannot begin, at its end if it does
             with contextlib.ExitStack() as beginning:
-                run = self._joined(submitted, session, beginning)
+                run = submitted.join(
+                    session,
+                    options=self._options,
+                    clock=self._clock,
+                    num_tasks=len(self._directories),
+                    held=beginning,
+                )
                 self._held[submitted.name] = beginning.pop_all()
         except Exception as error:
             # the tasks that are in training have no part in it
-            self._report(TaskEnd(name=submitted.name, error=_task_error(submitted.directory, error, "begin")))
+            self._report(TaskEnd(name=submitted.name, error=task_error(submitted.directory, error, "begin")))
         else:
             self._members[run] = submitted.name
-
-    def _joined(self, submitted: _Submitted, session: TaskSession, held: contextlib.ExitStack) -> TaskRun:
-        """Let a task join with its run open; ``held`` gives back its lock and its record."""
-        # what the task asked for by itself does not hold in the session's executor
-        sizes = session.sizes
-        passes = PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens)
-        facts = replace(submitted.preparation.facts, sizes=size_facts(sizes), passes=passes)
-        preparation = replace(submitted.preparation, sizes=sizes, facts=facts)
-        watcher, num_tasks = submitted.watcher, len(self._directories)
-        if submitted.ready is not None:
-            ready = held.enter_context(submitted.ready).with_preparation(preparation)
-            run, checkpoint = held.enter_context(
-                ready.opened(watcher=watcher, options=self._options, clock=self._clock, num_tasks=num_tasks)
-            )
-            return session.join(preparation, run, checkpoint=checkpoint)
-        directory = held.enter_context(new_directory(submitted.directory, preparation.task))
-        begun = begun_run(
-            preparation,
-            directory,
-            watcher=watcher,
-            options=self._options,
-            clock=self._clock,
-            num_tasks=num_tasks,
-        )
-        return session.join(preparation, held.enter_context(begun))
 
     def _let_go(self, run: TaskRun, session: TaskSession) -> None:
         """Save the state of a task that was asked to leave."""
@@ -336,7 +306,7 @@ class SharedSession:
         """Give back what a task held, and say how it ended."""
         name = self._members.pop(run)
         self._held.pop(name).close()
-        found = None if error is None else _task_error(self._directories[name], error, "go on")
+        found = None if error is None else task_error(self._directories[name], error, "go on")
         self._report(TaskEnd(name=name, error=found, has_left=has_left))
 
     def _report(self, end: TaskEnd) -> None:
@@ -358,26 +328,9 @@ class SharedSession:
             where="name", found=f"{name!r} twice", allowed="a name for each task", hint="Choose another name."
         )
 
-    def _take_submitted(self) -> list[_Submitted]:
+    def _take_submitted(self) -> list[SubmittedTask]:
         taken = []
         with contextlib.suppress(queue.Empty):
             while True:
                 taken.append(self._submitted.get_nowait())
         return taken
-
-
-def _give_back(submitted: _Submitted) -> None:
-    """Unlock the run directory of a task that does not join."""
-    if submitted.ready is not None:
-        with submitted.ready:
-            pass
-
-
-def _task_error(directory: Path, error: Exception, what: str) -> CohortError:
-    """Return the error that kept a task from doing ``what``, in a form that results can carry."""
-    if isinstance(error, CohortError):
-        return error
-    # nothing of ours: it stays the cause, for those who want to see where it came from
-    found = RunStateError(f"{directory}: the task could not {what}: {one_line(error)}")
-    found.__cause__ = error
-    return found
