@@ -114,7 +114,9 @@ def choose_numerics(
         measure = "" if kept else "; `cohort doctor --measure MODEL` measures it for later runs"
         return fast(f"what exact costs was not measured for layers as wide as these{kept} on {gpu}{measure}")
     if not is_cheap(steps):
-        return fast(f"with exact {described_ratios(steps)} on {gpu}, and auto takes it up to {MOST_RATIO - 1:.0%}")
+        return fast(
+            f"with exact {described_ratios(steps)} on {gpu}, and auto takes it up to {100 * (MOST_RATIO - 1):.0f} %"
+        )
     return NumericsChoice(numerics=Numerics.EXACT, reason=f"{described_ratios(steps)} on {gpu}")
 
 
