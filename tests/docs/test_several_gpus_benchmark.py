@@ -35,6 +35,8 @@ def options(**given: object) -> argparse.Namespace:
         "shape": "8b",
         "strategies": None,
         "only_measured": False,
+        "launched": False,
+        "batches": None,
     }
     return argparse.Namespace(**{**defaults, **given})
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cohort.pipelining.stage_order import Direction, StagePass, stage_order
@@ -69,7 +70,7 @@ def simulate_pipeline(
         stage_order(num_micro_batches, stage=stage, num_stages=num_stages, shares_head=head_seconds is not None)
         for stage in range(num_stages)
     ]
-    ended: dict[tuple[int, StagePass], float] = {}
+    ended = {direction: [[math.inf] * num_micro_batches for _ in orders] for direction in seconds_of}
     places, free = [0] * num_stages, [0.0] * num_stages
     passes: list[list[PassTime]] = [[] for _ in range(num_stages)]
     remaining = sum(map(len, orders))
@@ -78,12 +79,12 @@ def simulate_pipeline(
         for stage, order in enumerate(orders):
             while places[stage] < len(order):
                 what = order[places[stage]]
-                needed = _needed(stage, what, num_stages=num_stages, shares_head=head_seconds is not None)
-                if not needed <= ended.keys():
+                arrived = _arrival(stage, what, ended=ended, transfer_seconds=transfer_seconds)
+                if arrived == math.inf:
                     break
-                arrived = (ended[other] + transfer_seconds * (other[0] != stage) for other in needed)
-                begin = max(free[stage], *arrived, 0.0)
-                free[stage] = ended[stage, what] = begin + seconds_of[what.direction][stage][what.micro_batch]
+                begin = max(free[stage], arrived)
+                free[stage] = begin + seconds_of[what.direction][stage][what.micro_batch]
+                ended[what.direction][stage][what.micro_batch] = free[stage]
                 passes[stage].append(PassTime(stage=stage, what=what, begin=begin, end=free[stage]))
                 places[stage] += 1
                 remaining -= 1
@@ -91,16 +92,18 @@ def simulate_pipeline(
     return PipelineTimes(passes=tuple(map(tuple, passes)))
 
 
-def _needed(stage: int, what: StagePass, *, num_stages: int, shares_head: bool) -> set[tuple[int, StagePass]]:
-    """Return the passes, with their stages, that a pass of a stage reads."""
-    last = num_stages - 1
-    forward = StagePass(Direction.FORWARD, what.micro_batch)
+def _arrival(
+    stage: int, what: StagePass, *, ended: Mapping[Direction, Sequence[Sequence[float]]], transfer_seconds: float
+) -> float:
+    """Return when a pass has what it needs of other passes; infinity while that is not known."""
+    number, last = what.micro_batch, len(ended[Direction.FORWARD]) - 1
     if what.direction is Direction.FORWARD:
-        return {(stage - 1, what)} if stage > 0 else set()
+        return ended[Direction.FORWARD][stage - 1][number] + transfer_seconds if stage else 0.0
     if what.direction is Direction.HEAD:
-        return {(last, forward)}
+        return ended[Direction.FORWARD][last][number] + (transfer_seconds if stage < last else 0.0)
     if stage < last:
-        return {(stage + 1, what)}
-    if not shares_head:
-        return {(last, forward)}
-    return {(each, StagePass(Direction.HEAD, what.micro_batch)) for each in range(num_stages)}
+        return ended[Direction.BACKWARD][stage + 1][number] + transfer_seconds
+    if Direction.HEAD not in ended:
+        return ended[Direction.FORWARD][last][number]
+    *others, own = (shares[number] for shares in ended[Direction.HEAD])
+    return max([own, *(end + transfer_seconds for end in others)])

@@ -17,6 +17,7 @@ vocabulary; we divide the rows, so that every sum keeps its order and its bits.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,6 +50,7 @@ def most_in_flight(stage: int, *, num_stages: int, shares_head: bool = False) ->
     return batch_distance(num_stages, shares_head=shares_head) - stage
 
 
+@functools.lru_cache(maxsize=64)
 def stage_order(
     num_micro_batches: int, *, stage: int, num_stages: int, shares_head: bool = False
 ) -> tuple[StagePass, ...]:

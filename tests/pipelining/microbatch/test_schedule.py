@@ -161,11 +161,13 @@ def test_a_schedule_s_seconds_by_hand_and_the_capacity_that_takes_least() -> Non
         adapters,
         capacities=(64, 128, 512),
         settings=MicroBatchSettings(capacity=64, limits=QUICK),
-        seconds_of=lambda tokens: 100.0 + tokens,
+        seconds_of=lambda found: pipeline_seconds(
+            found, stages=1, multiple=1, seconds_of=lambda tokens: 100.0 + tokens
+        ),
     )
     assert how.capacity == 512
     with pytest.raises(ValueError, match="longer than every capacity"):
-        choose_schedule(adapters, capacities=(2,), settings=how, seconds_of=float)
+        choose_schedule(adapters, capacities=(2,), settings=how, seconds_of=len)
 
 
 def test_wrong_input_is_refused() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cohort.models.config import DecoderConfig
@@ -49,9 +50,9 @@ def plan_window(
 ) -> PlannedWindow:
     """Return the micro-batches of the next ``quotas`` steps of each resident, by trial id.
 
-    Their size is what takes the least time by the bubble lemma and equal stages: small ones fill the pipeline sooner,
-    large ones pay fewer launches. On a CPU a trial's samples stay in their order, which its bits need; on a GPU they
-    are packed into equally long micro-batches, which idle least.
+    Their size, and whether the stages share the loss head, is what takes the least time by the simulator: small ones
+    fill the pipeline sooner, large ones pay fewer launches. On a CPU a trial's samples stay in their order, which its
+    bits need; on a GPU they are packed into equally long micro-batches, which idle least.
 
     Args:
         token_budget: Most tokens of a micro-batch; a longer sample stands alone.
@@ -70,33 +71,33 @@ def plan_window(
         size *= 2
     on_cpu = device_type == "cpu"
 
-    # no-ops cost nothing but the wait that the simulator shows: here they count as the shortest pass
-    def seconds_of(tokens: int) -> float:
-        return float(max(tokens, flat_tokens))
-
     best: tuple[float, tuple[MicroBatch, ...], bool] | None = None
-    for shares_head in (False, True) if group.shares_head else (False,):
+    for shares_head in (True, False) if group.shares_head else (False,):
         distance = batch_distance(group.size, shares_head=shares_head)
+        seconds_of = functools.partial(
+            _seconds_of_a_token, group=group, shares_head=shares_head, flat_tokens=flat_tokens
+        )
         settings = MicroBatchSettings(capacity=most, stages=distance, is_level=not on_cpu, keeps_order=on_cpu)
         _, schedule = choose_schedule(adapters, capacities=sorted(capacities), settings=settings, seconds_of=seconds_of)
-        # batches of few trials are too near to each other for one more micro-batch in flight
-        seconds = 0.0
-        if group.shares_head:
-            seconds = _seconds_of_a_token(schedule, group, shares_head=shares_head, seconds_of=seconds_of)
+        seconds = seconds_of(schedule)
         if best is None or seconds < best[0]:
             best = seconds, schedule, shares_head
+        # batches of few trials may be too near to each other for one more micro-batch in flight; else sharing wins
+        if shares_head and schedule and all(each.samples for each in schedule):
+            break
     assert best is not None, "a window without a shared head is always planned"
     micro_batches = pipeline_window(best[1], {resident.slot: resident for resident in own})
     return PlannedWindow(micro_batches=micro_batches, shares_head=best[2])
 
 
 def _seconds_of_a_token(
-    schedule: Sequence[MicroBatch], group: PipelineGroup, *, shares_head: bool, seconds_of: Callable[[int], float]
+    schedule: Sequence[MicroBatch], *, group: PipelineGroup, shares_head: bool, flat_tokens: int
 ) -> float:
-    """Return what the beginning of a window takes for each of its tokens, in the seconds of a layer."""
+    """Return what the beginning of a window takes for each of its tokens, in the time of a token and layer."""
     schedule = schedule[:MOST_SIMULATED]
     tokens = max(1, sum(each.tokens(1) for each in schedule))
-    seconds = [seconds_of(each.tokens(1)) if each.samples else 0.0 for each in schedule]
+    # a no-op costs the wait alone
+    seconds = [float(max(each.tokens(1), flat_tokens)) if each.samples else 0.0 for each in schedule]
     layers = [len(group.layers(stage)) for stage in range(group.size)]
     forward, backward = ([[count * each for each in seconds] for count in layers] for _ in range(2))
     # both products of the head come at once

@@ -254,9 +254,12 @@ def choose_schedule(
     *,
     capacities: Sequence[int],
     settings: MicroBatchSettings,
-    seconds_of: Callable[[int], float],
+    seconds_of: Callable[[Sequence[MicroBatch]], float],
 ) -> tuple[MicroBatchSettings, tuple[MicroBatch, ...]]:
     """Return the capacity and the schedule that take least, over ``capacities``, paired groups and single adapters.
+
+    Args:
+        seconds_of: Of a whole schedule, such as :func:`pipeline_seconds` or what the simulator says.
 
     Raises:
         ValueError: a sample is longer than every capacity.
@@ -273,9 +276,7 @@ def choose_schedule(
         # Which of the two is better depends on the lengths.
         for groups in dict.fromkeys((paired, alone)):
             schedule = schedule_micro_batches(adapters, settings=tried, groups=groups)
-            seconds = pipeline_seconds(
-                schedule, stages=settings.stages, multiple=settings.multiple, seconds_of=seconds_of
-            )
+            seconds = seconds_of(schedule)
             if best is None or seconds < best[0]:
                 best = (seconds, tried, schedule)
     if best is None:
