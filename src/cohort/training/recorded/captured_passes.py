@@ -24,6 +24,7 @@ from cohort.adapters.bank import AdapterBank
 from cohort.data.packing import SlotSample, lay_out
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear import SlotTable
+from cohort.kernels.packed_linear.frozen_product import can_take_codes
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import is_out_of_memory, release_cached
 from cohort.training.recorded.captured_pass import CapturedPass, StagedReplay
@@ -186,7 +187,8 @@ class CapturedPasses:
             self._has_launched = kind.trains
             return None
         if self._policy is None:
-            self._policy = RecordingPolicy(self._decoder.config, exact=self._bank.is_exact)
+            is_coded = can_take_codes(self._decoder.layers[0].linears[0].frozen)
+            self._policy = RecordingPolicy(self._decoder.config, exact=self._bank.is_exact, coded=is_coded)
         recorded = {
             graph.shape: graph
             for (own, rank), graphs in sorted(self._graphs.items(), reverse=True)
