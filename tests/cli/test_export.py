@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cohort.integrations.hub import HubRepository
 from tests.cli.command import cohort
 
 
@@ -44,3 +45,22 @@ def test_the_run_itself_is_no_place_and_nothing_to_delete(folder: Path, capsys: 
     assert code == 2
     assert "Choose another directory.\n" in shown
     assert "delete" not in shown
+
+
+def test_what_was_exported_is_uploaded_after_the_login_was_checked(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    target = tmp_path / "out"
+
+    def push(_: HubRepository, path: Path) -> str:
+        done.append(path)
+        return "https://hub/me/mine"
+
+    monkeypatch.setattr(HubRepository, "check", lambda repository: done.append((repository.name, target.exists())))
+    monkeypatch.setattr(HubRepository, "push", push)
+    code, out, _ = cohort(capsys, "export", folder / "run", "-o", target, "--push-to-hub", "me/mine")
+    assert (code, out.split()) == (0, [str(target), "https://hub/me/mine"])
+    assert done == [("me/mine", False), target]
+    code, _, err = cohort(capsys, "export", folder / "run", "--public")
+    assert (code, "no --push-to-hub" in err) == (2, True)

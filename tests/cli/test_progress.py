@@ -183,7 +183,7 @@ def test_a_metric_is_shown_with_the_loss_it_rides_on() -> None:
     for part in RUN_VIEW.tables(progress, 80, 50):
         console.print(part)
     shown = console.export_text()
-    assert "eval" in shown
+    assert "loss" in shown
     assert "4.25" in shown
 
 

@@ -16,3 +16,11 @@ def test_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = Path(out.strip()).read_text()
     assert page.startswith("<!")
     assert page.count("moves with it") == page.count("(lora_alpha moves with it)") == 1, "the task writes it as 2r"
+
+
+def test_a_watched_page_of_a_finished_run_is_written_once_and_never_loads_itself_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = cohort(capsys, "report", str(folder / "run"), "--watch")
+    assert code == 0
+    assert 'http-equiv="refresh"' not in Path(out.strip()).read_text()

@@ -40,6 +40,9 @@ def test_interrupted_and_resumed(folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert json.loads(out)["state"] == "stopped"
     _, out, _ = cohort(capsys, "status", str(run))
     assert f"to continue from the last checkpoint: cohort resume {run}" in out
+    # no process trains, so no trial does
+    assert "interrupted" in out
+    assert "running" not in out
     (run / "run.db").write_bytes(b"no database any more" * 100)
     code, _, err = cohort(capsys, "status", str(run))
     assert code != 0

@@ -174,7 +174,7 @@ def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path
     said, stretches = what_happened(runs)
     assert "died: killed by SIGKILL" in said
     # runs said when they would end, and what waits was planned anew
-    assert "will end in" in said
+    assert "left" in said
     assert len({stretch.slot_id for stretch in stretches}) == 2
     # however late it came, and whether somebody had to give way: of those that then waited none was to begin before it
     starts = first_plan_with(runs, "urgent")

@@ -191,3 +191,9 @@ def test_a_report_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(StorageFullError, match=r"report\.html"):
             write_report(tmp_path / "report.html", reader=reader)
     assert (tmp_path / "report.html").read_bytes() == before
+
+
+def test_a_page_that_is_written_again_and_again_loads_itself_again(tmp_path: Path) -> None:
+    path = write_synthetic_run(tmp_path / "run.db", SyntheticRun(trials=1, steps=20))
+    with RunReader.open(path) as reader:
+        assert '<meta http-equiv="refresh" content="10">' in render_report(reader, reload_seconds=10.0)

@@ -41,7 +41,7 @@ def test_early_exits_move_what_waits_up_and_are_recorded(tmp_path: Path) -> None
     for name, expected in (("a", 50.0), ("b", 40.0), ("c", 30.0)):
         scene.add(name, expected=expected)
     assert all_done(scene.run())
-    assert scene.has_decided("reestimate", "will end in")
+    assert scene.has_decided("reestimate", "left")
     assert scene.has_decided("plan", "task a will end at another time")
     assert scene.progress is not None
     views = {task.name: task for task in scene.progress.tasks}
@@ -136,6 +136,6 @@ def test_an_end_that_moves_a_little_is_recorded_and_not_told(tmp_path: Path) -> 
     for name, expected in (("a", 24.0), ("b", 20.0), ("c", 5.0)):
         scene.add(name, expected=expected)
     assert all_done(scene.run())
-    assert scene.has_decided("reestimate", "will end in 20s, planned were 23s")
+    assert scene.has_decided("reestimate", "about 20s left instead of 23s")
     assert scene.has_decided("plan", "task a will end at another time")
     assert not any("will end" in note for note in scene.notes), scene.notes

@@ -28,7 +28,7 @@ class Lines:
 def test_the_clock_counts_from_the_first_dispatcher_on(tmp_path: Path) -> None:
     clock, lines = ManualClock(), Lines()
     with QueueStore.open(tmp_path / "queue.db", create=True) as store:
-        first = QueueLog(store, clock=clock, watcher=lines)
+        first = QueueLog(store, clock=clock, watcher=lines, directory=tmp_path)
         assert first.last_dispatcher_seconds is None
         clock.advance(10)
         first.note_presence()
@@ -36,17 +36,17 @@ def test_the_clock_counts_from_the_first_dispatcher_on(tmp_path: Path) -> None:
         first.note_presence()
         assert first.now == 12
         clock.advance(100)
-        second = QueueLog(store, clock=clock, watcher=lines)
+        second = QueueLog(store, clock=clock, watcher=lines, directory=tmp_path)
         # presence is written every few seconds only
         assert (second.now, second.last_dispatcher_seconds) == (112, 10)
         second.note_presence(at_once=True)
-        assert QueueLog(store, clock=clock, watcher=lines).last_dispatcher_seconds == 112
+        assert QueueLog(store, clock=clock, watcher=lines, directory=tmp_path).last_dispatcher_seconds == 112
 
 
 def test_every_decision_is_kept_and_only_some_are_shown(tmp_path: Path) -> None:
     lines = Lines()
     with QueueStore.open(tmp_path / "queue.db", create=True) as store:
-        log = QueueLog(store, clock=ManualClock(), watcher=lines)
+        log = QueueLog(store, clock=ManualClock(), watcher=lines, directory=tmp_path)
         log.decide("start", task="a", text="begins on cpu", numbers={"slot": 0})
         log.decide("reestimate", task="a", text="a little later", is_shown=False)
         kept = store.decisions()
@@ -61,7 +61,7 @@ def test_the_first_plan_of_a_task_stays_its_first(tmp_path: Path) -> None:
     clock, lines = ManualClock(), Lines()
     with QueueStore.open(tmp_path / "queue.db", create=True) as store:
         store.add([QueuedTask(name="a", source="", task={}, digests={}, priority=0, added_at="")])
-        log = QueueLog(store, clock=clock, watcher=lines)
+        log = QueueLog(store, clock=clock, watcher=lines, directory=tmp_path)
         for seconds in (30.0, 60.0):
             option = TaskOption(num_gpus=1, seconds=seconds)
             event = TaskArrived(at_seconds=0.0, request=TaskRequest(task_id="a", options=(option,)))

@@ -72,8 +72,8 @@ def test_every_task_has_its_state_and_its_times(queue: Path) -> None:
         ["held", "held: train.jsonl changed", "-", "-", "-", "0"],
         ["waits", "queued", "-", "-", "-", "0"],
     ]
-    assert "1 of 5 done" in page
-    assert "1 done, 1 failed, 2 queued, 1 held" in page
+    assert "1 of 5<" in page
+    assert "tasks done, 1 failed, 2 queued, 1 held" in page
     assert "pause of 15m 00s" in page
     with RunLock(queue / ".queue.lock"):
         assert "<td>later</td><td>running</td>" in write_queue_page(queue).read_text()

@@ -35,7 +35,7 @@ class Scene:
         self.clock, self.store = ManualClock(), QueueStore.open(folder / "queue.db", create=True)
         for name in ("a", "b"):
             self.store.add([QueuedTask(name=name, source="", task={}, digests={}, priority=0, added_at="")])
-        self.log = QueueLog(self.store, clock=self.clock, watcher=SilentQueueWatcher())
+        self.log = QueueLog(self.store, clock=self.clock, watcher=SilentQueueWatcher(), directory=folder)
         self.replanner = Replanner(Cluster(nodes={"local": (0,)}), policy=None)
         self.states = TaskStates(
             self.store, self.log, self.replanner, directory=folder, expect=self.expect, settings=DispatcherSettings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,7 +21,23 @@ from cohort.cli.options import (
 )
 from cohort.core.errors import InputError, Problem
 
+if TYPE_CHECKING:
+    from cohort.integrations.hub import HubRepository
+
 __all__ = ["export"]
+
+_WhitenOption = Annotated[
+    int | None,
+    typer.Option("--whiten", min=1, metavar="ROWS", help="bd: lose least on the inputs of ROWS training rows."),
+]
+_DistillOption = Annotated[
+    int, typer.Option("--distill-steps", min=0, metavar="N", help="bd: then train N steps to answer as before.")
+]
+_PushOption = Annotated[
+    str | None,
+    typer.Option("--push-to-hub", metavar="OWNER/NAME", help="Then upload it to the Hugging Face hub, private."),
+]
+_PublicOption = Annotated[bool, typer.Option("--public", help="Let everyone read a new repository of the hub.")]
 
 
 def export(
@@ -45,13 +61,10 @@ def export(
         int | None, typer.Option("--rank", min=1, help="bd: total rank.  [default: as many parameters as now]")
     ] = None,
     swapped: Annotated[bool, typer.Option("--swapped", help="bd: exchange the factors that get blocks.")] = False,
-    whiten: Annotated[
-        int | None,
-        typer.Option("--whiten", min=1, metavar="ROWS", help="bd: lose least on the inputs of ROWS training rows."),
-    ] = None,
-    distill_steps: Annotated[
-        int, typer.Option("--distill-steps", min=0, metavar="N", help="bd: then train N steps to answer as before.")
-    ] = 0,
+    whiten: _WhitenOption = None,
+    distill_steps: _DistillOption = 0,
+    push_to_hub: _PushOption = None,
+    public: _PublicOption = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -67,6 +80,7 @@ def export(
         from cohort.adapter_files.convert import BlockTarget
         from cohort.adapter_files.export import ExportForm, export_adapter
 
+        repository = _repository(push_to_hub, is_public=public)
         blocks = None
         given = {"--nblocks": nblocks, "--rank": rank, "--swapped": swapped, "--whiten": whiten}
         given |= {"--distill-steps": distill_steps}
@@ -82,7 +96,28 @@ def export(
         report_note(exported.conversion)
         best = report_so_far(exported.so_far)
         shown = {"path": str(exported.path), "best_so_far": best, "conversion": exported.conversion}
-        print(json.dumps(shown) if as_json else exported.path)
+        if repository is None:
+            print(json.dumps(shown) if as_json else exported.path)
+            return
+        # before the upload, which may take long or fail: the folder is there whatever comes of it
+        if not as_json:
+            print(exported.path, flush=True)
+        address = repository.push(exported.path)
+        print(json.dumps(shown | {"hub": address}) if as_json else address)
+
+
+def _repository(name: str | None, *, is_public: bool) -> HubRepository | None:
+    """Return where to upload to, once it is known that the hub knows the user; None for nowhere."""
+    if name is None:
+        if is_public:
+            hint = "Add --push-to-hub OWNER/NAME, or leave it out."
+            raise InputError(Problem(where="--public", found="no --push-to-hub", allowed="with it", hint=hint))
+        return None
+    from cohort.integrations.hub import HubRepository
+
+    repository = HubRepository(name=name, is_public=is_public)
+    repository.check()
+    return repository
 
 
 def require_blocks_options(to: str, given: Mapping[str, object]) -> None:

@@ -197,7 +197,7 @@ def _trial_table(
         TableColumn(heading="", justify="left", leave_out=1),
         TableColumn(heading="train loss", leave_out=2),
         TableColumn(heading=progress.metric_label),
-        *([TableColumn(heading="eval loss")] if has_loss else []),
+        *([TableColumn(heading="loss")] if has_loss else []),
         # 16: the reasons of our exit rules stay in one line
         TableColumn(heading="state", justify="left", least_width=16),
         TableColumn(heading=_CONFIGURATION, justify="left", leave_out=3),

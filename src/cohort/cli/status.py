@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption, RunOrQueueArgument
+from cohort.cli.repeating import WatchOption, clear_terminal, repeat
 
 __all__ = ["status"]
 
+_WATCH_SECONDS = 3.0
 
-def status(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
+
+def status(
+    run_dir: RunOrQueueArgument, watch: WatchOption = False, as_json: JsonOption = False, debug: DebugOption = False
+) -> None:
     """Show the state of a run or a queue."""
     with exits(as_json=as_json, debug=debug):
-        from cohort.task_queue.store import find_queue
+        show = partial(_show, run_dir, is_watched=watch, as_json=as_json)
+        if watch:
+            repeat(show, every_seconds=_WATCH_SECONDS)
+        else:
+            show()
 
-        if find_queue(run_dir):
-            from cohort.cli.tables.queue_table import print_queue
-            from cohort.task_queue.status import read_queue_status
 
-            print_queue(read_queue_status(run_dir), as_json=as_json)
-            return
-        from cohort.task_queue.status import read_unstarted_task
+def _show(run_dir: Path, *, is_watched: bool, as_json: bool) -> bool:
+    """Print the state; return whether a process is at work on it."""
+    from cohort.task_queue.store import find_queue
 
-        if (unstarted := read_unstarted_task(run_dir)) is not None:
-            from cohort.cli.tables.queue_table import print_unstarted
+    clear = clear_terminal if is_watched else lambda: None
+    if find_queue(run_dir):
+        from cohort.cli.tables.queue_table import print_queue
+        from cohort.task_queue.status import read_queue_status
 
-            print_unstarted(unstarted, as_json=as_json)
-            return
-        from cohort.cli.tables.run_results import print_status
-        from cohort.runs.directory import RunDirectory
-        from cohort.runs.status import read_status
+        queue = read_queue_status(run_dir)
+        clear()
+        print_queue(queue, as_json=as_json)
+        return bool(queue.holder)
+    from cohort.task_queue.status import read_unstarted_task
 
-        print_status(read_status(RunDirectory.open(run_dir)), run_directory=run_dir, as_json=as_json)
+    if (unstarted := read_unstarted_task(run_dir)) is not None:
+        from cohort.cli.tables.queue_table import print_unstarted
+        from cohort.task_queue.store import queue_holder
+
+        clear()
+        print_unstarted(unstarted, as_json=as_json)
+        return queue_holder(run_dir.absolute().parent) is not None
+    from cohort.cli.tables.run_results import print_status
+    from cohort.runs.directory import RunDirectory
+    from cohort.runs.status import read_status
+
+    run = read_status(RunDirectory.open(run_dir))
+    clear()
+    print_status(run, run_directory=run_dir, as_json=as_json)
+    return run.state == "running"

@@ -28,6 +28,7 @@ def planned_against_actual_page(
     device: str = "GPU",
     endings: Sequence[tuple[str, str]] = (),
     pauses: Sequence[Pause] = (),
+    reload_seconds: float | None = None,
 ) -> str:
     """Return a page that draws what happened below what was planned, with the state and both ends of every task.
 
@@ -42,6 +43,7 @@ def planned_against_actual_page(
         device: The word for a row: GPU or worker.
         endings: (shape, in words) of the marks at the ends of ``actual``.
         pauses: Times that are left out of all seconds.
+        reload_seconds: After this time an open page loads itself again.
     """
     # both ends, because early exits let a queue end long before its plan
     ends = [max((bar.end_seconds for bar in bars), default=0.0) for bars in (planned, actual)]
@@ -65,7 +67,9 @@ def planned_against_actual_page(
     kinds = [("planned", "planned when first placed, without early exit"), ("actual", "what happened")]
     legend = gantt_legend(list(states), kinds=kinds, endings=endings, pauses=bool(pauses))
     table = table_of("Tasks", ("task", "state", "best", "planned", "actual", "stretches"), rows, links=links)
-    return gantt_page(title=title, cards=cards, legend=legend, drawing=drawing, tables=[table])
+    return gantt_page(
+        title=title, cards=cards, legend=legend, drawing=drawing, tables=[table], reload_seconds=reload_seconds
+    )
 
 
 def span_of(bars: Sequence[TaskBar]) -> str:
@@ -104,9 +108,16 @@ def table_of(
 
 
 def gantt_page(
-    *, title: str, cards: Sequence[tuple[str, str]], legend: str, drawing: str, tables: Sequence[str]
+    *,
+    title: str,
+    cards: Sequence[tuple[str, str]],
+    legend: str,
+    drawing: str,
+    tables: Sequence[str],
+    reload_seconds: float | None = None,
 ) -> str:
     """Return the whole page: cards, the drawing with its legend, and tables."""
+    again = "" if reload_seconds is None else f'<meta http-equiv="refresh" content="{reload_seconds:.0f}">'
     shown = "".join(
         f'<div class="card"><div class="big">{escape(big)}</div><p>{escape(p)}</p></div>' for big, p in cards
     )
@@ -114,7 +125,7 @@ def gantt_page(
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE.read_text(encoding='utf-8')}</style></head><body><h1>{escape(title)}</h1>"
+        f"{again}<style>{_STYLE.read_text(encoding='utf-8')}</style></head><body><h1>{escape(title)}</h1>"
         f'<div class="cards">{shown}</div><h2>Tasks over time</h2>{legend if drawing else ""}'
         f'<figure class="wide">{drawing}</figure>'
         f"{''.join(tables)}</body></html>\n"

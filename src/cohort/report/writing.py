@@ -128,15 +128,18 @@ def _slots_note(reader: RunReader) -> str:
     return note + "White gaps are empty slots."
 
 
-def render_report(reader: RunReader) -> str:
+def render_report(reader: RunReader, *, reload_seconds: float | None = None) -> str:
     """Return the report of a run as it stands, as one HTML page.
+
+    Args:
+        reload_seconds: After this time an open page loads itself again, for a file that is written again and again.
 
     Raises:
         RunStateError: the run's database cannot be read.
     """
     # one moment for all sections: the process that trains may write between two of them
     with reader.snapshot():
-        return _render(reader)
+        return _render(reader, reload_seconds=reload_seconds)
 
 
 @cache
@@ -149,7 +152,7 @@ def _template() -> jinja2.Template:
     return environment.from_string(_resource("report.html.j2"))
 
 
-def _render(reader: RunReader) -> str:
+def _render(reader: RunReader, *, reload_seconds: float | None) -> str:
     results = read_results(reader)
     decisions, decisions_note = decision_rows(reader.log.decisions())
     return _template().render(
@@ -172,17 +175,18 @@ def _render(reader: RunReader) -> str:
         css=_resource("report.css") + outcome_styles(entry.trial for entry in results.ranked),
         js=_resource("report.js"),
         version=__version__,
+        reload_seconds=reload_seconds,
         final_tables=final_comparisons(results),
         **headline_bars(results),
         **_effects(results),
     )
 
 
-def write_report(path: Path, *, reader: RunReader) -> None:
-    """Write the report to ``path``, whole or not at all.
+def write_report(path: Path, *, reader: RunReader, reload_seconds: float | None = None) -> None:
+    """Write the report to ``path``, whole or not at all; ``reload_seconds`` as of :func:`render_report`.
 
     Raises:
         RunStateError: the run's database cannot be read.
         StorageFullError: the disk is full; the file is as it was.
     """
-    write_text(path, render_report(reader))
+    write_text(path, render_report(reader, reload_seconds=reload_seconds))

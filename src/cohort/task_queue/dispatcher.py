@@ -68,7 +68,7 @@ class Dispatcher:
         self._store, self._pool, self._directory, self._watcher = store, pool, directory, watcher
         self._settings = settings = settings or DispatcherSettings()
         self._stop = stop or threading.Event()
-        self._log = QueueLog(store, clock=clock or SystemClock(), watcher=watcher)
+        self._log = QueueLog(store, clock=clock or SystemClock(), watcher=watcher, directory=directory)
         self._slots = {slot.slot_id: WorkerSlot(slot=slot) for slot in pool.slots()}
         self._replanner = Replanner(Cluster(nodes=_by_node(pool.slots())), policy=settings.policy)
         self._gangs = Gangs(self._slots, pool, now=lambda: self._log.now)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cohort.core.clock import Clock
 from cohort.core.units import format_duration
 from cohort.scheduling.placement.records import PlacementPlan, SolverStatus
 from cohort.scheduling.placement.sharing import Joined
+from cohort.task_queue.last_seen import last_seen_seconds
 from cohort.task_queue.progress import QueueWatcher
 from cohort.task_queue.records import TaskDecision
 from cohort.task_queue.replanner import Changes
@@ -23,12 +25,13 @@ _PRESENCE_SECONDS = 5.0
 class QueueLog:
     """The queue's own clock and its log."""
 
-    def __init__(self, store: QueueStore, *, clock: Clock, watcher: QueueWatcher) -> None:
+    def __init__(self, store: QueueStore, *, clock: Clock, watcher: QueueWatcher, directory: Path) -> None:
         """Continue the log of a queue.
 
         Args:
             clock: The queue's seconds count from its first dispatcher on, pauses included.
             watcher: Shown every decision, but no details of plans.
+            directory: The queue's.
         """
         self._store, self._clock, self._watcher = store, clock, watcher
         self._opened = clock.monotonic()
@@ -40,8 +43,9 @@ class QueueLog:
             store.set_facts(began_at=began_at)
         # the wall clock bridges the time between two dispatchers, the monotonic clock measures within one
         self._before = max((clock.now() - began_at).total_seconds(), 0.0)
-        # None for a queue's first dispatcher
-        self.last_dispatcher_seconds = facts.last_dispatcher_seconds
+        # None for a queue's first dispatcher; a file that was copied since has the time of its copy
+        last = last_seen_seconds(facts, store.tasks(), directory=directory)
+        self.last_dispatcher_seconds = None if last is None else min(last, self._before)
         self._noted_presence = float("-inf")
 
     @property

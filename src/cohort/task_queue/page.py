@@ -13,6 +13,7 @@ from pathlib import Path
 from cohort.core.durable_files import write_text
 from cohort.report.gantt import Pause, TaskBar
 from cohort.report.gantt_page import planned_against_actual_page
+from cohort.task_queue.last_seen import last_seen_seconds
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.status import QueueStatus, read_queue_status
 from cohort.task_queue.store import open_queue, queue_holder
@@ -33,8 +34,11 @@ _CUT_SHORT = ("down", "cut short: its worker, slot or dispatcher was lost")
 _LEAST_PAUSE_SECONDS = 1.0
 
 
-def write_queue_page(directory: Path) -> Path:
+def write_queue_page(directory: Path, *, reload_seconds: float | None = None) -> Path:
     """Write ``report.html`` of the queue in ``directory``, whole or not at all; return its path.
+
+    Args:
+        reload_seconds: After this time an open page loads itself again.
 
     Raises:
         InputError: there is no queue.
@@ -47,7 +51,7 @@ def write_queue_page(directory: Path) -> Path:
     absences = list(_absences(decisions))
     worked = _working_time(absences)
     # without a dispatcher the queue's time ended when one was last seen
-    now = facts.last_dispatcher_seconds or 0.0
+    now = last_seen_seconds(facts, tasks, directory=directory) or 0.0
     if is_worked_off and facts.began_at is not None:
         now = (datetime.now(UTC) - facts.began_at).total_seconds()
     actual = [_ran(gang, worked, now=now, mates=_mates(gang, stretches)) for gang in _gangs(stretches)]
@@ -66,6 +70,7 @@ def write_queue_page(directory: Path) -> Path:
         device="slot",
         endings=list(dict.fromkeys(_ENDINGS.get(stretch.outcome, _CUT_SHORT) for stretch in stretches)),
         pauses=[Pause(at_seconds=worked(start), seconds=end - start) for start, end in absences],
+        reload_seconds=reload_seconds,
     )
     write_text(path, page)
     return path

@@ -210,10 +210,12 @@ class TaskStates:
         has_news = beat.num_early > self._early_shown.get(task, 0)
         self._early_shown[task] = beat.num_early
         early = f"; {beat.num_early} of {beat.num_trials} trials have exited early" if beat.num_early else ""
+        # of a task that is late already, nothing was planned for now
+        instead = f" instead of {format_duration(before)}" if before >= 1.0 else ""
         self._log.decide(
             "reestimate",
             task=task,
-            text=f"will end in {format_duration(beat.seconds_left)}, planned were {format_duration(before)}{early}",
+            text=f"about {format_duration(beat.seconds_left)} left{instead}{early}",
             numbers={"seconds_left": beat.seconds_left, "seconds_left_before": before, "num_early": beat.num_early},
             is_shown=has_news or moved >= max(_SHOWN_SECONDS, _SHOWN_SHARE * before),
         )

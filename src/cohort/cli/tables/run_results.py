@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from cohort.cli.tables.trial_table import (
 from cohort.core.units import format_count, format_duration
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
+from cohort.runs.records import TrialStatus
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.results.results_table import results_json
 from cohort.runs.results.verdicts import chance_text, comparison_lines, training_value_text, verdicts
@@ -100,9 +102,16 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         print(json.dumps(body | results_json(status.results), indent=2))
         return
     console = wide_console(160)
-    left_out = _print_trials(console, status.trials, metric_label=status.results.metric_label)
-    facts = {"state": status.state + (f" ({status.holder})" if status.holder else "")}
-    facts["trials"] = ", ".join(f"{count} {name.value}" for name, count in status.counts.items() if count)
+    ranked, counts = status.trials, Counter(status.counts)
+    if status.state != "running":
+        # a killed process left them as running; the run has their states, as of those that wait for a slot
+        ranked = tuple(_parked(entry) for entry in ranked)
+        counts[TrialStatus.PARKED] += counts.pop(TrialStatus.RUNNING, 0)
+    left_out = _print_trials(console, ranked, metric_label=status.results.metric_label)
+    # `stopped` is what --json says, and what a trial is that a rule ended
+    state = "interrupted" if status.state == "stopped" else status.state
+    facts = {"state": state + (f" ({status.holder})" if status.holder else "")}
+    facts["trials"] = ", ".join(f"{counts[name]} {name.value}" for name in TrialStatus if counts[name])
     if status.stopped_reasons:
         facts["stopped"] = ", ".join(f"{count} {reason}" for reason, count in status.stopped_reasons.items())
     if status.tokens_per_second is not None:
@@ -121,6 +130,12 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         # steps after the last checkpoint are trained again, so the message names the checkpoint
         line = f"\nto continue from the last checkpoint: cohort resume {run_directory}"
         console.print(line, soft_wrap=True, markup=False)
+
+
+def _parked(entry: RankedTrial) -> RankedTrial:
+    if entry.trial.status is not TrialStatus.RUNNING:
+        return entry
+    return replace(entry, trial=replace(entry.trial, status=TrialStatus.PARKED))
 
 
 def _rank_text(rank: RankStatus, *, is_running: bool) -> str:

@@ -1,0 +1,33 @@
+"""``--watch``: shows something again and again while a run or a queue is going on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["WatchOption", "clear_terminal", "repeat"]
+
+WatchOption = Annotated[
+    bool, typer.Option("--watch", "-w", help="Again every few seconds, until it ends; Ctrl-C only stops the watching.")
+]
+
+
+def clear_terminal() -> None:
+    """Clear the terminal, if stdout is one."""
+    if sys.stdout.isatty():
+        Console().clear()
+
+
+def repeat(show: Callable[[], bool], *, every_seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Call ``show`` until it returns False, which says that nothing more will come, or until Ctrl-C."""
+    try:
+        while show():
+            sleep(every_seconds)
+    except KeyboardInterrupt:
+        # what is watched goes on in its own process
+        return
