@@ -41,9 +41,9 @@ class Watcher(SilentWatcher):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A deep model, and rows of a few tokens but for the last one."""
+    """A model of four layers, and rows of a few tokens but for the last one."""
     found = tmp_path_factory.mktemp("gradient_checkpointing")
-    write_tiny_model(found / "model", num_layers=8, max_positions=1024)
+    write_tiny_model(found / "model", num_layers=4, max_positions=1024)
     write_rows(found / "train.jsonl")
     with (found / "train.jsonl").open("a") as rows:
         rows.write(json.dumps({"prompt": "1+" * (LONG // 2), "completion": "0"}) + "\n")

@@ -25,8 +25,57 @@ def _let_loop_bounds_be_tensors() -> None:
     interpreter._patch_lang_tensor = patch_and_mend
 
 
+def _patch_the_language_once() -> None:
+    """Let the interpreter put its operations into ``triton.language`` once in a process.
+
+    It does so at every launch, and again at every call of one jitted function by another, looking at all members of
+    the language each time: a third of what the tests of kernels took. Nothing in a process that interprets needs the
+    language as it was.
+    """
+    from triton import language
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+    # newer Tritons return what restores the language
+    nothing = getattr(interpreter, "_LangPatchScope", lambda: None)
+    visible: dict[int, tuple[bool, ...]] = {}
+    patched: set[tuple[bool, ...]] = set()
+
+    def patch_once(function: Any) -> Any:
+        names = function.__globals__
+        if id(names) not in visible:
+            visible[id(names)] = tuple(
+                any(value is module for value in names.values()) for module in (language, language.core)
+            )
+        if visible[id(names)] not in patched:
+            patched.add(visible[id(names)])
+            patch(function)
+        return nothing()
+
+    interpreter._patch_lang = patch_once
+
+
+def _look_dtypes_up() -> None:
+    """Keep NumPy's dtype of each of Triton's: the interpreter makes a table of all of them for every operation."""
+    from triton import language
+    from triton.runtime import interpreter
+
+    find = interpreter._get_np_dtype
+    found: dict[str, Any] = {}
+
+    def looked_up(dtype: Any) -> Any:
+        element = dtype.element_ty if isinstance(dtype, language.block_type) else dtype
+        if element.name not in found:
+            found[element.name] = find(element)
+        return found[element.name]
+
+    interpreter._get_np_dtype = looked_up
+
+
 if triton_interprets():
     _let_loop_bounds_be_tensors()
+    _patch_the_language_once()
+    _look_dtypes_up()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -6,6 +6,7 @@ environment (visible devices, threads) was set before the interpreter began, so 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import socket
 import sys
@@ -22,7 +23,12 @@ def main() -> None:
     die_with_parent(int(parent))
     channel = LineChannel(socket.socket(fileno=int(descriptor)))
     module, _, name = target.partition(":")
-    getattr(importlib.import_module(module), name)(channel)
+    # nothing that an import makes is garbage: the collector would walk through all of torch many times
+    gc.disable()
+    serve = getattr(importlib.import_module(module), name)
+    gc.freeze()
+    gc.enable()
+    serve(channel)
 
 
 if __name__ == "__main__":

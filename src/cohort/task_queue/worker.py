@@ -249,9 +249,9 @@ def _run(order: RunTask, *, watcher: _Reporter) -> None:
 
 
 def _warm_up() -> None:
-    # a plan counts from the moment a worker is ready, so slow imports and CUDA's start come before that
-    importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - loads it
-    importlib.import_module("transformers").AutoConfig  # noqa: B018
+    # a plan counts from the moment a worker is ready, so slow imports and CUDA's start come before that; not the Auto
+    # classes, which import every model and the compiler: a checkpoint that is known needs none of them
+    importlib.import_module("transformers").PreTrainedTokenizerFast  # noqa: B018 - loads it
     if torch.cuda.is_available():
         torch.cuda.init()
         torch.zeros(1, device="cuda")
