@@ -10,6 +10,7 @@
     python -m benchmarks.several_gpus.run --part pipeline          # two GPUs or more; without: by the simulator
     python -m benchmarks.several_gpus.run --part sweep             # two GPUs or more; 8B, or --shape 70b
     python -m benchmarks.several_gpus.run --part run_tasks         # two GPUs
+    python -m benchmarks.several_gpus.run --part four_gpus         # any machine: projected from results of two GPUs
     python -m benchmarks.several_gpus.run --part queue             # any machine: tasks in simulated time
 
 `--tiny` tries a part out on any machine, with processes on the CPU in place of GPUs. Each part takes less than four
@@ -33,6 +34,7 @@ __all__ = ["PARTS", "main"]
 # each is a module here, imported when it is asked for: the planner of pipelines needs a library that others do not
 PARTS = (
     "figure13",
+    "four_gpus",
     "host_streamed",
     "links",
     "memory",
@@ -65,7 +67,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     # these are simulated: any machine does
-    need_gpu(shape="tiny" if options.tiny or options.part in ("pipeline", "queue") else "8b")
+    need_gpu(shape="tiny" if options.tiny or options.part in ("four_gpus", "pipeline", "queue") else "8b")
     module = importlib.import_module(f"benchmarks.several_gpus.{options.part}")
     out = options.out or RESULTS / f"several_gpus_{options.part}{'_tiny' if options.tiny else ''}.json"
     began = time.monotonic()

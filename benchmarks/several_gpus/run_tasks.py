@@ -34,10 +34,10 @@ from cohort.parallel.commands import Command, Drop, Load, RankSetup, Run
 from cohort.parallel.rank_process import RankProcess
 from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan, plan_in_order
 from cohort.scheduling.placement.records import Cluster, Placement, PlacementPlan, TaskOption, TaskRequest
-from cohort.scheduling.placement.verify import check_plan
+from cohort.scheduling.placement.verify import check_plan, placement_lower_bound
 from cohort.training.executor import ExecutorSettings
 
-__all__ = ["QUESTION", "measure", "search_plan"]
+__all__ = ["GPUS", "QUESTION", "PackCosts", "measure", "search_plan", "tasks_of"]
 
 QUESTION = "Does a plan of tasks on one or two GPUs end when it says, and how much before other orders?"
 GPUS = Cluster.of_one_node(2)
@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace) -> Part:
         try:
             costs = _costs(ranks, PACKS[::3] if options.tiny else PACKS, steps=(2, 4) if options.tiny else (2, 12))
             print(costs, flush=True)
-            tasks = _tasks(costs, seconds=2.0 if options.tiny else ALL_SECONDS)
+            tasks = tasks_of(costs, seconds=2.0 if options.tiny else ALL_SECONDS)
             requests = [task.request(costs) for task in tasks]
             plan = _plan(requests)
             check_plan(plan, requests, GPUS)
@@ -122,25 +122,28 @@ def measure(options: argparse.Namespace) -> Part:
     return Part(headline=_headline(rows, notes), rows=rows, columns=COLUMNS, notes=notes)
 
 
-def search_plan(requests: Sequence[TaskRequest], *, restarts: int = 8, rounds: int = 400) -> PlacementPlan:
+def search_plan(
+    requests: Sequence[TaskRequest], cluster: Cluster = GPUS, *, restarts: int = 8, rounds: int = 400
+) -> PlacementPlan:
     """Return the best plan that exchanges of two tasks and other degrees find, from the best list policy's and more."""
     rng = random.Random(0)
-    best = best_list_plan(requests, GPUS)
+    best = best_list_plan(requests, cluster)
     for _ in range(restarts):
         order = [replace(task, options=(rng.choice(task.options),)) for task in rng.sample(requests, len(requests))]
         by_name = {task.task_id: task for task in requests}
-        now = plan_in_order(order, GPUS, policy="exchanges")
+        now = plan_in_order(order, cluster, policy="exchanges")
         for _ in range(rounds):
             other = [*order]
             one, two = rng.randrange(len(order)), rng.randrange(len(order))
             other[one], other[two] = other[two], other[one]
             if rng.random() < 0.5:
                 other[one] = replace(other[one], options=(rng.choice(by_name[other[one].task_id].options),))
-            found = plan_in_order(other, GPUS, policy="exchanges")
+            found = plan_in_order(other, cluster, policy="exchanges")
             if found.makespan_seconds <= now.makespan_seconds:
                 order, now = other, found
         best = min(best, now, key=lambda plan: plan.makespan_seconds)
-    return best
+    # a tried order has chosen the numbers of GPUs, and a bound of these alone
+    return replace(best, lower_bound_seconds=placement_lower_bound(requests, cluster))
 
 
 def _plan(requests: Sequence[TaskRequest]) -> PlacementPlan:
@@ -155,10 +158,14 @@ def _num_gpus(option: TaskOption) -> int:
     return option.num_gpus
 
 
-def _tasks(costs: PackCosts, *, seconds: float) -> list[Task]:
-    """Return the twelve, of random lengths that together take about ``seconds`` of one GPU."""
+def tasks_of(costs: PackCosts, kinds: Sequence[tuple[int, tuple[int, ...]]] = TWELVE, *, seconds: float) -> list[Task]:
+    """Return tasks of random lengths that together take about ``seconds`` of one GPU.
+
+    Args:
+        kinds: Trials of each, and the numbers of GPUs it may have.
+    """
     rng = random.Random(1)
-    shares = [rng.uniform(0.5, 2.0) for _ in TWELVE]
+    shares = [rng.uniform(0.5, 2.0) for _ in kinds]
     return [
         Task(
             name=f"task{number:02d}, {trials} trials",
@@ -166,7 +173,7 @@ def _tasks(costs: PackCosts, *, seconds: float) -> list[Task]:
             steps=_steps_in(seconds * share / sum(shares), trials, costs),
             degrees=degrees,
         )
-        for number, ((trials, degrees), share) in enumerate(zip(TWELVE, shares, strict=True))
+        for number, ((trials, degrees), share) in enumerate(zip(kinds, shares, strict=True))
     ]
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from benchmarks.kernels import stage_share
 from benchmarks.several_gpus.figure13 import measure as measure_figure13
+from benchmarks.several_gpus.four_gpus import measure as measure_four_gpus
 from benchmarks.several_gpus.host_streamed import measure as measure_host_streamed
 from benchmarks.several_gpus.links import measure as measure_links
 from benchmarks.several_gpus.part import Part
 from benchmarks.several_gpus.pipeline import measure as measure_pipeline
 from benchmarks.several_gpus.queue import LESS_WORK
 from benchmarks.several_gpus.queue import measure as measure_queue
-from benchmarks.several_gpus.run_tasks import GPUS, PackCosts, _tasks, search_plan
+from benchmarks.several_gpus.run_tasks import GPUS, PackCosts, search_plan, tasks_of
 from benchmarks.several_gpus.run_tasks import measure as measure_run_tasks
 from benchmarks.several_gpus.scaling import measure as measure_scaling
 from benchmarks.several_gpus.sweep import measure as measure_sweep
@@ -114,7 +115,7 @@ def test_run_tasks() -> None:
 def test_exchanges_find_a_plan_as_good_as_the_solvers() -> None:
     seconds = {1: 0.5, 2: 0.6, 8: 1.2, 32: 4.0}
     costs = PackCosts(fixed=dict.fromkeys(seconds, 0.1), step=seconds)
-    requests = [task.request(costs) for task in _tasks(costs, seconds=400.0)]
+    requests = [task.request(costs) for task in tasks_of(costs, seconds=400.0)]
     found = search_plan(requests, restarts=3, rounds=150)
     check_plan(found, requests, GPUS)
     solved = plan_placement(requests, GPUS, settings=LESS_WORK)
@@ -139,3 +140,20 @@ def test_queue() -> None:
         planned = rows[tasks, "planned"]["planned_hours"]
         assert all(row["planned_hours"] >= planned * 0.99 for (name, _), row in rows.items() if name == tasks)
         assert rows[tasks, "planned"]["simulated_busy_share"] > 0.5
+
+
+def test_four_gpus_are_projected_from_the_results_that_are_there(tmp_path: Path) -> None:
+    def wrote(name: str, **result: object) -> None:
+        (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
+
+    wrote("several_gpus_scaling", headline={"scaling_replicas_8b": 1.0, "scaling_ap_8b": 0.9})
+    (row,) = measure_four_gpus(options(), results=tmp_path).rows
+    # 1.5 times the pulls' slowdown
+    assert row["projected"] == pytest.approx(1 / (1 + 1.5 * (1 / 0.9 - 1)))
+    costs = {"fixed": {"1": 0.1, "32": 0.2}, "step": {"1": 0.05, "32": 0.5}}
+    headline = {"run_tasks_2gpu_measured_over_planned": 1.1, "run_tasks_2gpu_planned_over_bound": 1.02}
+    wrote("several_gpus_run_tasks", headline=headline, notes={"costs_of_packs": costs})
+    found = {row["what"]: row["projected"] for row in measure_four_gpus(options(), results=tmp_path).rows}
+    assert 1 <= found["run_tasks_4gpu_planned_over_bound"] < 1.3
+    assert found["run_tasks_4gpu_first_come_over_planned"] >= 1
+    assert found["run_tasks_4gpu_fewest_gpus_over_planned"] > 0

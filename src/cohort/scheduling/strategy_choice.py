@@ -91,17 +91,16 @@ def predict_seconds(
     Args:
         divided_layers: Of adapter parallelism.
     """
-    launched = work.num_layers * HOST_LAYER_SECONDS
     if strategy == "pipeline":
         return _pipeline_seconds(work, hardware, num_stages=num_gpus)
+    # every tensor parallel rank has the whole stream of rows
+    tokens = work.tokens if strategy == "tensor" else work.tokens / min(num_gpus, work.num_trials)
+    launched = work.num_layers * (GPU_LAYER_SECONDS if tokens <= RECORDED_TOKENS else HOST_LAYER_SECONDS)
     if strategy == "tensor":
         traffic = 2 * (num_gpus - 1) / num_gpus * work.stream_bytes * work.tokens * 4 * work.num_layers
         reduces = 4 * work.num_layers * MESSAGE_SECONDS + traffic / max(hardware.link_bytes_per_second, 1e9)
         return max(_compute(work, hardware, tokens=work.tokens) / num_gpus + reduces, launched)
-    tokens = work.tokens / min(num_gpus, work.num_trials)
     computed = _compute(work, hardware, tokens=tokens)
-    if tokens <= RECORDED_TOKENS:
-        launched = work.num_layers * GPU_LAYER_SECONDS
     if strategy == "replicas":
         return max(computed, launched)
     pulled = (

@@ -38,7 +38,7 @@ class DistributedLinks:
         """Connect this stage with its neighbours, and with the last one to share the head; all do so together."""
         self._stage, self._device = stage, device
         # training has fewer under way: a stage is at most this many micro-batches ahead; an evaluation has no such end
-        self._most_sent = 4 * num_stages + 8
+        self._most_sent = 6 * num_stages + 12
         # a send reads its tensor until it has left
         self._sent: list[tuple[dist.Work, Tensor]] = []
         self._groups: dict[tuple[int, int, bool], dist.ProcessGroup] = {}
