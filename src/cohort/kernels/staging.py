@@ -1,8 +1,8 @@
-"""Host arrays on their way to a device, without waiting for it."""
+"""Host arrays on their way to a device, and numbers on their way back, without waiting for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["pinned", "stage_together", "to_device_unwaited"]
+__all__ = ["lists_unwaited", "pinned", "stage_together", "to_device_unwaited"]
 
 
 def pinned(host: Tensor) -> Tensor:
@@ -29,6 +29,31 @@ def to_device_unwaited(values: NDArray[Any], device: torch.device | str) -> Tens
         return host.to(device)
     # the caching allocator keeps pinned memory until the copy has run
     return pinned(host).to(device, non_blocking=True)
+
+
+def lists_unwaited(tensors: Sequence[Tensor]) -> Callable[[], list[list[float]]]:
+    """Begin to fetch the numbers of 1-d tensors; return what gives them, once they are there.
+
+    Only what was launched before is waited for, not what is launched from now on.
+    """
+    if not all(tensor.is_cuda for tensor in tensors):
+        return lambda: [tensor.tolist() for tensor in tensors]
+    try:
+        hosts = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+    except RuntimeError:
+        # no room for pinned memory: read at once
+        found = [tensor.tolist() for tensor in tensors]
+        return lambda: found
+    for host, tensor in zip(hosts, tensors, strict=True):
+        host.copy_(tensor, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def numbers() -> list[list[float]]:
+        arrived.synchronize()
+        return [host.tolist() for host in hosts]
+
+    return numbers
 
 
 def stage_together(arrays: Sequence[NDArray[np.int64]], device: torch.device | str) -> list[Tensor]:

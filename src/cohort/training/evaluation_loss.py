@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
@@ -17,7 +17,14 @@ from cohort.training.objectives.objective import Objective
 from cohort.training.passes import MeasuringPasses
 from cohort.training.step_samples import Resident
 
-__all__ = ["BASE_SLOT", "EvaluationLoss", "evaluation_losses", "trial_losses"]
+__all__ = [
+    "BASE_SLOT",
+    "EvaluationLoss",
+    "LaunchedEvaluation",
+    "evaluation_losses",
+    "launch_evaluation",
+    "trial_losses",
+]
 
 # the slot of rows that only the frozen model reads
 BASE_SLOT = -1
@@ -68,8 +75,49 @@ def trial_losses(
     return {slots[slot]: outcome for slot, outcome in found.items()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchedEvaluation:
+    """An evaluation whose passes are launched; the device may still be at them.
+
+    Attributes:
+        entries: Its samples, in the order of the slots.
+        steps: What the terms of each slot need, in that order.
+        num_groups: Groups of rows of each slot.
+        measured: Of each pass, by name, the numbers of its groups [G].
+    """
+
+    entries: Sequence[SlotSample]
+    steps: Mapping[int, StepTerms]
+    num_groups: int
+    measured: Sequence[Mapping[str, Tensor]]
+
+    def losses(self) -> dict[int, EvaluationLoss]:
+        """Wait for the numbers and return the loss of each slot."""
+        # one wait for each number of a whole pass, not one for each group
+        lists = [{name: values_G.tolist() for name, values_G in measured.items()} for measured in self.measured]
+        found = {name: [value for of_pass in lists for value in of_pass[name]] for name in lists[0]}
+        outcomes = {}
+        for place, (slot, step) in enumerate(self.steps.items()):
+            size = step.objective.group_size
+            own = slice(place * self.num_groups, (place + 1) * self.num_groups)
+            samples = [entry.sample for entry in self.entries if entry.slot == slot]
+            values = {name: tuple(of_groups[own]) for name, of_groups in found.items()}
+            terms = values.pop("loss")
+            outcomes[slot] = EvaluationLoss(
+                loss=sum(terms) / step.divisor,
+                num_tokens=sum(len(sample.tokens) for sample in samples),
+                metrics={name: sum(of_groups) / self.num_groups for name, of_groups in values.items()},
+                terms=terms,
+                divisors=tuple(
+                    step.objective.divisor(samples[start : start + size]) for start in range(0, len(samples), size)
+                ),
+                group_metrics=values,
+            )
+        return outcomes
+
+
 @torch.no_grad()
-def evaluation_losses(
+def launch_evaluation(
     passes: MeasuringPasses,
     *,
     micro_batches: MicroBatches,
@@ -77,8 +125,8 @@ def evaluation_losses(
     rows: TokenisedRows,
     row_ids: Sequence[int],
     too_large: Callable[[SlotSample, str], Exception],
-) -> dict[int, EvaluationLoss]:
-    """Return the loss of each slot of ``objectives`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
+) -> LaunchedEvaluation:
+    """Launch the evaluation of each slot of ``objectives`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
 
     All slots share the packed streams. Sums run group by group in the order of ``row_ids``, so an adapter's loss has
     the same bits in every pack.
@@ -106,29 +154,29 @@ def evaluation_losses(
         )
     steps = with_measured_values(passes, entries, steps, micro_batches=micro_batches, too_large=too_large)
 
-    def one_pass(present: Sequence[SlotSample]) -> list[dict[str, float]]:
+    def one_pass(present: Sequence[SlotSample]) -> dict[str, Tensor]:
         losses_T = passes.measure(present)
-        measured = {"loss": group_terms(losses_T, present, steps), **group_metrics(losses_T, present, steps)}
-        # one wait for each number of the whole pass, not one for each group
-        groups = zip(*(values_G.tolist() for values_G in measured.values()), strict=True)
-        return [dict(zip(measured, group, strict=True)) for group in groups]
+        return {"loss": group_terms(losses_T, present, steps), **group_metrics(losses_T, present, steps)}
 
-    found = list(itertools.chain.from_iterable(micro_batches.run(entries, one_pass, too_large=too_large)))
-    outcomes = {}
-    for place, slot in enumerate(order):
-        step, size = steps[slot], steps[slot].objective.group_size
-        first = place * len(row_ids)
-        samples = [entry.sample for entry in entries if entry.slot == slot]
-        values = {name: tuple(group[name] for group in found[first : first + len(row_ids)]) for name in found[first]}
-        terms = values.pop("loss")
-        outcomes[slot] = EvaluationLoss(
-            loss=sum(terms) / step.divisor,
-            num_tokens=sum(len(sample.tokens) for sample in samples),
-            metrics={name: sum(measured) / len(row_ids) for name, measured in values.items()},
-            terms=terms,
-            divisors=tuple(
-                step.objective.divisor(samples[start : start + size]) for start in range(0, len(samples), size)
-            ),
-            group_metrics=values,
-        )
-    return outcomes
+    measured = micro_batches.run(entries, one_pass, too_large=too_large)
+    return LaunchedEvaluation(entries=entries, steps=steps, num_groups=len(row_ids), measured=measured)
+
+
+def evaluation_losses(
+    passes: MeasuringPasses,
+    *,
+    micro_batches: MicroBatches,
+    objectives: Mapping[int, Objective],
+    rows: TokenisedRows,
+    row_ids: Sequence[int],
+    too_large: Callable[[SlotSample, str], Exception],
+) -> dict[int, EvaluationLoss]:
+    """Return the loss of each slot over ``row_ids``; the arguments are those of :func:`launch_evaluation`."""
+    return launch_evaluation(
+        passes,
+        micro_batches=micro_batches,
+        objectives=objectives,
+        rows=rows,
+        row_ids=row_ids,
+        too_large=too_large,
+    ).losses()

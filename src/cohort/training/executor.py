@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,10 +18,18 @@ from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, Pa
 from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.staging import lists_unwaited
 from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses
+from cohort.training.evaluation_ahead import Evaluated, EvaluationAhead
+from cohort.training.evaluation_loss import (
+    BASE_SLOT,
+    EvaluationLoss,
+    LaunchedEvaluation,
+    launch_evaluation,
+    trial_losses,
+)
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.fresh_weights import fresh_weights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
@@ -151,6 +159,7 @@ class Executor:
             )
         )
         self._passes = Passes(decoder, self.bank, memory=self.memory, captured=self.captured)
+        self._evaluations = EvaluationAhead(is_used=self.bank.weights_RD.is_cuda)
         self._ahead = StepAhead(
             self._passes, bank=self.bank, micro_batches=self._training, policy=self.gradient_checkpointing
         )
@@ -196,6 +205,7 @@ class Executor:
             self.captured.give_up()
         slot, rows = self.bank.insert(spec.adapter, state.adapter), self.train_rows if rows is None else rows
         order = spec.order(len(rows) // spec.objective.group_size)
+        self._evaluations.clear()
         self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=state.step, order=order, rows=rows)
         return slot
 
@@ -285,8 +295,12 @@ class Executor:
         except Exception as error:
             self._clear_gradients(residents)
             raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
+        # the only numbers that the host reads of the step; nothing that is launched from here on is waited for
+        numbers = lists_unwaited([terms_G, norms])
+        self._evaluations.launch({r.spec.trial_id: r for r in residents}, self._launch_evaluation)
         self._ahead.lay_out(residents)
-        return finish_step(residents, samples, terms_G=terms_G, norms=norms)
+        terms_of_groups, norms_of_slots = numbers()
+        return finish_step(residents, samples, terms=terms_of_groups, norms=norms_of_slots)
 
     def evaluate(
         self,
@@ -297,28 +311,36 @@ class Executor:
         objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
         """Return the validation loss of resident trials, packed, by trial id; None takes each trial's own objective."""
+        what = Evaluated(rows=rows, row_ids=tuple(row_ids), objective=objective)
+        launched = self._evaluations.take({trial_id: self._residents[trial_id] for trial_id in trial_ids}, what)
         return trial_losses(
             self._residents,
             trial_ids,
             objective=objective,
-            losses_of=lambda objectives: self._evaluate(objectives, rows=rows, row_ids=row_ids),
+            losses_of=lambda objectives: (launched or self._launch_evaluation(objectives, what)).losses(),
         )
+
+    def expect_evaluation(self, groups: Sequence[Collection[int]]) -> None:
+        """Say which trials will be evaluated together, as they were the last time, right after the next step.
+
+        Where they are, their losses are there earlier; otherwise nothing but time is lost.
+        """
+        self._evaluations.expect(groups)
 
     def evaluate_base(
         self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
     ) -> EvaluationLoss:
-        return self._evaluate({BASE_SLOT: objective}, rows=rows, row_ids=row_ids)[BASE_SLOT]
+        what = Evaluated(rows=rows, row_ids=tuple(row_ids), objective=objective)
+        return self._launch_evaluation({BASE_SLOT: objective}, what).losses()[BASE_SLOT]
 
-    def _evaluate(
-        self, objectives: Mapping[int, Objective], *, rows: TokenisedRows, row_ids: Sequence[int]
-    ) -> dict[int, EvaluationLoss]:
-        return evaluation_losses(
+    def _launch_evaluation(self, objectives: Mapping[int, Objective], what: Evaluated) -> LaunchedEvaluation:
+        return launch_evaluation(
             self._passes,
             micro_batches=self._evaluation,
             objectives=objectives,
-            rows=rows,
-            row_ids=row_ids,
-            too_large=lambda entry, words: self._too_large(entry, words, rows=rows),
+            rows=what.rows,
+            row_ids=what.row_ids,
+            too_large=lambda entry, words: self._too_large(entry, words, rows=what.rows),
         )
 
     def _clear_gradients(self, residents: Sequence[Resident]) -> None:

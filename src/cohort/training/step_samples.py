@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from cohort.core.events import StepDone
 from cohort.data.order import SampleOrder
 from cohort.data.packing import SlotSample
@@ -83,21 +81,20 @@ def samples_of(resident: Resident, *, step: int) -> list[SlotSample]:
 
 
 def finish_step(
-    residents: Sequence[Resident], samples: StepSamples, *, terms_G: Tensor, norms: Tensor
+    residents: Sequence[Resident], samples: StepSamples, *, terms: Sequence[float], norms: Sequence[float]
 ) -> tuple[StepDone, ...]:
     """Count the step of ``residents`` as done and return their events in slot order.
 
     Args:
         samples: Those of the step.
-        terms_G: The objective's term of each group of ``samples``, in their order.
+        terms: The objective's term of each group of ``samples``, in their order.
         norms: The norm of each trial's gradient, in slot order.
     """
-    # the only host reads of the step, after everything is launched
     sums = dict.fromkeys(samples.terms, 0.0)
-    for slot, term in zip(group_slots(samples.entries), terms_G.tolist(), strict=True):
+    for slot, term in zip(group_slots(samples.entries), terms, strict=True):
         sums[slot] += term
     events = []
-    for resident, norm in zip(residents, norms.tolist(), strict=True):
+    for resident, norm in zip(residents, norms, strict=True):
         event = StepDone(
             trial_id=resident.spec.trial_id,
             step=resident.step + 1,

@@ -18,6 +18,7 @@ from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
 from cohort.engine.train.supervisor import Supervisor
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.scheduling.admission import Capacity, Request, admit
 
@@ -190,6 +191,8 @@ class Session:
             self._take_window(began)
             return
         self._is_careful = False
+        if isinstance(self._executor, RankExecutor):
+            self._executor.expect_evaluation([due for member in self._members if (due := member.due_after_step())])
         try:
             steps_done, failed = run_isolated(
                 self._executor.step,

@@ -258,6 +258,15 @@ class Supervisor:
         self._run.store.append(events, decisions)
         self._on_tick(events, decisions)
 
+    def due_after_step(self) -> list[int]:
+        """Return the residents, by their numbers in the executor, that will be due if they take one more step."""
+        due = []
+        for trial_id in self.share.resident:
+            step = self.share.steps_of(trial_id)
+            if step == self._steps_known(trial_id) and self._study.next_evaluation(trial_id) == step + 1:
+                due.append(self.share.key(trial_id))
+        return due
+
     def _due(self) -> dict[int, int]:
         """Return the residents to evaluate now, with their steps."""
         due = {}
