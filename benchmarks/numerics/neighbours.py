@@ -24,7 +24,7 @@ from benchmarks.numerics.terms_inside import inside_rows
 from benchmarks.numerics.whole_steps import step_rows
 from cohort.core.numerics import Numerics
 
-QUESTION = "Which operations of a step give a trial the same bits whatever stands beside it?"
+QUESTION = "Which operations of a step give a trial the same bits whatever is packed with it?"
 
 
 def main() -> None:

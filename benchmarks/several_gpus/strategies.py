@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from cohort.data.tokenised import TokenisedRows
+from cohort.launch.start_ranks import start_ranks
 from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
@@ -17,7 +18,6 @@ from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_group import RankGroupPlan, TensorGroup
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.parallel.start_ranks import start_ranks
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec

@@ -16,7 +16,7 @@ from cohort.cli.launched_ranks import (
     refuse_queue,
 )
 from cohort.core.errors import InputError
-from cohort.parallel.launch.launch_place import LaunchPlace
+from cohort.launch.launch_place import LaunchPlace
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 TWO: Any = SimpleNamespace(place=LaunchPlace(rank=0, num_ranks=2))

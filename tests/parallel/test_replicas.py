@@ -11,6 +11,7 @@ import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
+from cohort.launch.start_ranks import start_ranks
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
@@ -20,7 +21,6 @@ from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_server import _reply
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor
-from cohort.parallel.start_ranks import start_ranks
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cohort.core.clock import SystemClock
-from cohort.parallel import start_ranks
+from cohort.launch import start_ranks
 from cohort.parallel.commands import RankSetup
 from cohort.prepare.preparation import Preparation, prepare
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs

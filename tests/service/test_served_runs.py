@@ -127,17 +127,6 @@ def test_wrong_options_are_reported(
     assert words in capsys.readouterr().err
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import importlib.util
-
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
-    with pytest.raises(SystemExit) as caught:
-        main(["serve", "anything"])
-    assert caught.value.code == 2
-    assert "pip install 'cohort-lora[serve]'" in capsys.readouterr().err
-
-
 def test_wrong_sources_are_refused(run: Path, tmp_path: Path) -> None:
     def refused(**settings: object) -> str:
         with pytest.raises(InputError) as caught:

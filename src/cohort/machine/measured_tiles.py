@@ -11,7 +11,8 @@ import torch
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
-from cohort.kernels.packed_linear.choice.own_table import table_path, write_own_rows
+from cohort.kernels.packed_linear.choice.own_table import table_path
+from cohort.kernels.packed_linear.choice.tiles import keep_measured
 from cohort.machine.kernel_choices import linear_groups
 from cohort.machine.measured_numerics import measure_exact_steps
 from cohort.machine.writable_directory import require_writable
@@ -80,7 +81,7 @@ def measure_tiles(model: str, *, say: Callable[[str], None]) -> TileReport:
         found.append(measure_linear(in_features, out_widths, device=device))
         torch.cuda.empty_cache()
         # one at a time: what is measured is kept, whatever comes after
-        write_own_rows(name, [found[-1].row])
+        keep_measured(name, [found[-1].row])
     # last: steps take the tiles that were chosen
     has_form = config.stored_quantization == PLAIN.name and not config.pads_attention
     steps = measure_exact_steps(config, device=device, say=say) if has_form else ()

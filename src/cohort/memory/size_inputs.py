@@ -12,8 +12,8 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows
+from cohort.launch.launched import LaunchedRanks
 from cohort.machine.machine import Machine
-from cohort.parallel.launch.launched import LaunchedRanks
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.possible_values import possible_optimizers

@@ -11,6 +11,8 @@ from cohort.core.errors import Problem
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.launch.launched import LaunchedRanks
+from cohort.launch.start_ranks import start_ranks
 from cohort.machine.machine import Machine
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.size_inputs import SizeRequest
@@ -18,10 +20,8 @@ from cohort.memory.sizes import Sizes, recomputed_note, size_facts
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
 from cohort.parallel.commands import RankSetup
-from cohort.parallel.launch.launched import LaunchedRanks
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.parallel.start_ranks import start_ranks
 from cohort.parallel.step_window import pipeline_window_steps, window_steps
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes

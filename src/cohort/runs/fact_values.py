@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
@@ -16,8 +17,9 @@ __all__ = ["FROM_JSON"]
 
 
 def _data_problem(stored: Mapping[str, str]) -> DataProblem:
-    # databases of schema version 1 call the hint `mend`
-    return DataProblem(**{"hint" if key == "mend" else key: text for key, text in stored.items()})
+    # databases of schema version 1 have another name for the hint, and the same for the rest
+    own = {field.name for field in fields(DataProblem)}
+    return DataProblem(**{key if key in own else "hint": text for key, text in stored.items()})
 
 
 # JSON has no tuples, enumerations and records: these keys need a conversion

@@ -20,7 +20,7 @@ __all__ = [
     "create_tables",
 ]
 
-# 2: data problems have a `hint` where version 1 wrote `mend`
+# 2: data problems have a `hint`, for which version 1 had another name
 # 3: a trial may have several decisions of one kind after one step, since people may stop and resume it; the kinds
 #    `resume`, `protect` and `add` are new
 SCHEMA_VERSION = 3

@@ -28,11 +28,11 @@ from cohort.models.decoder import Decoder
 from cohort.serving.adapter_registry import (
     AdapterHandle,
     AdapterRegistry,
+    AdapterStatus,
     AdapterVersion,
     load_version,
     require_finite,
 )
-from cohort.serving.adapter_status import AdapterStatus
 from cohort.serving.arriving_rows import ArrivingRows
 from cohort.serving.host_adapters import HostAdapters
 from cohort.serving.ranks import OneProcess, ServingRanks

@@ -25,6 +25,7 @@ from cohort.serving.ranks import KeptAdapter
 __all__ = [
     "AdapterHandle",
     "AdapterRegistry",
+    "AdapterStatus",
     "AdapterVersion",
     "NameTakenError",
     "UnknownAdapterError",
@@ -71,6 +72,22 @@ class AdapterHandle:
 
     name: str
     version: AdapterVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterStatus:
+    """An adapter as the server lists it.
+
+    Attributes:
+        version: Grows by each replacement.
+        residence: ``device``, ``host`` or ``disk``.
+    """
+
+    name: str
+    path: Path | None
+    r: int
+    version: int
+    residence: str
 
 
 def load_version(path: Path, *, layout: AdapterLayout, most_rank: int) -> tuple[AdapterSpec, Tensor, bytes]:

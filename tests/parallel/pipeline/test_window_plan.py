@@ -102,7 +102,7 @@ def test_launches_hide_behind_the_products_of_more_tokens_where_layers_are_small
 def test_a_stage_plans_without_a_solver() -> None:
     """Machines that only train have no OR-Tools and no SciPy."""
     script = (
-        "import sys; import cohort.parallel.rank_server, cohort.parallel.start_ranks, cohort.memory.model_place;"
+        "import sys; import cohort.parallel.rank_server, cohort.launch.start_ranks, cohort.memory.model_place;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'ortools', 'scipy', 'pydantic'}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

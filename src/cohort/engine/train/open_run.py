@@ -9,7 +9,7 @@ from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import Clock
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.time_spent import TimeSpent
-from cohort.parallel.launch.launched import LaunchedRanks
+from cohort.launch.launched import LaunchedRanks
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
 

@@ -38,8 +38,10 @@ def swiglu(
     chosen = choose_backend(gate_up_TF, backend=backend)
     shape = (gate_up_TF.shape[0], gate_up_TF.shape[1] // 2)
     if codes is not None and (codes.codes_TK.shape != shape or term_TF is not None):
-        beside = "" if term_TF is None else ", beside a term"
-        raise ShapeError(f"codes are {tuple(codes.codes_TK.shape)}{beside}; the result is {shape}, of a product alone")
+        and_term = "" if term_TF is None else " with a term"
+        raise ShapeError(
+            f"codes are {tuple(codes.codes_TK.shape)}{and_term}; the result is {shape}, of a product alone"
+        )
     if term_TF is not None:
         check_term(gate_up_TF, term_TF)
         summed: Tensor = implementation("swiglu", chosen).swiglu_forward(gate_up_TF, term_TF=term_TF)

@@ -17,7 +17,7 @@ from cohort.kernels.attention import AttentionTiles, packed_attention
 from cohort.kernels.backend import Backend
 from cohort.kernels.packed_linear import LaunchTables, PaddedRows, packed_linear
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, TileTableError
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.models.weight_formats.plain import FrozenLinear
 from tests.kernels.closeness import low_precision
 from tests.kernels.packed_linear.cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case, sink_of
@@ -210,13 +210,6 @@ def test_the_rule() -> None:
     assert columns(many, frozen=roomy_linear(wide, spare=256), parts=wide.parts, tables=wide.tables()) == 0
     nobody = replace(case.slots, ranks=(0, 0))
     assert columns(tables=LaunchTables(case.segments, nobody, device="cpu")) == 0
-
-
-def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(TileTableError, match="dX has no augmented form"):
-        TileChoice(term_backward=TermPlace.AUGMENTED)
-    with pytest.raises(TileTableError, match="augmented_columns must be a multiple of 16, got 20"):
-        TileChoice(augmented_columns=20)
 
 
 @pytest.mark.gpu

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from cohort.kernels.packed_linear.choice.own_table import own_rows, read_own_table, table_path, write_own_rows
-from cohort.kernels.packed_linear.choice.tiles import TileChoice, TileTableError, choose_tiles, describe_tiles
+from cohort.kernels.packed_linear.choice.tiles import (
+    TileChoice,
+    TileTableError,
+    choose_tiles,
+    describe_tiles,
+    keep_measured,
+)
 
 GPU = "NVIDIA Test 9000 (PCIe)"
 
@@ -51,8 +57,7 @@ def test_the_choice_of_tiles_takes_them_where_the_package_has_none() -> None:
     shape = {"in_features": 64, "out_widths": (32, 16), "num_rows": 4096}
     assert choose_tiles(GPU, **shape) == TileChoice()
     assert "defaults (not measured here)" in describe_tiles(GPU, [(64, (32, 16))], num_rows=4096)[0]
-    write_own_rows(GPU, [row(shrink_warps=8)])
-    choose_tiles.cache_clear()
+    keep_measured(GPU, [row(shrink_warps=8)])
     assert choose_tiles(GPU, **shape) == TileChoice(shrink_warps=8)
     assert choose_tiles(GPU, in_features=64, out_widths=(32,), num_rows=4096) == TileChoice()
     assert "measured on this machine; shrink_warps=8" in describe_tiles(GPU, [(64, (32, 16))], num_rows=4096)[0]

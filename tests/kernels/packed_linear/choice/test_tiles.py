@@ -37,12 +37,6 @@ def test_a_slots_bits_do_not_depend_on_which_row_of_the_table_its_stream_takes(g
             assert all(choice.da_rows == choice.input_rows for choice in choices), linear
 
 
-def test_an_augmented_product_that_cannot_be_made_leaves_the_term_where_the_tiles_say() -> None:
-    inside, augmented, after = TermPlace.INSIDE, TermPlace.AUGMENTED, TermPlace.AFTER
-    assert TileChoice(term_forward=augmented, term_forward_otherwise=inside).place_in_y is inside
-    assert TileChoice(term_forward=after, term_forward_otherwise=inside).place_in_y is after
-
-
 @pytest.mark.parametrize(
     ("slot_rows", "rows"),
     [(1, 1024), (1024, 1024), (1025, 512), (2048, 512), (4096, 512), (8192, 1024), (16384, 2048), (16385, 2064)],

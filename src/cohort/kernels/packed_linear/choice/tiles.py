@@ -21,7 +21,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from cohort.kernels.packed_linear.choice.own_table import own_rows
+from cohort.kernels.packed_linear.choice.own_table import own_rows, write_own_rows
 from cohort.kernels.packed_linear.choice.tile_choice import TermPlace, TileChoice, TileTableError
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "TileChoice",
     "TileTableError",
     "choose_tiles",
+    "keep_measured",
     "describe_augmented",
     "describe_tiles",
     "filling_strip",
@@ -94,6 +95,19 @@ def choose_tiles(gpu: str, *, in_features: int, out_widths: tuple[int, ...], num
     """Return the tiles for a linear of these widths on the GPU called ``gpu``, in a stream of ``num_rows`` rows."""
     row, _ = _row_for(gpu, in_features=in_features, out_widths=out_widths, num_rows=num_rows)
     return _DEFAULTS if row is None else TileChoice(**row["choice"])
+
+
+def keep_measured(gpu: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Keep ``rows`` that were measured on this machine, and choose by them from now on; return their file.
+
+    Raises:
+        StorageFullError: the disk is full.
+        OSError: the file cannot be written.
+    """
+    path = write_own_rows(gpu, rows)
+    # launches of this process that follow choose again
+    choose_tiles.cache_clear()
+    return path
 
 
 def _row_for(

@@ -23,8 +23,8 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from typing import Any
 
 from cohort.core.errors import InputError, Problem, RankLostError, RunStateError
+from cohort.launch.launch_place import LaunchPlace
 from cohort.parallel.commands import RankSetup, Release
-from cohort.parallel.launch.launch_place import LaunchPlace
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.rank_process import GO_ON
 from cohort.parallel.transport import Channel

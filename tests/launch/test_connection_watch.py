@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
-from cohort.parallel.launch.connection_watch import ConnectionWatch
+from cohort.launch.connection_watch import ConnectionWatch
 
 
 def test_a_process_that_goes_on_waiting_is_ended() -> None:

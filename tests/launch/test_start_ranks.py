@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import RankLostError
+from cohort.launch import start_ranks as module
+from cohort.launch.launch_place import LaunchPlace
+from cohort.launch.start_ranks import start_ranks
 from cohort.models.weights import load_decoder
-from cohort.parallel import start_ranks as module
 from cohort.parallel.commands import RankSetup, Reply
-from cohort.parallel.launch.launch_place import LaunchPlace
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_group import TensorGroup
 from cohort.parallel.rendezvous import is_on_one_host
-from cohort.parallel.start_ranks import start_ranks
 from cohort.training.executor import ExecutorSettings
 from tests.training.small_models import random_rows, save_llama
 

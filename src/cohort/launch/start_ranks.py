@@ -6,10 +6,10 @@ import contextlib
 from dataclasses import replace
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.launch.launched import LaunchedRanks
 from cohort.models.decoder import Decoder
 from cohort.parallel.commands import RankSetup
 from cohort.parallel.group_executor import GroupExecutor
-from cohort.parallel.launch.launched import LaunchedRanks
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.rank_process import RankProcess

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError, RankLostError, RunStateError
+from cohort.launch import launched, launched_server
+from cohort.launch.launch_place import LaunchPlace
+from cohort.launch.launched import LaunchedRanks, connect_to_first, gather_ranks
+from cohort.launch.launched_server import serve_first
 from cohort.parallel.commands import RankSetup, Release, Reply
-from cohort.parallel.launch import launched, launched_server
-from cohort.parallel.launch.launch_place import LaunchPlace
-from cohort.parallel.launch.launched import LaunchedRanks, connect_to_first, gather_ranks
-from cohort.parallel.launch.launched_server import serve_first
 from cohort.parallel.transport import Channel
 
 SAME = {"cohort": "1", "torch": "2"}

@@ -6,8 +6,8 @@ import threading
 from multiprocessing import Pipe
 from types import SimpleNamespace
 
-from cohort.parallel.launch.launch_place import LaunchPlace
-from cohort.parallel.launch.launched_server import serve_first
+from cohort.launch.launch_place import LaunchPlace
+from cohort.launch.launched_server import serve_first
 from cohort.parallel.transport import Channel
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from cohort.core.errors import RunStateError
+from cohort.launch.connection_watch import ConnectionWatch
+from cohort.launch.launch_place import LaunchPlace
+from cohort.launch.launched import Goodbye
 from cohort.parallel.commands import RankSetup, Release, Reply
 from cohort.parallel.group_member import leave_group
-from cohort.parallel.launch.connection_watch import ConnectionWatch
-from cohort.parallel.launch.launch_place import LaunchPlace
-from cohort.parallel.launch.launched import Goodbye
 from cohort.parallel.rank_server import serve_setup
 from cohort.parallel.transport import Channel
 

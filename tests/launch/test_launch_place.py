@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cohort.parallel.launch.launch_place import LaunchPlace
+from cohort.launch.launch_place import LaunchPlace
 
 VARIABLES = {
     "TORCHELASTIC_RUN_ID": "none",

@@ -1,1 +1,0 @@
-"""Ranks that a launcher such as torchrun has started, on one host or several."""
