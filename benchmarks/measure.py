@@ -30,6 +30,7 @@ __all__ = [
     "matrix_ceiling",
     "median_eager",
     "median_replay",
+    "milliseconds",
     "print_table",
     "started_as",
     "write_result",
@@ -105,6 +106,19 @@ def interleaved(
         name: (statistics.median(own), statistics.median(a / b for a, b in zip(own, times[baseline], strict=True)))
         for name, own in times.items()
     }
+
+
+def milliseconds(works: Mapping[str, Callable[[], object]], *, baseline: str) -> dict[str, float]:
+    """Return the milliseconds of each work, interleaved; without a GPU of one run each, which means nothing."""
+    if torch.cuda.is_available():
+        times = interleaved(works, baseline=baseline, rounds=3, block_seconds=0.02)
+        return {name: ms for name, (ms, _) in times.items()}
+    found = {}
+    for name, work in works.items():
+        begun = time.perf_counter()
+        work()
+        found[name] = (time.perf_counter() - begun) * 1e3
+    return found
 
 
 def _repeats(graph: torch.cuda.CUDAGraph, seconds: float) -> int:

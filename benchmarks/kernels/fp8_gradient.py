@@ -9,8 +9,7 @@ the same codes, which is checked. ``--tiny`` tries it out in Triton's interprete
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 import triton
 from torch import Tensor
 
-from benchmarks.measure import RESULTS, interleaved, print_table, write_result
+from benchmarks.measure import RESULTS, milliseconds, print_table, write_result
 from benchmarks.requirements import need_gpu
 from cohort.kernels.backend import Backend
 from cohort.kernels.fp8_product import quantise_rows
@@ -51,18 +50,6 @@ def _part(num_in: int, num_out: int, *, start: int, like: Tensor) -> LoraPart:
     a, b = (torch.randn(rows, width, device=like.device).to(like.dtype) * 0.02 for width in (num_in, num_out))
     sinks = [torch.zeros(rows, width, device=like.device) for width in (num_in, num_out)]
     return LoraPart(a_RK=a, b_RN=b, grad_a_RK=sinks[0], grad_b_RN=sinks[1], column_start=start, module_key=start)
-
-
-def _timed(works: Mapping[str, Callable[[], object]], *, baseline: str) -> dict[str, float]:
-    if torch.cuda.is_available():
-        times = interleaved(works, baseline=baseline, rounds=3, block_seconds=0.02)
-        return {name: ms for name, (ms, _) in times.items()}
-    found = {}
-    for name, work in works.items():
-        begun = time.perf_counter()
-        work()
-        found[name] = (time.perf_counter() - begun) * 1e3
-    return found
 
 
 def measure(*, num_rows: int, width: int, device: str) -> dict[str, Any]:
@@ -130,7 +117,7 @@ def measure(*, num_rows: int, width: int, device: str) -> dict[str, Any]:
         rows = found.rows if isinstance(found, Rounding) else kept.rows if "shrink with" in name else expected
         assert torch.equal(rows.codes_TK.view(torch.uint8), expected.codes_TK.view(torch.uint8)), name
         assert torch.equal(rows.scales_T, expected.scales_T), name
-    times = _timed(works, baseline="both passes")
+    times = milliseconds(works, baseline="both passes")
     return {"tokens": num_rows, "width": width, **{f"{name} us": ms * 1e3 for name, ms in times.items()}}
 
 

@@ -10,8 +10,7 @@ gives the same bits, which is checked. ``--tiny`` tries it out in Triton's inter
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from benchmarks.measure import RESULTS, interleaved, print_table, write_result
+from benchmarks.measure import RESULTS, milliseconds, print_table, write_result
 from benchmarks.requirements import need_gpu
 from cohort.kernels.backend import Backend
 from cohort.kernels.fp8_product import Fp8Rows, empty_rows, quantise_rows, triton
@@ -71,20 +70,8 @@ def measure_norms(*, width: int, num_rows: int, device: str) -> dict[str, Any]:
         return quantise_rows(norm(), backend=Backend.TRITON)
 
     assert torch.equal(together().codes_TK.view(torch.uint8), apart().codes_TK.view(torch.uint8))
-    times = _timed({"norm": norm, "norm, codes apart": apart, "norm, codes together": together}, baseline="norm")
+    times = milliseconds({"norm": norm, "norm, codes apart": apart, "norm, codes together": together}, baseline="norm")
     return {"tokens": num_rows, "width": width, **{f"{name} us": ms * 1e3 for name, ms in times.items()}}
-
-
-def _timed(works: Mapping[str, Callable[[], object]], *, baseline: str = "product") -> dict[str, float]:
-    if torch.cuda.is_available():
-        times = interleaved(works, baseline=baseline, rounds=3, block_seconds=0.02)
-        return {name: ms for name, (ms, _) in times.items()}
-    found = {}
-    for name, work in works.items():
-        begun = time.perf_counter()
-        work()
-        found[name] = (time.perf_counter() - begun) * 1e3
-    return found
 
 
 def measure(*, widths: tuple[tuple[int, bool], ...], tokens: list[int], device: str) -> Iterator[dict[str, Any]]:
@@ -102,7 +89,7 @@ def measure(*, widths: tuple[tuple[int, bool], ...], tokens: list[int], device: 
                 found = work()
                 assert torch.equal(found.codes_TK.view(torch.uint8), first.codes_TK.view(torch.uint8))
                 assert torch.equal(found.scales_T, first.scales_T)
-            times = _timed(works)
+            times = milliseconds(works, baseline="product")
             best = min(times, key=times.__getitem__)
             row: dict[str, Any] = {"tokens": num_rows, "width": width, "factors": has_factors, "best": best}
             row |= {f"{name} us": ms * 1e3 for name, ms in times.items()}

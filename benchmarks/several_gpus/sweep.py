@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.llama_shapes import gsm8k_rows, hf_config
+from benchmarks.several_gpus.benchmark_ranks import local_rank, other_ranks, rank_zero_decoder
 from benchmarks.several_gpus.fsdp_peer import FsdpCase, fsdp_steps
 from benchmarks.several_gpus.model_folder import model_folder
 from benchmarks.several_gpus.part import Part, keep
@@ -31,17 +32,10 @@ from benchmarks.sweeps.sweep_grid import PlannedGridTrial, plan_grid
 from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan, _sizes
 from cohort.data.tokenised import TokenisedRows
 from cohort.memory.sizes import Sizes
-from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.config_file import read_config
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
-from cohort.models.weights import load_decoder
-from cohort.parallel.commands import RankSetup
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.step_window import window_steps
-from cohort.training.executor import ExecutorSettings
 
 __all__ = ["QUESTION", "measure"]
 
@@ -196,12 +190,9 @@ def _started(
     weights: RankWeights,
 ) -> tuple[ReplayedRanks, Sizes, Decoder]:
     """Return the ranks with the sizes that a run would choose on rank 0."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = "bfloat16" if device == "cuda" else "float32"
-    streaming = weights.streaming(torch.device(device), rank=0)
-    decoder = load_decoder(folder, dtype=dtype, device=device, streaming=streaming)
+    decoder = rank_zero_decoder(folder, weights=weights)
     sizes = _sizes(planned, decoder, rows=rows, token_budget=None)
-    if weights.are_divided and device == "cuda":
+    if weights.are_divided and decoder.device.type == "cuda":
         sizes = replace(
             sizes,
             executor=replace(
@@ -212,28 +203,9 @@ def _started(
             ),
             capacity=replace(sizes.capacity, rank_rows=BANK_ROWS_70B, tokens_per_step=TOKENS_70B),
         )
-    settings: ExecutorSettings = sizes.executor
-    setup = RankSetup(
-        rank=1,
-        model_directory=str(folder),
-        device=device,
-        dtype=dtype,
-        target_linears=linear_shapes(read_config(folder)),
-        settings=settings,
-        memory_limit_bytes=None,
-        train_rows=rows,
-        threads=torch.get_num_threads(),
-        weights=weights,
-    )
-    others = [RankProcess(replace(setup, rank=rank)) for rank in range(1, num_ranks)]
-    local = RankExecutor(
-        decoder,
-        target_linears=setup.target_linears,
-        train_rows=rows,
-        settings=settings,
-        device=device,
-        compute_dtype=decoder.dtype,
-    )
+    settings = sizes.executor
+    others = other_ranks(folder, num_ranks=num_ranks, settings=settings, rows=rows, weights=weights)
+    local = local_rank(folder, decoder, settings=settings, rows=rows)
     return ReplayedRanks(local, others), sizes, decoder
 
 

@@ -27,13 +27,8 @@ from safetensors.torch import save_file
 from benchmarks.llama_shapes import SHAPES, gsm8k_rows, hf_config
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
+from benchmarks.several_gpus.benchmark_ranks import local_rank, other_ranks, rank_zero_decoder
 from benchmarks.steps.step_timing import trial_specs
-from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.config_file import read_config
-from cohort.models.weights import load_decoder
-from cohort.parallel.commands import RankSetup
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.training.executor import ExecutorSettings
@@ -126,8 +121,6 @@ def start(
 ) -> tuple[ReplicaExecutor, float]:
     """Start the ranks, each with the model in ``folder``; return them joined, and the seconds that took."""
     began = time.perf_counter()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = "bfloat16" if device == "cuda" else "float32"
     rows = gsm8k_rows(512, vocab_size=hf_config(options.shape)["vocab_size"])
     specs = specs_of(options, count=options.trials)
     settings = ExecutorSettings(
@@ -136,29 +129,9 @@ def start(
         token_budget=16384,
         evaluation_token_budget=16384,
     )
-    setup = RankSetup(
-        rank=1,
-        model_directory=str(folder),
-        device=device,
-        dtype=dtype,
-        target_linears=linear_shapes(read_config(folder)),
-        settings=settings,
-        memory_limit_bytes=None,
-        train_rows=rows,
-        threads=torch.get_num_threads(),
-        weights=weights,
-    )
-    others = [RankProcess(replace(setup, rank=rank)) for rank in range(1, num_ranks)]
-    streaming = weights.streaming(torch.device(device), rank=0)
-    decoder = load_decoder(folder, dtype=dtype, device=device, streaming=streaming)
-    local = RankExecutor(
-        decoder,
-        target_linears=setup.target_linears,
-        train_rows=rows,
-        settings=settings,
-        device=device,
-        compute_dtype=decoder.dtype,
-    )
+    others = other_ranks(folder, num_ranks=num_ranks, settings=settings, rows=rows, weights=weights)
+    decoder = rank_zero_decoder(folder, weights=weights)
+    local = local_rank(folder, decoder, settings=settings, rows=rows)
     return ReplicaExecutor(local, others), time.perf_counter() - began
 
 
