@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cohort.adapter_files.generate import GenerationSettings, generate_from_run
-from cohort.cli.progress import RUN_VIEW, watching
 from cohort.cli.tables.run_results import print_results
+from cohort.cli.terminal.progress import RUN_VIEW, watching
 from cohort.core.units import format_duration
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import tune

@@ -109,7 +109,7 @@ def _require_one(**given: str | None) -> None:
 
 
 def _measure(model: str, *, as_json: bool) -> None:
-    from cohort.cli.progress import RUN_VIEW, watching
+    from cohort.cli.terminal.progress import RUN_VIEW, watching
     from cohort.engine.train.progress import RunProgress
     from cohort.machine.measured_tiles import measure_tiles
     from cohort.scheduling.cost.exact_steps import described_ratios, is_cheap
@@ -136,7 +136,7 @@ def _measure(model: str, *, as_json: bool) -> None:
 
 
 def _warm(model_or_task: str, *, as_json: bool) -> None:
-    from cohort.cli.progress import RUN_VIEW, watching
+    from cohort.cli.terminal.progress import RUN_VIEW, watching
     from cohort.core.units import format_duration
     from cohort.engine.warm_caches import warm_caches
 

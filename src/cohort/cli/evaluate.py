@@ -71,8 +71,8 @@ def evaluate(
         # before the import below, which loads torch: a wrong path is reported immediately
         RunDirectory.open(run_dir)
         from cohort.adapter_files.evaluate import evaluate_run
-        from cohort.cli.progress import watching
         from cohort.cli.tables.batch_view import BATCH_VIEW
+        from cohort.cli.terminal.progress import watching
 
         with watching(BATCH_VIEW) as watcher:
             found = evaluate_run(

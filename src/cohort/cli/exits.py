@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from cohort.cli.lost_terminal import unless_terminal_is_gone
+from cohort.cli.terminal.lost_terminal import unless_terminal_is_gone
 from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, StorageFullError
 

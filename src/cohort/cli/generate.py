@@ -135,8 +135,8 @@ def _answer(
     as_json: bool,
 ) -> None:
     from cohort.adapter_files.answer_file import answer_file
-    from cohort.cli.progress import watching
     from cohort.cli.tables.batch_view import BATCH_VIEW
+    from cohort.cli.terminal.progress import watching
 
     with watching(BATCH_VIEW) as watcher:
         answered = answer_file(

@@ -52,8 +52,8 @@ def resume(
 
         directory = RunDirectory.open(run_dir)
         announce = announcement(directory, publish, name=publish_as, base_sha256=partial(_base_hash, directory))
-        from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
+        from cohort.cli.terminal.progress import RUN_VIEW, watching
         from cohort.engine.recovery import train_despite_losses
         from cohort.engine.tune import resume as resume_run
 

@@ -163,8 +163,8 @@ def _run_queue(
     keep_open: bool,
     as_json: bool,
 ) -> None:
-    from cohort.cli.progress import watching
     from cohort.cli.tables.queue_table import QUEUE_VIEW
+    from cohort.cli.terminal.progress import watching
     from cohort.engine.train.open_run import RunOptions
     from cohort.scheduling.placement.list_policies import ListPolicy
     from cohort.task_queue.operations import work_off

@@ -94,7 +94,7 @@ def _train(
     task: TaskFile, directory: RunDirectory, *, existing: OnExisting, ranks: LaunchedRanks | None, most_losses: int
 ) -> None:
     """Train ``task`` in ``directory``, which holds a run to continue or remove unless ``existing`` is ``error``."""
-    from cohort.cli.progress import RUN_VIEW, watching
+    from cohort.cli.terminal.progress import RUN_VIEW, watching
     from cohort.engine.recovery import train_despite_losses
     from cohort.engine.tune import tune as tune_task
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cohort.adapter_files.pace import BatchProgress
-from cohort.cli.progress import View
+from cohort.cli.terminal.progress import View
 from cohort.core.units import format_count, format_duration
 
 __all__ = ["BATCH_VIEW"]

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cohort.cli.progress import View
 from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 from cohort.cli.tables.trial_table import format_value, left_out_text, print_facts, wide_console
+from cohort.cli.terminal.progress import View
 from cohort.core.units import counted, format_duration
 from cohort.task_queue.progress import QueueProgress, TaskView
 from cohort.task_queue.records import TaskState

@@ -7,8 +7,8 @@ import io
 
 import pytest
 
-from cohort.cli.lost_terminal import outliving_terminal
-from cohort.cli.progress import RUN_VIEW, watching
+from cohort.cli.terminal.lost_terminal import outliving_terminal
+from cohort.cli.terminal.progress import RUN_VIEW, watching
 from cohort.engine.train.progress import RunProgress
 
 

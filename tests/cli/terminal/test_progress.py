@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from cohort.cli.progress import RUN_VIEW, LiveWatcher, PlainWatcher, progress_line, watching
+from cohort.cli.terminal.progress import RUN_VIEW, LiveWatcher, PlainWatcher, progress_line, watching
 from cohort.core.clock import ManualClock
 from cohort.engine.train.progress import RankProgress, RunProgress, SilentWatcher, TrialProgress
 from cohort.runs.records import TrialStatus

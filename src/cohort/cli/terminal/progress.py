@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cohort.cli.lost_terminal import outliving_terminal
 from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 from cohort.cli.tables.trial_table import STYLES, constant_text, format_value, parameter_text, varied_names
+from cohort.cli.terminal.lost_terminal import outliving_terminal
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
 from cohort.engine.train.progress import RunProgress, TrialProgress
