@@ -1,7 +1,7 @@
 """What does a step of AdamW take with float32 moments and with 8-bit ones, next to the bytes that each has to move?
 
 Eight adapters of rank 16 on all linears of an 8B model, recorded as a graph. ``--searching`` finds the 8-bit codes by
-eight steps of a search, each a load from a table, as they were found before: the same codes.
+eight steps of a search, each a load from a table: the same codes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NUM_ROWS = NUM_SLOTS * RANK
 
 
 @triton.jit
-def _searched_code(x, middles_ptr, SIGNED: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ARG001 - the other's
+def _searched_code(x, middles_ptr, ranges_ptr):  # type: ignore[no-untyped-def]  # noqa: ARG001 - the other's
     code = tl.zeros_like(x).to(tl.int32)
     for step in tl.static_range(8):
         candidate = code + (128 >> step)

@@ -1,4 +1,4 @@
-"""Codes found by arithmetic and two middles are those of a search, wherever a value lies."""
+"""Codes found by two loads are those of a search, wherever a value lies."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from cohort.kernels.adamw_8bit.triton import _maps, nearest_code
+from cohort.kernels.adamw_8bit.triton import NUM_RANGES, maps, nearest_code, ranges
 from cohort.kernels.dynamic_map import dynamic_map, nearest_codes
 
 BLOCK = 1024
 
 
 @triton.jit
-def _codes_kernel(x_ptr, codes_ptr, middles_ptr, SIGNED: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _codes_kernel(x_ptr, codes_ptr, middles_ptr, ranges_ptr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     places = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(codes_ptr + places, nearest_code(tl.load(x_ptr + places), middles_ptr, SIGNED))
+    tl.store(codes_ptr + places, nearest_code(tl.load(x_ptr + places), middles_ptr, ranges_ptr))
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -34,6 +34,7 @@ def test_codes_are_those_of_a_search(triton_device: str, signed: bool) -> None:
         x = torch.cat((x, -x))
     x = torch.nn.functional.pad(x, (0, -len(x) % BLOCK)).to(triton_device)
     codes = torch.empty(len(x), dtype=torch.int32, device=triton_device)
-    middles_ptr = _maps(x.device)[256 if signed else 768 :]
-    _codes_kernel[(len(x) // BLOCK,)](x, codes, middles_ptr, SIGNED=signed, SIZE=BLOCK)
+    middles_ptr = maps(x.device)[256 if signed else 768 :]
+    ranges_ptr = ranges(x.device)[0 if signed else 2 * NUM_RANGES.value :]
+    _codes_kernel[(len(x) // BLOCK,)](x, codes, middles_ptr, ranges_ptr, SIZE=BLOCK)
     assert torch.equal(codes.cpu(), nearest_codes(x.cpu(), values).int())

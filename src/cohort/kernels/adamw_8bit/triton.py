@@ -20,7 +20,8 @@ from cohort.kernels.adamw.slot_update import Column, SlotUpdate, StagedSlots, st
 from cohort.kernels.adamw.triton import norms_and_clips, stepped
 from cohort.kernels.adamw_8bit.reference import BLOCK
 from cohort.kernels.backend import on_device_of
-from cohort.kernels.dynamic_map import dynamic_map
+from cohort.kernels.dynamic_map import dynamic_map, nearest_codes
+from cohort.kernels.fp8_product.triton import divided, inverse_of
 
 __all__ = ["adamw_8bit_step"]
 
@@ -31,32 +32,35 @@ COUNT = tl.constexpr(Column.COUNT)
 BLOCKS_PER_PROGRAM = 4
 
 
+# A float's sign, exponent and first seven bits of its fraction name a range of values; between 2^-24 and 1 each range
+# holds one middle of the map at most.
+FRACTION_BITS = 7
+SHIFT = tl.constexpr(23 - FRACTION_BITS)
+FIRST_RANGE = tl.constexpr((127 - 24) << FRACTION_BITS)
+NUM_RANGES = tl.constexpr((24 << FRACTION_BITS) + 1)
+
+
 @triton.jit
-def nearest_code(x, middles_ptr, SIGNED: tl.constexpr):
+def nearest_code(x, middles_ptr, ranges_ptr):
     """Return how many of 255 ascending middles lie below x in [-1, 1]: the code of the nearest value of the map.
 
-    Decimal exponent and part of [0.1, 1] give a code that is right but for one up or down, whatever the last bits of
-    the logarithm: within a decade the middles are the edges of the parts, and between two decades less than a part lies
-    between the middle and the power of ten. The middles on both sides of it decide.
+    Two loads: the code of the lowest value in x's range of floats, and the middle above it.
     """
-    # less than 1e-9 is nearest to zero as that is, and a logarithm of zero or NaN would be no place; 1 / log2(10)
-    size = tl.maximum(tl.abs(x), 1e-9)
-    exponent = tl.minimum(tl.maximum(tl.floor(tl.log2(size) * 0.30102999566) + 7.0, 0.0), 6.0)
-    # parts of the decade; those of the decades below it are as many, less those of none
-    least: tl.constexpr = 1 if SIGNED else 2
-    num_parts = least << exponent.to(tl.int32)
-    share = (size * tl.exp2((6.0 - exponent) * 3.32192809489) - 0.1) * (num_parts.to(tl.float32) / 0.9)
-    # from -1, which is zero, to 1 behind the last part, which is 1
-    part = tl.minimum(tl.maximum(tl.floor(share).to(tl.int32), -1), num_parts)
-    place = num_parts - least + part
-    if SIGNED:
-        code = tl.where(x < 0.0, 126 - place, 128 + place)
-    else:
-        code = 1 + place
-    code = tl.minimum(tl.maximum(code, 0), 255)
-    above = x > tl.load(middles_ptr + code)
-    below = (code > 0) & (x <= tl.load(middles_ptr + tl.maximum(code - 1, 0)))
-    return tl.where(above, code + 1, tl.where(below, code - 1, code))
+    bits = x.to(tl.int32, bitcast=True)
+    # zero and what is below all middles is in the first range, NaN in the last
+    place = ((bits & 0x7FFFFFFF) >> SHIFT) - FIRST_RANGE
+    place = tl.minimum(tl.maximum(place, 0), NUM_RANGES - 1)
+    code = tl.load(ranges_ptr + tl.where(bits < 0, place + NUM_RANGES, place)).to(tl.int32)
+    return code + (x > tl.load(middles_ptr + code)).to(tl.int32)
+
+
+@triton.jit
+def _quotients(moment, largest):
+    """Return the entries of blocks over their scales, with a division's bits."""
+    # an inverse of what is next to nothing would be infinite: both are made larger first, by a power of two
+    factors = tl.where(largest < 1e-30, 1.8446744073709552e19, 1.0)
+    scales = tl.where(largest != 0.0, largest * factors, 1.0)
+    return divided(moment * factors[:, None], scales[:, None], inverse_of(scales)[:, None])
 
 
 @triton.jit
@@ -72,6 +76,7 @@ def _update_kernel(
     table_ptr,
     clips_ptr,
     maps_ptr,
+    ranges_ptr,
     width,
     num_blocks,
     BLOCK: tl.constexpr,
@@ -104,10 +109,10 @@ def _update_kernel(
         mean_scales, square_scales = tl.max(tl.abs(mean), axis=1), tl.max(square, axis=1)
         tl.store(mean_scales_ptr + scale_places, mean_scales, mask=there)
         tl.store(square_scales_ptr + scale_places, square_scales, mask=there)
-        over = tl.div_rn(mean, tl.where(mean_scales != 0.0, mean_scales, 1.0)[:, None])
-        tl.store(mean_codes_ptr + places, nearest_code(over, maps_ptr + 256, True).to(tl.uint8), mask=mask)
-        over = tl.div_rn(square, tl.where(square_scales != 0.0, square_scales, 1.0)[:, None])
-        codes = nearest_code(over, maps_ptr + 768, False)
+        codes = nearest_code(_quotients(mean, mean_scales), maps_ptr + 256, ranges_ptr)
+        tl.store(mean_codes_ptr + places, codes.to(tl.uint8), mask=mask)
+        over = _quotients(square, square_scales)
+        codes = nearest_code(over, maps_ptr + 768, ranges_ptr + 2 * NUM_RANGES)
         # what is above zero stays above zero: its root will be divided by
         codes = tl.where((over > 0.0) & (codes == 0), 1, codes)
         tl.store(square_codes_ptr + places, codes.to(tl.uint8), mask=mask)
@@ -118,13 +123,32 @@ def _update_kernel(
 
 
 @functools.lru_cache(maxsize=16)
-def _maps(device: torch.device) -> Tensor:
+def maps(device: torch.device) -> Tensor:
     """Return values and middles of both maps, float32 [1024]."""
     tables = []
     for signed in (True, False):
         values = dynamic_map(signed=signed)
         # nothing lies above the last value
         tables += [values, torch.nn.functional.pad((values[:-1] + values[1:]) / 2.0, (0, 1), value=torch.inf)]
+    return torch.cat(tables).to(device)
+
+
+@functools.lru_cache(maxsize=16)
+def ranges(device: torch.device) -> Tensor:
+    """Return the code of the lowest value in each range of floats, uint8: the signed map's, the unsigned map's.
+
+    Of each, ranges above zero and then those below.
+    """
+    # a range ends where the next begins; the last holds 1 alone
+    first, count, shift = FIRST_RANGE.value, NUM_RANGES.value, SHIFT.value
+    ends = ((torch.arange(count + 1, dtype=torch.int32) + first) << shift).view(torch.float32)
+    starts = ends[:-1].clone()
+    starts[0] = 0.0
+    below = -torch.nextafter(ends[1:], torch.tensor(0.0))
+    tables = []
+    for signed in (True, False):
+        values = dynamic_map(signed=signed)
+        tables += [nearest_codes(starts, values), nearest_codes(below, values)]
     return torch.cat(tables).to(device)
 
 
@@ -155,7 +179,8 @@ def adamw_8bit_step(
             table_AC if scaled_D is None else scaled_D,
             table_AC,
             clips_A,
-            _maps(params_RD.device),
+            maps(params_RD.device),
+            ranges(params_RD.device),
             width,
             num_blocks,
             BLOCK=BLOCK,

@@ -18,6 +18,7 @@ from cohort.kernels.fp8_product.reference import CODES
 
 __all__ = [
     "codes_of",
+    "divided",
     "inverse_of",
     "put_codes",
     "put_sizes",
@@ -58,17 +59,22 @@ def inverse_of(scales):
 
 
 @triton.jit
-def codes_of(x, scales, inverses):
-    """Return ``x / scale`` in e4m3: a division's bits in three operations an entry, where the compiler's own takes ten.
+def divided(x, scales, inverses):
+    """Return ``x / scale``: a division's bits in three operations an entry, where the compiler's own takes ten.
 
     One step of Newton's method from the product with the inverse rounds a quotient to nearest (Markstein, Computation
-    of elementary functions on the IBM RISC System/6000, 1990). Minus zero stays minus zero. In a row whose scale is
-    infinite all codes are NaN.
+    of elementary functions on the IBM RISC System/6000, 1990). Minus zero stays minus zero.
     """
     near = x * inverses
     over = tl.fma(near, tl.zeros_like(x) + scales, -x)
     # not -over: the compiler's minus is a subtraction from plus zero, and would make plus zero of minus zero
-    return tl.fma(over, tl.zeros_like(x) - inverses, near).to(tl.float8e4nv)
+    return tl.fma(over, tl.zeros_like(x) - inverses, near)
+
+
+@triton.jit
+def codes_of(x, scales, inverses):
+    """Return ``x / scale`` in e4m3. In a row whose scale is infinite all codes are NaN."""
+    return divided(x, scales, inverses).to(tl.float8e4nv)
 
 
 @triton.jit
