@@ -17,6 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ TWELVE = (
 )
 COLUMNS = ("order", "planned_seconds", "seconds", "measured_over_planned", "tasks_on_two", "busy_share")
 # GPU seconds of all tasks together
-ALL_SECONDS = 20.0
+ALL_SECONDS = 14.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def measure(options: argparse.Namespace) -> Part:
     with model_folder(options, config) as folder:
         ranks = _start(folder, vocab_size=config["vocab_size"])
         try:
-            costs = _costs(ranks, PACKS[::3] if options.tiny else PACKS, steps=(2, 4) if options.tiny else (2, 12))
+            costs = _costs(ranks, PACKS[::5] if options.tiny else PACKS, steps=(2, 4) if options.tiny else (2, 10))
             print(costs, flush=True)
             tasks = tasks_of(costs, seconds=2.0 if options.tiny else ALL_SECONDS)
             requests = [task.request(costs) for task in tasks]
@@ -236,21 +237,23 @@ def _train(ranks: Sequence[RankProcess], *, trials: int, steps: int) -> None:
 
 
 def _costs(ranks: Sequence[RankProcess], packs: Sequence[int], *, steps: tuple[int, int]) -> PackCosts:
-    """Return the costs of packs, from few steps and more on the slower GPU."""
+    """Return the costs of packs, from few steps and more on the slower GPU; both are busy, as under a plan."""
     fixed, step = {}, {}
     few, many = steps
-    for pack in packs:
-        of_ranks = []
-        for rank in ranks:
-            _train([rank], trials=pack, steps=2)
-            seconds = []
-            for count in steps:
-                began = time.perf_counter()
-                _train([rank], trials=pack, steps=count)
-                seconds.append(time.perf_counter() - began)
-            each = max((seconds[1] - seconds[0]) / (many - few), 1e-6)
-            of_ranks.append((each, max(0.0, seconds[0] - few * each)))
-        step[pack], fixed[pack] = max(of_ranks)
+
+    def of_rank(rank: RankProcess, pack: int) -> tuple[float, float]:
+        _train([rank], trials=pack, steps=2)
+        seconds = []
+        for count in steps:
+            began = time.perf_counter()
+            _train([rank], trials=pack, steps=count)
+            seconds.append(time.perf_counter() - began)
+        each = max((seconds[1] - seconds[0]) / (many - few), 1e-6)
+        return each, max(0.0, seconds[0] - few * each)
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        for pack in packs:
+            step[pack], fixed[pack] = max(threads.map(of_rank, ranks, [pack] * len(ranks)))
     return PackCosts(fixed=fixed, step=step)
 
 
