@@ -81,6 +81,10 @@ MEASURED: Sequence[ExactStep] = (
     ExactStep(gpu="H100", widths=_8B, tokens=1_020, ratio=1.027),
     # another run, of 8 layers, found 1.028
     ExactStep(gpu="H100", widths=_8B, tokens=8_192, ratio=1.031),
+    ExactStep(gpu="H200", widths=_1B, tokens=1_020, ratio=1.029),
+    ExactStep(gpu="H200", widths=_1B, tokens=4_088, ratio=1.017),
+    # launched kernel by kernel: the host has not launched as fast as the GPU computes
+    ExactStep(gpu="H200", widths=_1B, tokens=8_192, ratio=1.216),
     ExactStep(gpu="H200", widths=_8B, tokens=1_020, ratio=1.004),
     ExactStep(gpu="H200", widths=_8B, tokens=4_088, ratio=1.027),
     ExactStep(gpu="H200", widths=_8B, tokens=8_192, ratio=1.017),
