@@ -170,6 +170,7 @@ def _outlook(
     task: TaskFile, inputs: TaskInputs, machine: Machine, *, trials: TrialProposals, plan: EvaluationPlan
 ) -> Outlook:
     hardware = hardware_of(machine)
+    # a valid task is not refused because its time cannot be told
     time: TimeParts | None = None
     try:
         time = estimate_task(task, hardware, inputs=inputs).options[0].time
@@ -227,6 +228,7 @@ def _budget_notes(task: TaskFile) -> Iterator[str]:
     search = task.search
     kind = sampler_kind(search.sampler)
     proposes_later = kind.learns or search.first_trials or search.max_gpu_hours
+    # a grid is known from the start: the number of trials says it all
     if kind.takes_whole_space or not proposes_later:
         return
     size = task.search_space().size_bound()

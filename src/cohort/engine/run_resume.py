@@ -87,6 +87,7 @@ class ReadyRun:
         Raises:
             RunStateError: no checkpoint is left.
         """
+        # as it is understood now: a run that was moved may have its model and its rows at other places
         write_text(self.directory.task_file, self.preparation.task.resolved_yaml())
         if self.facts is None:
             with begun_run(
@@ -175,6 +176,7 @@ def ready_to_resume(
                             _record_place(store, directory, facts=facts, places=places)
                         return None
                     begun = facts
+            # trials on record without a checkpoint would be proposed a second time
             if begun is None:
                 directory.database.unlink()
         task = load_run_task(directory, facts=facts, places=places)
@@ -199,6 +201,7 @@ def ready_to_resume(
             )
             # nothing is written before all checks: a refused resume leaves the run as it was
             require_same_inputs(begun, preparation)
+        # the lock goes with what is returned: nothing else may touch the run until it has been opened
         return ReadyRun(directory=directory, preparation=preparation, facts=begun, _held=held.pop_all())
 
 
@@ -230,6 +233,7 @@ def _undone(dropped: Sequence[LoggedEvent | LoggedDecision], *, directory: RunDi
     A request is answered once it is in a checkpoint, so this is only after damage, or what a callback had asked.
     """
     spool = RequestSpool(directory.requests)
+    # a request that still waits is carried out again by itself
     waiting = {request.signature for name in spool.waiting() if (request := spool.read(name)) is not None}
     return [
         f"trial {entry.decision.trial_id}: {entry.decision.reason} ({entry.decision.message}) came after the "

@@ -105,6 +105,7 @@ def _size_problems(preparation: Preparation, *, first: Preparation, sizes: Sizes
 
 
 def _needs(preparation: Preparation) -> SizeInputs:
+    # no needs: what passes take was settled with the first task; asked is what an adapter takes
     return SizeInputs.of(
         preparation.task,
         specs=preparation.proposals.largest(),

@@ -84,6 +84,7 @@ def _with_run(task: TaskView, directory: RunDirectory) -> tuple[TaskView, str]:
     if not directory.database.exists():
         return task, ""
     # heartbeats reach the dispatcher alone, so another process reads the run's own database
+    # a run that is just being created, or is damaged: what the queue itself knows is shown
     try:
         status = read_status(directory)
     except CohortError:

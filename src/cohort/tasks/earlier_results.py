@@ -27,6 +27,7 @@ def parse_earlier_results(value: object) -> tuple[EarlierResult, ...]:
         refuse(Refusal(found=repr(value), allowed=_ALLOWED, hint="Write one mapping for each trial."))
     found, refusals = [], list[Refusal]()
     for index, entry in enumerate(value):
+        # from Python, or from a task that is checked a second time
         if isinstance(entry, EarlierResult):
             found.append(entry)
         elif not isinstance(entry, Mapping) or not is_number(entry.get("value")):
@@ -52,6 +53,7 @@ def _read(entry: Mapping[Any, Any], values: dict[str, Value], *, at: int) -> Ite
         parsed = parse_value(given, SEARCHABLE[name], at=(at, name))
         if isinstance(parsed, Refusal):
             yield parsed
+        # `2r` is a rule for trials to come; this one was measured with a number
         elif isinstance(parsed, MultipleOf):
             hint = "Write the number that the trial had."
             yield Refusal(found=repr(given), allowed="a number", hint=hint, at=(at, name))

@@ -17,6 +17,7 @@ _NAMES = "a list of module names, or one regular expression for the whole path"
 
 
 def _refuse_unless_expression(text: str, *, at: tuple[str | int, ...] = ()) -> None:
+    # matched only once the model's linears are known: a slip is named before a model is looked for
     try:
         re.compile(text)
     except re.error as error:
@@ -45,6 +46,7 @@ def _layers(value: object) -> object:
     if value is None:
         return None
     listed = value if isinstance(value, list | tuple) else [value]
+    # true and false are whole numbers to Python
     if listed and all(isinstance(index, int) and not isinstance(index, bool) and index >= 0 for index in listed):
         return tuple(listed)
     allowed = "a layer's number from 0 on, or a list of them"
@@ -77,12 +79,14 @@ def _pattern(value: object, *, whole: bool, example: str) -> object:
         is_number = isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < float("inf")
         if not is_number or (whole and number != int(number)):
             refuse(Refusal(found=repr(number), allowed=kind, hint=f"Write for example {example}.", at=(name,)))
+        # YAML may say 8.0, which is a whole number; 8.5 was refused above
         found[name] = int(number) if whole else float(number)
     return found
 
 
 def module_choice_fields() -> dict[str, tuple[Any, Any]]:
     """Return the fields of the section, by key."""
+    # a task is frozen, so values are tuples; files and records have lists
     excluded = Annotated[
         str | tuple[str, ...] | None,
         BeforeValidator(_excluded),

@@ -83,7 +83,7 @@ NOT_NEEDED = {
     "attn_implementation": "the attention is chosen for the machine; `cohort doctor` shows it",
     "bf16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
     "fp16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
-    "peft_type": "adapters are LoRA and its variants; VeRA, whose adapters share frozen projections, is not supported",
+    "peft_type": "adapters are LoRA; lora.use_dora, lora.use_vera and lora.use_bdlora choose its variants",
     "modules_to_save": "adapters alone are trained: all trials share one base model, and so its embeddings and head",
     "lora_bias": "adapters have no biases, which vLLM would not load",
     "bias": "adapters have no biases, and those of the base model stay frozen",
@@ -138,6 +138,7 @@ def _section(data: dict[str, Any], path: KeyPath) -> dict[str, Any] | None:
 
 def nearest_hint(word: str, known: Iterable[str], *, prefix: str = "") -> str:
     """Return the advice for an unknown word: the nearest known one, or to remove it."""
+    # another tool's word is known to mean our key; likeness of letters is a guess
     known = list(known)
     own = OTHER_WORDS.get(word.lower(), "").rpartition(".")[2]
     near = [own] if own in known else get_close_matches(word.lower(), known, n=1, cutoff=0.6)

@@ -79,6 +79,7 @@ def added_parameters(
     parsed, problems = _parsed(task, values)
     if problems:
         raise InputError(problems)
+    # later ones win: a clone has what its source had, not what the task says of others
     base: dict[str, Any] = {**task.searchable_defaults(), **_fixed_in_space(task), **(source or {})}
     for name, value in {**task.searchable_defaults(), **task.search.space}.items():
         # a clone follows its own r, not that of the trial it comes from
@@ -111,6 +112,7 @@ def _parsed(task: TaskFile, values: Mapping[str, Any]) -> tuple[dict[str, Value 
             problems.append(found.problem(where))
         else:
             parsed[name] = found
+    # with both, the steps would win without a word
     if "num_train_epochs" in parsed and task.training.max_steps is not None:
         problems.append(
             Problem(

@@ -79,6 +79,7 @@ def _entry_refusals(entries: Sequence[object]) -> list[Refusal]:
                 refusals.append(
                     Refusal(found=refusal.found, allowed=refusal.allowed, hint=refusal.hint, at=(index, "weight"))
                 )
+        # a share for some entries alone would leave open what the others have
         elif have_weights:
             refusals.append(
                 Refusal(

@@ -18,7 +18,7 @@ from cohort.training.step_samples import Resident
 
 __all__ = ["EvaluationAhead", "Evaluated"]
 
-# after so many that nobody asked for, one after the other, no more are launched
+# after this many in a row that were not asked for, no more are launched
 MOST_MISSED = 3
 
 

@@ -117,6 +117,7 @@ class StudyTrial:
     def update_best(self, event: Evaluated, *, metric: ObjectiveMetric) -> Decision | None:
         """Compare an evaluation with the best so far; return the decision if it is better."""
         value = metric.competing_value(event.validation_loss, event.metrics)
+        # not measured at this evaluation, or not finite: it cannot win
         if value is None:
             return None
         best = self.best

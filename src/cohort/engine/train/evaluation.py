@@ -86,8 +86,10 @@ class RunEvaluator:
 def _measured(loss: EvaluationLoss, scores: Scores) -> Measured:
     """Join what the objective and the metrics gave on the same rows."""
     by_metric = scores.by_metric
+    # rows of plain text have no prompt, so a metric may have no row at all
     means = {name: sum(of_rows) / max(1, len(of_rows)) for name, of_rows in by_metric.items()}
     of_groups = {
+        # hits and shares lie between 0 and 1; a margin has no bounds, so its interval follows from its spread
         name: RowValues.of_scores(values, is_unbounded=name == REWARD_MARGIN)
         for name, values in {**loss.group_metrics, **by_metric}.items()
     }

@@ -94,6 +94,7 @@ class ExecutorShare:
         row_ids: Sequence[int],
         objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
+        # the executor answers by its own numbers
         keys = {self.key(trial_id): trial_id for trial_id in trial_ids}
         found = self._executor.evaluate(tuple(keys), rows=rows, row_ids=row_ids, objective=objective)
         return {keys[key]: loss for key, loss in found.items()}

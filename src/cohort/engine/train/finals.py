@@ -67,6 +67,7 @@ class Finals:
             return
         winner_id = leaders[0].trial_id if facts.finals is None else facts.finals.winner.trial_id
         winner = next(best for best in leaders if best.trial_id == winner_id)
+        # on the same rows as the winner: only so has their difference an interval that is worth something
         default = [best for best in leaders if best.trial_id == facts.task.default_trial_id != winner_id]
         num_rows = len(rows) // self._preparation.group_size
         say(f"measuring the best adapter on {counted(num_rows, 'test row')}")
@@ -82,6 +83,7 @@ class Finals:
         leaders = study.leaders()
         if facts.finals is not None or not settings.finalists or not leaders:
             return
+        # what people would have trained without a search: the gain over it is what the search was worth
         default = next((best for best in leaders if best.trial_id == facts.task.default_trial_id), None)
         plan = self._plan(num_candidates=len(leaders), num_others=1 if default is None else 2)
         finalists = leaders[: plan.num_finalists]
@@ -162,6 +164,7 @@ class Finals:
                 found = self._evaluator.measure(present, rows=rows, row_ids=row_ids)
             measured.update(zip(present, found, strict=True))
             waiting = [best for best in waiting if best.trial_id not in measured]
+        # the frozen model takes no slot, so it waits for no room
         measured[BASE] = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
         return measured
 

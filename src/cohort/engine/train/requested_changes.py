@@ -75,6 +75,7 @@ class RequestedChanges:
         Raises:
             InputError: it cannot be done.
         """
+        # a second time: since the person was answered, the trial may have ended
         checked = check_request(request, reader=self._run.store.reader, task=self._preparation.task)
         self._run.watcher.note(f"{request.described}: {request.signature}")
         if request.kind in (RequestKind.CLONE, RequestKind.ADD):
@@ -93,6 +94,7 @@ class RequestedChanges:
             assert checked.trial is not None, "only a clone has another trial's weights to begin with"
             best = self._run.state_store.best(checked.trial.trial_id)
             assert best is not None, "check_request() refuses a trial without a checkpoint"
+            # a copy of its own: the other trial trains on, and its best checkpoint may be another one soon
             self._run.state_store.put_start(trial_id, best[0])
             numbers = {FROM_TRIAL: checked.trial.trial_id, FROM_STEP: best[1]}
             start = f" from the weights of trial {checked.trial.trial_id} after step {best[1]}"
@@ -107,6 +109,7 @@ class RequestedChanges:
 
     def is_done(self, request: TrialRequest) -> bool:
         """Return whether the record says that a request was carried out."""
+        # the signature says who asked and when: the same wish may come a second time, and is then another one
         kind = _DECISION_OF[request.kind]
         return any(
             decision.rule == USER and (decision.kind, decision.message) == (kind, request.signature)

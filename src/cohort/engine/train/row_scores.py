@@ -72,6 +72,7 @@ class RowScores:
             MetricFailedError: a metric function failed; names function, row and message.
         """
         size = self._preparation.group_size
+        # the rows of a group share their prompt, and the first has the better answer
         asked = [size * row_id for row_id in row_ids if rows.prompts[size * row_id]]
         found = [Scores() for _ in trial_ids]
         if self._metrics:
@@ -92,6 +93,7 @@ class RowScores:
         for of_trial in answers:
             try:
                 scores = score_texts(self._metrics, [answer.text for answer in of_trial], references)
+            # the function is the user's, and hours of training must not end with it
             except MetricFailedError as error:
                 raise MetricFailedError(
                     f"{error}; what was trained is saved: correct the function and resume the run"
@@ -150,6 +152,7 @@ class RowScores:
         prompts = answer_prompts(rows, asked, tokenizer=tokenizer, is_chat=is_chat, context=context)
         most = self._preparation.task.evaluation.max_new_tokens
         requests = [Prompt(trial_id=trial_id, tokens=tokens) for trial_id in trial_ids for tokens in prompts]
+        # one call for all trials: their answers share the passes of a packed generation
         continued = self._executor.generate(
             requests, max_new_tokens=most, stop_ids=end_of_answer_ids(tokenizer, config.eos_token_ids)
         )

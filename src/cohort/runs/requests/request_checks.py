@@ -42,6 +42,7 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
     Raises:
         InputError: it cannot be carried out; every reason.
     """
+    # one moment for both: the run may end between two reads
     with reader.snapshot():
         trials, facts = {trial.trial_id: trial for trial in reader.trials()}, reader.facts()
     # the comparison of its best trials is the last thing of a run, and is not made again
@@ -123,6 +124,7 @@ def _wrong_state(request: TrialRequest, trial: TrialRecord) -> Problem | None:
     where, number = f"cohort trials {request.kind}", trial.trial_id
     now = f"trial {number}, which is {_standing(trial)}"
     if request.kind is RequestKind.RESUME:
+        # a trial whose loss became NaN has weights that nothing can go on from
         if trial.status is not TrialStatus.STOPPED or not can_be_resumed(Reason(trial.reason)):
             clone = f"cohort trials RUN_DIR clone {number}"
             hint = "Choose a trial that was stopped." if not trial.is_over else f"Train a copy of it: `{clone}`."
@@ -155,6 +157,7 @@ def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Pro
     rank_rows, num_slots = facts.sizes.rank_rows, facts.sizes.num_slots
     if rank_rows is None or num_slots is None:
         return ()
+    # only the bank can refuse a trial for good: a step of many tokens is cut into micro-batches
     room = Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=1.0)
     settings = {**(facts.task.training or {}), **parameters}
     # twice the rank rows, of which half are frozen; or one more behind the last tile of 16, for magnitudes or vectors
@@ -177,6 +180,7 @@ def _without_blocks(parameters: Mapping[str, Value], *, task: TaskFile, facts: R
     blocks = task.block_diagonal(int({**default_values(task), **parameters}["nblocks"]))
     if blocks is None:
         return []
+    # a run records widths only where its task has blocks or vectors
     shapes = facts.inputs.adapted_shapes
     if shapes is None:
         found, allowed = f"{blocks.nblocks} blocks in a run of plain LoRA", "1"
@@ -224,6 +228,7 @@ def _cold(trial: TrialRecord, parameters: Mapping[str, Value], *, shared: Mappin
                 hint="Leave out --init_lora_weights or --warm-start.",
             )
         )
+    # a variant's rank rows mean something else: DoRA keeps magnitudes in one, VeRA scales what is drawn from the key
     for name, default in (("use_dora", False), ("use_vera", False), ("projection_prng_key", 0)):
         value, before = ({**shared, **own}.get(name, default) for own in (parameters, trial.parameters))
         if value != before:
@@ -235,6 +240,7 @@ def _cold(trial: TrialRecord, parameters: Mapping[str, Value], *, shared: Mappin
                     hint=f"Leave out --{name} or --warm-start.",
                 )
             )
+    # rank rows are copied as they are: rows that are missing would start as zeros, and stay there
     if parameters["r"] != trial.parameters["r"]:
         problems.append(
             Problem(
@@ -260,6 +266,7 @@ def _twice(
     parameters: Mapping[str, Value], trials: Mapping[int, TrialRecord], *, defaults: Mapping[str, Value]
 ) -> list[Problem]:
     """Return the problem of a new trial that would train to the bits of one that is there."""
+    # records leave out what the task fixes: with the defaults two trials have the same keys
     wanted = {**defaults, **parameters}
     same = next((number for number, trial in trials.items() if {**defaults, **trial.parameters} == wanted), None)
     if same is None:

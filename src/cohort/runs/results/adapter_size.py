@@ -48,6 +48,7 @@ def adapter_size(
     is_vera = bool(settings.get("use_vera"))
     spec = AdapterSpec(
         r=int(settings["r"]),
+        # VeRA has no alpha, and the spec wants one; its scale is set below
         lora_alpha=1.0 if is_vera else float(settings["lora_alpha"]),
         use_rslora=bool(settings.get("use_rslora", False)),
         use_bdlora=blocks,
@@ -58,6 +59,7 @@ def adapter_size(
         own = sum(blocks.width_of(name, (ins, outs)) * count for name, (ins, outs, count) in shapes.items())
     num_parameters, scale = spec.r * own, spec.scale
     if is_vera:
+        # lambda_b for each output and lambda_d for each rank row; the projections are frozen
         num_parameters, scale = sum((outs + spec.r) * count for _, outs, count in shapes.values()), 1.0
     return AdapterSize(
         trainable_parameters=num_parameters, rank_of_equal_lora=round(num_parameters / plain, 4), scale=scale

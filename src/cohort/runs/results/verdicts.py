@@ -50,6 +50,7 @@ def _test_lines(results: RunResults) -> dict[str, str]:
     test, metric, default_id = results.facts.test, results.metric, results.facts.task.default_trial_id
     if test is None or metric.name not in test.winner.values:
         return {}
+    # the winner was chosen without these rows, so its value there is not too good by the choice
     lines = {"test": _numbers(test.winner, test, metric)}
     default = None if default_id is None else test.of_trial(default_id)
     if default is not None and default is not test.winner:
@@ -95,6 +96,7 @@ def no_gain(results: RunResults) -> str | None:
         return None
     if results.chance is not None:
         best = finals.winner.values[metric.name]
+        # by the lower end, where there is one: above chance by luck is no gain
         if (best.value if best.low is None else best.low) <= results.chance:
             return f"nothing beats chance: the best trial's {metric.label} is within noise of it or below"
     elif finals.base is not None:
@@ -123,6 +125,7 @@ def verdicts(results: RunResults) -> list[str]:
         elif gain.value < 0:
             sentences.append("the default configuration is better than the best trial")
     noise = [entry.trial_id for entry in finals.ranked[1:] if not gain_over(entry, metric).excludes_zero]
+    # of the default it was said before
     noise = [trial_id for trial_id in noise if default is None or trial_id != default.trial_id]
     if noise:
         listed = ", ".join(map(str, noise))
@@ -146,6 +149,7 @@ def gain_over(other: Contender, metric: ObjectiveMetric) -> Estimate:
     found = other.winner_minus[metric.name]
     if metric.maximize:
         return found
+    # the lower end of a difference is the upper one of its negative
     low, high = (None, None) if found.low is None or found.high is None else (-found.high, -found.low)
     return Estimate(value=-found.value, low=low, high=high, num_rows=found.num_rows)
 

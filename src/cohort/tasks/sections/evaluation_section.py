@@ -37,6 +37,7 @@ def _metric(value: object) -> object:
         hint = "Write one name; further metrics go to evaluation.metrics." if isinstance(value, list) else "Write loss."
         refuse(Refusal(found=repr(value), allowed=METRICS_ALLOWED, hint=hint))
     if problems := metric_problems([value]):
+        # problems name a place in a list, and this key holds one name
         refuse(*(replace(problem, at=()) for problem in problems))
     return value
 
@@ -118,6 +119,7 @@ class EvaluationSection(_EvaluationKeys):
     @property
     def maximize(self) -> bool:
         """Whether more of ``metric`` is better."""
+        # the direction of a function is known to its author alone, that of all others to us
         return self.metric != LOSS and (self.greater_is_better or function_path(self.metric) is None)
 
     @property
@@ -132,6 +134,7 @@ class EvaluationSection(_EvaluationKeys):
     @property
     def function_files(self) -> tuple[Path, ...]:
         """The files that the metric functions among ``measured`` are in, as far as they are named by their files."""
+        # their content is recorded: a resumed run says where a function is no longer the same
         return tuple(Path(name.rpartition(":")[0]) for name in self.measured if ".py:" in name)
 
     @model_validator(mode="after")

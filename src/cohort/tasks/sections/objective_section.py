@@ -41,6 +41,7 @@ def _optional(name: str, field: SettingField) -> tuple[Any, Any]:
     if field.options:
         # here, and not with the other rules of the section: those wait until every value is right in itself
         kind = Annotated[kind, AfterValidator(_one_of(name, field.options))]
+    # None and not the default: a key that was written may be refused as unread, one that was not may not
     own = setting(None, allowed=field.allowed, description=field.description, **bounds)
     own.json_schema_extra["example"] = f"{name}: {field.default}"
     return kind | None, own
@@ -55,7 +56,7 @@ def _one_of(name: str, options: Sequence[str]) -> Callable[[str], str]:
 
 
 if TYPE_CHECKING:
-
+    # the keys are those of a dataclass, made into fields when the module is loaded: a type checker cannot follow
     class _ObjectiveKeys(Section):
         def __getattr__(self, name: str) -> Any: ...
 
@@ -107,6 +108,7 @@ class ObjectiveSection(_ObjectiveKeys):
                 )
             )
         kinds = LOSS_TYPES.get(self.type, ())
+        # one reason is enough: of a key that is not read no value is right
         if not refusals and self.loss_type is not None:
             refusals += loss_type_refusals([self.loss_type], objective=self.type, at=("loss_type",))
         if not refusals and kinds and (self.label_smoothing or 0) > 0:
@@ -193,5 +195,6 @@ def objective_schema() -> dict[str, Any]:
         "type": ["string", "null"],
         "description": ObjectiveSection.model_fields["reference_adapter"].description,
     }
+    # pydantic would describe the section alone, and the key takes a bare name as well
     section = {"type": "object", "additionalProperties": False, "required": ["type"], "properties": properties}
     return {"anyOf": [{"enum": list(_NAMES)}, section]}

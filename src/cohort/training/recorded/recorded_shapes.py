@@ -39,7 +39,7 @@ SPARE_ROWS = 64
 REMEMBERED = 8
 # evaluations come after many steps, announce nothing, and differ by how many trials they are of
 REMEMBERED_EVALUATIONS = 16
-# where nobody knows the passes to come, these are supposed: the rows of a pack's steps vary by about a quarter
+# where the passes to come are unknown, these are supposed: the rows of a pack's steps vary by about a quarter
 SUPPOSED = (0.75, 0.9, 1.0, 1.1, 1.25)
 
 

@@ -17,7 +17,7 @@ from cohort.training.step_samples import Resident
 
 __all__ = ["LOOKAHEAD", "UpcomingPasses"]
 
-# steps that are looked at: a size that none of so many steps pays for can be recorded later
+# steps that are looked at: a size that none of them pays for can be recorded later
 LOOKAHEAD = 32
 
 # per group of rows: tokens, tokens of the longest row, trained tokens; int64 [groups, 3]

@@ -42,6 +42,7 @@ def require_study(study: Any, *, metric: ObjectiveMetric) -> None:
     Raises:
         InputError: it is not an ``optuna.Study``, has several objectives, or goes the other way.
     """
+    # by name: optuna is an extra, and may not be installed
     names = [kind.__name__ for kind in type(study).__mro__]
     if "Study" not in names or not hasattr(study, "add_trial"):
         hint = "Write study=optuna.create_study(...), or optuna.load_study(...)."
@@ -100,6 +101,7 @@ def write_to_study(study: Any, entries: Sequence[StudyEntry], *, space: SearchSp
     states = optuna.trial.TrialState
     distributions = _distributions(space, optuna.distributions)
     for entry in new:
+        # a value outside of the space, of a trial that a person added, would make the study refuse the whole trial
         mine = {name: kind for name, kind in distributions.items() if _fits(entry.parameters.get(name), kind)}
         rest = {name: value for name, value in entry.parameters.items() if name not in mine}
         study.add_trial(
@@ -118,6 +120,7 @@ def _fits(value: Value | None, distribution: Any) -> bool:
     if value is None:
         return False
     try:
+        # optuna has no public question for it, and answers only by an error at the end
         return bool(distribution._contains(distribution.to_internal_repr(value)))
     except (ValueError, KeyError):
         return False

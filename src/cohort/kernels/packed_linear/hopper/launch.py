@@ -34,7 +34,7 @@ __all__ = [
 
 # Columns of a tile, inner width of a stage.
 COLUMNS, INNER = 256, 64
-# Tiles of 160 and 192 columns are one of so many and one of the rest.
+# Tiles of 160 and 192 columns are one of this many and one of the rest.
 EXTRA_FROM = 128
 # Narrower tiles and what one of them takes, in widest ones: for streams whose widest tiles leave multiprocessors idle.
 # An entry is the same sum over K in a tile of any width, so no bit depends on it.
