@@ -147,11 +147,10 @@ def test_a_nan_stays_in_its_slot(triton_device: str, where: str) -> None:
         assert torch.equal(tensor[mask], expected[name][mask]), name
 
 
-@pytest.mark.parametrize("fixed_launch", [False, True])
-def test_a_slots_bits_do_not_depend_on_its_neighbours(triton_device: str, fixed_launch: bool) -> None:
+def test_a_slots_bits_do_not_depend_on_its_neighbours(triton_device: str) -> None:
     pack = make_case(triton_device, lengths=[20, 45, 7], ranks=[64, 24, 3], dropouts=[0.1, 0.3, 0.0], extra=8)
     rows, ranks = pack.segments.rows(1), pack.slots.rank_rows(1)
-    together = pack.run(tables=pack.tables(fixed_launch=fixed_launch))
+    together = pack.run()
     assert pack.row_keys is not None
     part = pack.parts[0]
     alone = Case(
@@ -172,7 +171,7 @@ def test_a_slots_bits_do_not_depend_on_its_neighbours(triton_device: str, fixed_
         segments=SegmentTable.from_samples([45, 8], slots=[0, -1], num_slots=1, num_rows=53),
         row_keys=torch.cat([pack.row_keys[rows], pack.row_keys[72:]]),
     )
-    by_itself = alone.run(tables=alone.tables(fixed_launch=fixed_launch))
+    by_itself = alone.run()
     assert torch.equal(by_itself["da0"][:24], together["da0"][ranks])
     assert torch.equal(by_itself["db0"][:24], together["db0"][ranks])
 

@@ -11,7 +11,6 @@ from cohort.kernels.packed_linear.choice.tiles import (
     TileChoice,
     filling_strip,
     filling_tiles,
-    finer_shares,
     measured_tiles,
     resident_stages,
     rows_per_chunk,
@@ -49,11 +48,6 @@ def test_a_slot_is_one_chunk_or_at_most_eight_of_at_least_half_as_many_rows(slot
 @pytest.mark.parametrize(("width", "shares"), [(1024, 1), (2048, 1), (4096, 2), (5120, 2), (8192, 4), (28672, 4)])
 def test_wide_inputs_are_shared(width: int, shares: int) -> None:
     assert shares_of(width) == shares
-
-
-@pytest.mark.parametrize(("slot_rows", "finer"), [(1, 4), (192, 4), (193, 2), (512, 2), (513, 1), (8192, 1)])
-def test_short_slots_have_more_shares_in_recorded_passes(slot_rows: int, finer: int) -> None:
-    assert finer_shares(slot_rows) == finer
 
 
 @pytest.mark.parametrize(

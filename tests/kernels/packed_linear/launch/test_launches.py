@@ -27,25 +27,6 @@ def test_shrink_gives_s_of_every_part_and_slot(case: Case) -> None:
             assert_near(found[rows, : case.slots.ranks[slot]], case.x[rows].double() @ part.a_RK[ranks].double().T)
 
 
-def test_recorded_shrinks_of_short_and_long_slots_share_a_launch(triton_device: str) -> None:
-    """A slot of one row is cut into four times as many shares as one of 600, whose bits are those of other launches."""
-    case = make_case(triton_device, lengths=[1, 600, 200], ranks=[3, 8, 16], in_features=200, extra=3)
-    found = []
-    for fixed_launch in (False, True):
-        tables = case.tables(fixed_launch=fixed_launch)
-        s = case.x.new_zeros(1, case.x.shape[0], tables.num_columns)
-        shrink(case.x, case.parts, s, tables.passes[0], tables=tables, row_keys_T=None, tiles=SMALL)
-        found.append(s[0])
-        for slot in range(3):
-            rows, ranks = case.segments.rows(slot), case.slots.rank_rows(slot)
-            a_RK = case.parts[0].a_RK[ranks].double()
-            assert_near(s[0, rows, : case.slots.ranks[slot]], case.x[rows].double() @ a_RK.T)
-    assert tables.most_finer == 4
-    assert list(tables.passes[0].tiles[1:3, 7]) == [4, 1]
-    long = case.segments.rows(1)
-    assert torch.equal(found[0][long, :8], found[1][long, :8])
-
-
 def test_ds_reads_each_part_s_own_columns(case: Case) -> None:
     tables = case.tables()
     ds = output_side_ds(case.dy, case.parts, tables.passes[0], tables=tables, tiles=SMALL)

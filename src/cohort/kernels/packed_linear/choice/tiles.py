@@ -6,10 +6,10 @@ The rule: exact match of GPU name, input width and sibling widths in ``measured_
 row that ``cohort doctor --measure`` left in this machine's cache (:mod:`.own_table`); else the defaults.
 
 Everything that changes the order of a sum is a function of the linear's widths (``shrink_block``, ``output_block``,
-``input_rows``, :func:`shares_of`) or of a slot's own rows (:func:`rows_per_chunk`, :func:`finer_shares`), so a slot's
-bits do not depend on how full its pack is: the table's rows for one linear agree in these, and ``da_rows`` is
-``input_rows`` where some of them take the term of dX inside. What changes no bit may follow from the launch:
-:func:`filling_strip`, :func:`filling_tiles`, :func:`resident_stages`.
+``input_rows``, :func:`shares_of`) or of a slot's own rows (:func:`rows_per_chunk`), so a slot's bits do not depend on
+how full its pack is: the table's rows for one linear agree in these, and ``da_rows`` is ``input_rows`` where some of
+them take the term of dX inside. What changes no bit may follow from the launch: :func:`filling_strip`,
+:func:`filling_tiles`, :func:`resident_stages`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from cohort.kernels.packed_linear.choice.tile_choice import TermPlace, TileChoic
 
 __all__ = [
     "EXACT_TILES",
-    "MOST_FINER",
     "TermPlace",
     "TileChoice",
     "TileTableError",
@@ -35,7 +34,6 @@ __all__ = [
     "describe_augmented",
     "describe_tiles",
     "filling_strip",
-    "finer_shares",
     "filling_tiles",
     "fitting_stages",
     "measured_tiles",
@@ -136,19 +134,6 @@ def shares_of(width: int) -> int:
     shorter programs fill the card and its last wave. At least 2048 columns each, or the sums cost more than they save.
     """
     return 4 if width >= 8192 else 2 if width >= 4096 else 1
-
-
-# Most times that a recorded pass divides the shares of a shrink once more.
-MOST_FINER = 4
-
-
-def finer_shares(slot_rows: int) -> int:
-    """Return into how many each share of a slot's shrinks is divided in a recorded pass: 1, 2 or :data:`MOST_FINER`.
-
-    The shrinks of a short pass are as long as one program's walk over its columns, which few programs share. It follows
-    from the slot's own rows in the pass, so its bits do not depend on its neighbours.
-    """
-    return MOST_FINER if slot_rows <= 192 else 2 if slot_rows <= 512 else 1
 
 
 def rows_per_chunk(slot_rows: int, *, chunk_rows: int) -> int:

@@ -34,8 +34,6 @@ __all__ = [
 
 # Columns of a tile, inner width of a stage.
 COLUMNS, INNER = 256, 64
-# Tiles of 160 and 192 columns are one of this many and one of the rest.
-EXTRA_FROM = 128
 # Narrower tiles and what one of them takes, in widest ones: for streams whose widest tiles leave multiprocessors idle.
 # An entry is the same sum over K in a tile of any width, so no bit depends on it.
 NARROWER = ((128, 0.62), (64, 0.57))
@@ -180,7 +178,7 @@ def hopper_product(
     :func:`hopper_takes` asks for is not checked again, and S must be contiguous. A slot's rank rows are multiplied 16
     at a time: its share of the bank, padded to 16, must hold nothing of another slot, and zeros past its rank.
     ``columns`` are those of a tile, and no bit depends on them. ``first_column``: where Y and W begin among the columns
-    that the parts know. Without parts tiles may also have 160 or 192 columns.
+    that the parts know.
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -191,7 +189,6 @@ def hopper_product(
     def describe(tensor: Tensor, block: list[int]) -> Any:
         return TensorDescriptor.from_tensor(tensor, block, _shared_layout(tuple(block), tensor.dtype))
 
-    extra, columns = (columns - EXTRA_FROM, EXTRA_FROM) if EXTRA_FROM < columns < COLUMNS else (0, columns)
     factors = [part.b_RN if forward else part.a_RK for part in parts]
     y_desc = describe(y_TN, [PRODUCT_ROWS // 2, min(STRIP, columns)])
     s_desc: Any = y_desc
@@ -206,16 +203,11 @@ def hopper_product(
         owners, entries = rank_pass.owners, rank_pass.slots
     starts = three([part.column_start - first_column for part in parts] or [0])
     stops = three([part.columns.stop - first_column for part in parts] or [0])
-    w_desc = describe(weight_NK, [columns, INNER] if forward else [INNER, columns])
-    extra_descs: tuple[Any, Any] = (w_desc, y_desc)
-    if extra:
-        extra_w_desc = describe(weight_NK, [extra, INNER] if forward else [INNER, extra])
-        extra_descs = extra_w_desc, describe(y_TN, [PRODUCT_ROWS // 2, extra])
-    num_tiles = _num_tiles(num_rows, width, columns=columns + extra)
-    hopper_product_kernel[(min(num_multiprocessors(x_TK.device), num_tiles),)](
-        describe(x_TK, [PRODUCT_ROWS, INNER]), w_desc, y_desc, *extra_descs, s_desc, *three(factor_descs), owners,
-        entries, *starts, *stops, num_rows, width, x_TK.shape[1],
-        GROUP, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward, EXTRA=extra,
+    hopper_product_kernel[(min(num_multiprocessors(x_TK.device), _num_tiles(num_rows, width, columns=columns)),)](
+        describe(x_TK, [PRODUCT_ROWS, INNER]),
+        describe(weight_NK, [columns, INNER] if forward else [INNER, columns]),
+        y_desc, s_desc, *three(factor_descs), owners, entries, *starts, *stops, num_rows, width, x_TK.shape[1],
+        GROUP, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward,
         num_warps=4,
     )  # fmt: skip
 

@@ -61,9 +61,9 @@ def _place(tile, num_m, num_n, group):
 
 @gluon.jit
 def _produce(
-    x_desc, w_desc, extra_desc, s_desc, factors, owners, entries, M, ring, extra_bufs, counts, columns,
+    x_desc, w_desc, s_desc, factors, owners, entries, M, ring, counts, columns,
     BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr,
-    FORWARD: gl.constexpr, EXTRA: gl.constexpr,
+    FORWARD: gl.constexpr,
 ):  # fmt: skip
     """Bring in the stages of this program's tiles, one after the other, as the ring empties."""
     x_bufs, w_bufs, ready, empty = ring
@@ -82,18 +82,12 @@ def _produce(
         for k in range(num_k):
             mbarrier.wait(empty.index(stage), phase)
             bar = ready.index(stage)
-            extra: gl.constexpr = extra_desc.block_type.nbytes if EXTRA > 0 else 0
-            mbarrier.expect(bar, x_desc.block_type.nbytes + w_desc.block_type.nbytes + extra)
+            mbarrier.expect(bar, x_desc.block_type.nbytes + w_desc.block_type.nbytes)
             _load(x_desc, [m * TILE_ROWS, k * BK], bar, x_bufs.index(stage))
-            first_column = n * (BN + EXTRA)
             if FORWARD:
-                _load(w_desc, [first_column, k * BK], bar, w_bufs.index(stage))
-                if EXTRA > 0:
-                    _load(extra_desc, [first_column + BN, k * BK], bar, extra_bufs.index(stage))
+                _load(w_desc, [n * BN, k * BK], bar, w_bufs.index(stage))
             else:
-                _load(w_desc, [k * BK, first_column], bar, w_bufs.index(stage))
-                if EXTRA > 0:
-                    _load(extra_desc, [k * BK, first_column + BN], bar, extra_bufs.index(stage))
+                _load(w_desc, [k * BK, n * BN], bar, w_bufs.index(stage))
             stage, phase = next_stage(stage, phase, STAGES)
         if PARTS > 0:
             parts = term_parts(n, columns, BN, PARTS, FORWARD)
@@ -110,9 +104,9 @@ def _produce(
 
 @gluon.jit
 def _consume(
-    y_desc, extra_y_desc, f_desc, s_desc, owners, entries, y_bufs, ring, extra_bufs, extra_y_bufs, counts, columns,
+    y_desc, f_desc, s_desc, owners, entries, y_bufs, ring, counts, columns,
     HALF: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr,
-    FORWARD: gl.constexpr, EXTRA: gl.constexpr,
+    FORWARD: gl.constexpr,
 ):  # fmt: skip
     """Multiply rows ``64 HALF`` to ``64 HALF + 63`` of this program's tiles and store them."""
     x_bufs, w_bufs, ready, empty = ring
@@ -125,12 +119,6 @@ def _consume(
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
     acc = gl.zeros((GROUP_ROWS, BN), gl.float32, layout)
-    # a tile of 160 or 192 columns is one of 128 and one of EXTRA: a tensor's sizes are powers of two
-    EXTRA_COLUMNS: gl.constexpr = EXTRA if EXTRA > 0 else 16
-    extra_layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, EXTRA_COLUMNS, 16]
-    )
-    extra_acc = gl.zeros((GROUP_ROWS, EXTRA_COLUMNS), gl.float32, extra_layout)
     for tile in range(gl.program_id(0), num_m * num_n, gl.num_programs(0)):
         m, n = _place(tile, num_m, num_n, group)
         if PARTS > 0:
@@ -147,21 +135,11 @@ def _consume(
             if FORWARD:
                 w = w.permute((1, 0))
             acc = warpgroup_mma(x, w, acc, use_acc=k > 0, is_async=True)
-            if EXTRA > 0:
-                extra_w = extra_bufs.index(stage)
-                if FORWARD:
-                    extra_w = extra_w.permute((1, 0))
-                extra_acc = warpgroup_mma(x, extra_w, extra_acc, use_acc=k > 0, is_async=True)
-                acc, extra_acc = warpgroup_mma_wait(2, (acc, extra_acc))
-            else:
-                acc = warpgroup_mma_wait(1, (acc,))
+            acc = warpgroup_mma_wait(1, (acc,))
             # the step before this one is done, so its stage may be filled again
             mbarrier.arrive(empty.index(_before(stage, STAGES)), pred=k > 0)
             stage, phase = next_stage(stage, phase, STAGES)
-        if EXTRA > 0:
-            acc, extra_acc = warpgroup_mma_wait(0, (acc, extra_acc))
-        else:
-            acc = warpgroup_mma_wait(0, (acc,))
+        acc = warpgroup_mma_wait(0, (acc,))
         mbarrier.arrive(empty.index(_before(stage, STAGES)))
         if PARTS > 0:
             poison = gl.zeros((GROUP_ROWS,), gl.float32, gl.SliceLayout(1, layout))
@@ -181,14 +159,7 @@ def _consume(
             tma.store_wait(Y_BUFS - 1)
             buf.store(out)
             fence_async_shared()
-            _store(y_desc, [m * TILE_ROWS + HALF * GROUP_ROWS, n * (BN + EXTRA) + strip * STRIP], buf)
-        if EXTRA > 0:
-            # the strips before it waited for what was stored from this buffer
-            gl.static_assert(Y_BUFS == 1)
-            buf = extra_y_bufs.index(HALF)
-            buf.store(extra_acc.to(dtype))
-            fence_async_shared()
-            _store(extra_y_desc, [m * TILE_ROWS + HALF * GROUP_ROWS, n * (BN + EXTRA) + BN], buf)
+            _store(y_desc, [m * TILE_ROWS + HALF * GROUP_ROWS, n * BN + strip * STRIP], buf)
     tma.store_wait(0)
 
 
@@ -228,17 +199,17 @@ def _finished(strip, poison, PARTS: gl.constexpr):
     ]
 )  # fmt: skip
 def hopper_product_kernel(
-    x_desc, w_desc, y_desc, extra_desc, extra_y_desc, s_desc, f0_desc, f1_desc, f2_desc, owners, entries, column0,
-    column1, column2, stop0, stop1, stop2, M, N, K, group,
+    x_desc, w_desc, y_desc, s_desc, f0_desc, f1_desc, f2_desc, owners, entries, column0, column1, column2, stop0,
+    stop1, stop2, M, N, K, group,
     STAGES: gl.constexpr, Y_BUFS: gl.constexpr, PARTS: gl.constexpr,
-    FORWARD: gl.constexpr, EXTRA: gl.constexpr,
+    FORWARD: gl.constexpr,
 ):  # fmt: skip
     """Grid (programs,), each of which takes tiles in turn. ``Y = X W^T`` or ``X W``, plus the LoRA term.
 
     FORWARD, W is [N, K] and part p adds ``s S_p F_p`` to its own columns ``column_p:stop_p``; else W is [K, N] and all
     parts add theirs to every column. ``owners`` has the first and the past-the-last of ``entries`` with rows in each
-    tile of 128 rows, and the fields of the first. ``group`` rows of tiles are worked on side by side. A tile has
-    EXTRA columns more than a block of W; it takes no term then. Runs with 4 warps, the first of the two groups.
+    tile of 128 rows, and the fields of the first. ``group`` rows of tiles are worked on side by side. Runs with 4
+    warps, the first of the two groups.
     """
     dtype: gl.constexpr = x_desc.dtype
     BK: gl.constexpr = x_desc.block_type.shape[1]
@@ -251,26 +222,20 @@ def hopper_product_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
-    gl.static_assert(PARTS == 0 or EXTRA == 0)
-    extra_bufs = w_bufs
-    extra_y_bufs = y_bufs
-    if EXTRA > 0:
-        extra_bufs = gl.allocate_shared_memory(dtype, [STAGES] + extra_desc.block_type.shape, extra_desc.layout)
-        extra_y_bufs = gl.allocate_shared_memory(dtype, [2] + extra_y_desc.block_type.shape, extra_y_desc.layout)
     num_m = gl.cdiv(M, TILE_ROWS)
-    num_n = gl.cdiv(N, BN + EXTRA)
+    num_n = gl.cdiv(N, BN)
     num_k = gl.cdiv(K, BK)
     ring = (x_bufs, w_bufs, ready, empty)
     counts = (num_m, num_n, num_k, group)
     columns = (column0, column1, column2, stop0, stop1, stop2)
     gl.warp_specialize(
         [
-            (_consume, (y_desc, extra_y_desc, f0_desc, s_desc, owners, entries, y_bufs, ring, extra_bufs, extra_y_bufs,
-                        counts, columns, 0, BN, STAGES, PARTS, FORWARD, EXTRA)),
-            (_consume, (y_desc, extra_y_desc, f0_desc, s_desc, owners, entries, y_bufs, ring, extra_bufs, extra_y_bufs,
-                        counts, columns, 1, BN, STAGES, PARTS, FORWARD, EXTRA)),
-            (_produce, (x_desc, w_desc, extra_desc, s_desc, (f0_desc, f1_desc, f2_desc), owners, entries, M, ring,
-                        extra_bufs, counts, columns, BN, BK, STAGES, PARTS, FORWARD, EXTRA)),
+            (_consume, (y_desc, f0_desc, s_desc, owners, entries, y_bufs, ring, counts, columns, 0, BN, STAGES, PARTS,
+                        FORWARD)),
+            (_consume, (y_desc, f0_desc, s_desc, owners, entries, y_bufs, ring, counts, columns, 1, BN, STAGES, PARTS,
+                        FORWARD)),
+            (_produce, (x_desc, w_desc, s_desc, (f0_desc, f1_desc, f2_desc), owners, entries, M, ring, counts, columns,
+                        BN, BK, STAGES, PARTS, FORWARD)),
         ],
         [4, 1],
         [232, 40],

@@ -116,7 +116,7 @@ def _shrink(
     apart = any(own != columns[0] for own in columns) or columns[0] != slice(0, x_TK.shape[1])
     shared_parts = 1 if apart else num_parts
     widths = [own.stop - own.start for own in columns]
-    splits = (shares_of(max(widths)) if shares is None else shares) * tables.most_finer
+    splits = shares_of(max(widths)) if shares is None else shares
     dropout = row_keys_T is not None and tables.has_dropout
     # a slot's padded rank of columns each, for the rows of every tile
     shape = (num_parts * splits, num_rows, rank_pass.max_class) if splits > 1 else (1, 1, 1)
@@ -139,9 +139,8 @@ def _shrink(
         *three([a.stride(0) for a in factors]), s_PTC.stride(0), s_PTC.stride(1), left_PTC.stride(0),
         left_PTC.stride(1), *((x_TK, x_TK, 0) if spread is None else spread.arguments()),
         *((x_TK, x_TK, x_TK, x_TK, 0) if rounding is None else rounding.arguments()),
-        PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, FINER=tables.most_finer,
-        MAX_R=rank_pass.max_class, EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled,
-        DROPOUT=dropout,
+        PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, MAX_R=rank_pass.max_class,
+        EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled, DROPOUT=dropout,
         **(NO_SPREAD if spread is None else spread.constants()), ROUNDS=rounding is not None,
         PRECISION=precision(x_TK), num_warps=warps, num_stages=stages,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from cohort.core.errors import SegmentError
 from cohort.kernels.dropout import keep_threshold
-from cohort.kernels.packed_linear.choice.tiles import MOST_FINER, finer_shares, rows_per_chunk
+from cohort.kernels.packed_linear.choice.tiles import rows_per_chunk
 from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.segments import SegmentTable
 
@@ -49,7 +49,7 @@ class RankPass:
     """The tables of ranks ``[128 i, 128 (i + 1))`` of every slot; one pass unless some rank is above 128.
 
     Attributes:
-        tiles: Entries of at most ``tile_rows`` rows; the last field divides the shares of a shrink.
+        tiles: Entries of at most ``tile_rows`` rows.
         chunks: Entries of the rows whose weight gradients one program adds up.
         sums: One entry for each slot whose weight gradients come from several chunks: first rank row among what chunks
             leave, chunks, rank row in the bank, rank, the first of the chunks, 0, rank rows that a chunk leaves, into
@@ -143,14 +143,6 @@ class LaunchTables:
         self._copied = _record_event(self.device)
         self.passes = tuple(self._views(blocks, slots))
         self._counters: Tensor | None = None
-
-    @property
-    def most_finer(self) -> int:
-        """The most that :func:`~.choice.tiles.finer_shares` may give a slot; 1 where shares follow from widths alone.
-
-        Only recorded passes are so short that it counts, and exact numerics know no rows of a pass.
-        """
-        return MOST_FINER if self.fixed_launch and not self.exact else 1
 
     @property
     def num_columns(self) -> int:
@@ -260,8 +252,7 @@ class LaunchTables:
             rows = segments.rows(slot)
             rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
             meaning = _slot_fields(slots, slot=slot, rank=rank, first_rank=first_rank)
-            finer = finer_shares(rows.stop - rows.start) if self.most_finer > 1 else 1
-            tiles += [(start, stop, *meaning, finer) for start, stop in _cut(rows, self.tile_rows)]
+            tiles += [(start, stop, *meaning, _ADD) for start, stop in _cut(rows, self.tile_rows)]
             if rank > 0 and rows.stop > rows.start:
                 owning.append((rows.start, rows.stop, *meaning, _ADD))
             into_sink = _WRITE if slot in fresh else _ADD
@@ -278,9 +269,9 @@ class LaunchTables:
                 sums.append((part_rows, len(cuts), *meaning[:2], first_chunk, 0, left, into_sink))
                 part_rows += len(cuts) * left
         filler = slice(segments.num_adapter_rows, segments.num_rows)
-        nothing = (0, 0, 0, 0, 0)
-        tiles += [(start, stop, *nothing, 1) for start, stop in _cut(filler, self.tile_rows)]
-        chunks += [(start, stop, *nothing, _ADD) for start, stop in _cut(filler, self.chunk_rows)]
+        nothing = (0, 0, 0, 0, 0, _ADD)
+        tiles += [(start, stop, *nothing) for start, stop in _cut(filler, self.tile_rows)]
+        chunks += [(start, stop, *nothing) for start, stop in _cut(filler, self.chunk_rows)]
         # a chunk but for the last of a slot, or of a sample, has at least half of chunk_rows
         owners = self._most_samples if self.exact else self.num_slots
         most_tiles = self.num_rows // self.tile_rows + self.num_slots + 1

@@ -86,10 +86,10 @@ def _shrink_rows(
     x, a0, a1, a2, s, shares, counter, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale,
     threshold, factor, k_begin, k_end, width, split, stride_xt, stride_a0, stride_a1, stride_a2, stride_part,
     stride_row, stride_share, stride_share_row, spare, flags, stride_spare, sizes, factors, codes, scales,
-    stride_codes, writes_scales, own_splits,
+    stride_codes, writes_scales,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, SPLITS: tl.constexpr,
-    FINER: tl.constexpr, EVEN: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr,
-    FLAGS_UP: tl.constexpr, ROUNDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr, FLAGS_UP: tl.constexpr,
+    ROUNDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     rows = row_start + tl.arange(0, BM)
     # Rows past the end read the slot's own last row, never a neighbour's, and are not stored: no mask in the loop.
@@ -147,14 +147,11 @@ def _shrink_rows(
             tl.store(own + SPLITS * stride_share, acc1, mask=row_ok)
         if PARTS > 2:
             tl.store(own + 2 * SPLITS * stride_share, acc2, mask=row_ok)
-        if arrives_last(counter, own_splits):
+        if arrives_last(counter, SPLITS):
             for _part in tl.static_range(PARTS):
                 total = tl.zeros((BM, BR), dtype=tl.float32)
-                for index in tl.static_range(SPLITS):
-                    ok = row_ok
-                    if FINER > 1:
-                        ok = (rows < tl.where(own_splits > index, row_stop, 0))[:, None]
-                    total += tl.load(shares, mask=ok, other=0.0, cache_modifier=".cg")
+                for _split in tl.static_range(SPLITS):
+                    total += tl.load(shares, mask=row_ok, other=0.0, cache_modifier=".cg")
                     shares += stride_share
                 if SPREAD > 0:
                     spread_rows(spare, flags, stride_spare, rows, rows < row_stop, total, rank_row, rank, scale, BM, BR,
@@ -168,28 +165,22 @@ def shrink_kernel(
     table, x, a0, a1, a2, s, shares, counters, row_keys, key0, key1, key2, start0, start1, start2, width0, width1,
     width2, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, stride_share, stride_share_row, spare,
     flags, stride_spare, sizes, factors, codes, scales, stride_codes,
-    PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, FINER: tl.constexpr,
-    MAX_R: tl.constexpr, EVEN: tl.constexpr, APART: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr,
-    FLAGS: tl.constexpr, FLAGS_UP: tl.constexpr, ROUNDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, MAX_R: tl.constexpr,
+    EVEN: tl.constexpr, APART: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr,
+    FLAGS_UP: tl.constexpr, ROUNDS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, SPLITS). Write ``S_p = (s) drop_p(X) A_p^T`` of each part p. SPREAD > 0 also spreads S of the one
     part there is over that many columns behind X. ROUNDS also writes the e4m3 codes of X, whose sizes are known.
 
     With SPLITS each program takes a share of K and leaves it in ``shares`` [PARTS * SPLITS, T, columns], float32 and
-    part-major; the last of a tile adds them up. With FINER > 1 the tile's entry says how many of SPLITS it has, in
-    multiples of SPLITS / FINER. All parts read the same columns of X; APART, grid (tiles, SPLITS,
+    part-major; the last of a tile adds them up. All parts read the same columns of X; APART, grid (tiles, SPLITS,
     parts), each reads its own ``start_p .. start_p + width_p``.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
     if tile >= tl.load(table):
         return
-    row_start, row_stop, rank_row, rank, scale, threshold, factor, finer = entry_fields(table, tile)
-    own_splits = SPLITS
-    if FINER > 1:
-        own_splits = SPLITS // FINER * finer
-        if split >= own_splits:
-            return
+    row_start, row_stop, rank_row, rank, scale, threshold, factor, _ = entry_fields(table, tile)
     width = width0
     writes_scales = split == 0
     if APART:
@@ -210,7 +201,7 @@ def shrink_kernel(
         s += part.to(tl.int64) * stride_part
         shares += part.to(tl.int64) * SPLITS * stride_share
         counters += part * tl.num_programs(0)
-    share = tl.cdiv(tl.cdiv(width, BK), own_splits) * BK
+    share = tl.cdiv(tl.cdiv(width, BK), SPLITS) * BK
     shared_parts: tl.constexpr = 1 if APART else PARTS
     k_begin = split * share
     k_end = tl.minimum(k_begin + share, width)
@@ -221,9 +212,8 @@ def shrink_kernel(
                     x, a0, a1, a2, s, shares, counters + tile, row_keys, key0, key1, key2, row_start, row_stop,
                     rank_row, rank, scale, threshold, factor, k_begin, k_end, width, split, stride_xt, stride_a0,
                     stride_a1, stride_a2, stride_part, stride_row, stride_share, stride_share_row, spare, flags,
-                    stride_spare, sizes, factors, codes, scales, stride_codes, writes_scales, own_splits,
-                    shared_parts, BM, BK,
-                    16 << SHIFT, SPLITS, FINER, EVEN, SCALED, SPREAD, FLAGS, FLAGS_UP, ROUNDS, DROPOUT, PRECISION,
+                    stride_spare, sizes, factors, codes, scales, stride_codes, writes_scales, shared_parts, BM, BK,
+                    16 << SHIFT, SPLITS, EVEN, SCALED, SPREAD, FLAGS, FLAGS_UP, ROUNDS, DROPOUT, PRECISION,
                 )  # fmt: skip
     if ROUNDS:
         if rank == 0:
