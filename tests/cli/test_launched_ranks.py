@@ -10,12 +10,14 @@ import pytest
 
 from cohort.cli.launched_ranks import (
     launched_ranks,
+    numbers_of_processes,
     options_with,
     refuse_other_number,
     refuse_own_recovery,
     refuse_queue,
 )
-from cohort.core.errors import InputError
+from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.launch.launch_place import LaunchPlace
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -51,3 +53,14 @@ def test_every_process_of_the_launch_trains() -> None:
     options = options_with(TWO)
     assert options is not None
     assert (options.num_ranks, options.launched) == (2, TWO)
+
+
+def test_a_number_of_gpus_that_torchrun_decides_is_named_by_its_option(tmp_path: Path) -> None:
+    problem = Problem(where=Place(key=("num_gpus",)), found="3 ranks", allowed="1, 2", hint="Write num_gpus: 2.")
+    with pytest.raises(InputError) as caught, numbers_of_processes():
+        raise InputError(problem)
+    assert str(caught.value.problems[0].where) == "torchrun --nproc-per-node"
+    assert caught.value.problems[0].hint == "Start as many processes as are allowed: torchrun --nproc-per-node N."
+    other = tiny_task(write_inputs(tmp_path / "in"), num_gpus=4)
+    with pytest.raises(InputError, match="num_gpus: found 4"), numbers_of_processes():
+        refuse_other_number(other, TWO)

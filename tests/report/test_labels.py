@@ -38,7 +38,7 @@ def test_a_setting_is_a_tick_of_an_axis(value: JsonValue, label: str) -> None:
 @pytest.mark.parametrize(
     ("value", "label"),
     [
-        (True, "yes"),
+        (True, "true"),
         (12345, "12,345"),
         ({"torch": "2.13", "threads": 2}, "torch 2.13, threads 2"),
         (["a", "b"], "a, b"),

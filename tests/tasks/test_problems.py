@@ -12,6 +12,7 @@ from tests.tasks.task_files import BASE, problems_of
 @pytest.mark.parametrize(
     ("addition", "where", "found", "hint"),
     [
+        ("training: {max_steps: four}", ":3: training.max_steps", "'four'", "max_steps: 100"),
         ("lora: {rr: 4}", ":3: lora.rr", "'rr'", "lora.r"),
         ("lora: {alpha: 4}", ":3: lora.alpha", "'alpha'", "lora.lora_alpha"),
         ("learning_rate: 1", ":3: learning_rate", "'learning_rate'", "training.learning_rate"),
@@ -72,7 +73,7 @@ def test_a_mistake_is_named_with_its_mend(folder: Path, addition: str, where: st
         ("{train: train.jsonl, prompt_template: 'a {b'}", "'a {b'", "Question"),
         ("{train: train.jsonl, prompt_template: 'a {b}', format: text}", "format: text", "prompt_completion"),
         ("{train: train.jsonl, max_length: 1}", "1", "max_length: 1024"),
-        ("{train: train.jsonl, max_train_samples: 0}", "0", "allowed values"),
+        ("{train: train.jsonl, max_train_samples: 0}", "0", "max_train_samples: 100"),
         ("3", "3", "indented"),
     ],
 )
@@ -89,3 +90,8 @@ def test_all_problems_come_at_once_in_the_order_of_the_lines(folder: Path) -> No
     problems = problems_of(folder, text)
     lines = [int(str(problem.where).split(":")[1]) for problem in problems]
     assert lines == [1, 2, 2, 3, 4, 5]
+
+
+def test_a_misspelt_key_is_one_problem_though_what_it_stands_for_is_missing(folder: Path) -> None:
+    (problem,) = problems_of(folder, BASE.replace("base_model:", "model:"))
+    assert problem.hint == "Did you mean model_name_or_path? Rename it."

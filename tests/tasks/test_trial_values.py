@@ -57,3 +57,11 @@ def test_arguments_name_hyperparameters_in_any_form() -> None:
     assert trial_values_of(arguments) == {"learning_rate": 3e-4, "r": 8, "seed": 1, "batch_size": 2}
     with pytest.raises(InputError, match=r"evaluation\.metric, which is the same for all trials"):
         trial_values_of(["--evaluation.metric", "loss"])
+
+
+def test_a_misspelt_hyperparameter_is_answered_with_the_options_of_one_trial() -> None:
+    with pytest.raises(InputError) as caught:
+        trial_values_of(["--learning_rat", "3e-4"])
+    (problem,) = caught.value.problems
+    assert problem.hint == "Did you mean --learning_rate?"
+    assert "--lora_alpha" in problem.allowed

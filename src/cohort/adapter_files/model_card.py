@@ -31,6 +31,8 @@ def _hub_id(base_model: str) -> str | None:
 def _table(rows: Mapping[str, JsonValue], *, headers: tuple[str, str]) -> list[str]:
     lines = [f"| {headers[0]} | {headers[1]} |", "|---|---|"]
     for name, value in rows.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{part} {version}" for part, version in value.items())
         shown = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
         lines.append(f"| {name} | {shown.replace('|', chr(92) + '|')} |")
     return lines

@@ -40,7 +40,9 @@ def chat(
     run_dir: RunDirArgument,
     system: Annotated[
         str | None,
-        typer.Option("--system", help="A system message, for runs trained on conversations.", show_default=False),
+        typer.Option(
+            "--system", metavar="TEXT", help="A system message, for runs trained on conversations.", show_default=False
+        ),
     ] = None,
     trial: TrialOption = None,
     max_new_tokens: MaxNewTokensOption = 512,

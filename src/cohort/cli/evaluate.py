@@ -53,7 +53,11 @@ def evaluate(
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-new-tokens", min=1, help="Most tokens of an answer.  [default: the task's]", show_default=False
+            "--max-new-tokens",
+            min=1,
+            metavar="N",
+            help="Most tokens of an answer.  [default: the task's]",
+            show_default=False,
         ),
     ] = None,
     model: ModelOption = None,

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
+_BlocksOption = Annotated[int | None, typer.Option("--nblocks", min=2, metavar="N", help="bd: blocks of each factor.")]
+_RankOption = Annotated[
+    int | None, typer.Option("--rank", min=1, metavar="R", help="bd: total rank.  [default: as many parameters as now]")
+]
 _WhitenOption = Annotated[
     int | None,
     typer.Option("--whiten", min=1, metavar="ROWS", help="bd: lose least on the inputs of ROWS training rows."),
@@ -56,10 +60,8 @@ def export(
         typer.Option("-o", "--output", metavar="DIR", help="A new directory.  [default: RUN_DIR/export-FORM]"),
     ] = None,
     model: ModelOption = None,
-    nblocks: Annotated[int | None, typer.Option("--nblocks", min=2, help="bd: blocks of each factor.")] = None,
-    rank: Annotated[
-        int | None, typer.Option("--rank", min=1, help="bd: total rank.  [default: as many parameters as now]")
-    ] = None,
+    nblocks: _BlocksOption = None,
+    rank: _RankOption = None,
     swapped: Annotated[bool, typer.Option("--swapped", help="bd: exchange the factors that get blocks.")] = False,
     whiten: _WhitenOption = None,
     distill_steps: _DistillOption = 0,

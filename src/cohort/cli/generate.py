@@ -33,7 +33,8 @@ __all__ = ["generate"]
 def generate(
     run_dir: RunDirArgument,
     prompt: Annotated[
-        list[str] | None, typer.Option("--prompt", help="A prompt to answer; can be repeated.", show_default=False)
+        list[str] | None,
+        typer.Option("--prompt", metavar="TEXT", help="A prompt to answer; can be repeated.", show_default=False),
     ] = None,
     source: Annotated[
         Path | None,

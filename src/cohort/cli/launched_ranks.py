@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import typer
 from cohort.cli.exits import EXIT_FAILED
 
 if TYPE_CHECKING:
+    from cohort.core.errors import Problem
     from cohort.engine.train.open_run import RunOptions
     from cohort.launch.launched import LaunchedRanks
     from cohort.tasks.task_file import TaskFile
@@ -22,10 +24,13 @@ __all__ = [
     "launched_ranks",
     "most_losses",
     "options_with",
+    "numbers_of_processes",
     "refuse_other_number",
     "refuse_own_recovery",
     "refuse_queue",
 ]
+
+_OPTION = "torchrun --nproc-per-node"
 
 
 @contextmanager
@@ -57,10 +62,31 @@ def launched_ranks() -> Iterator[LaunchedRanks | None]:
         raise typer.Exit(_serve(place, own))
     ranks = gather_ranks(place, **own)
     try:
-        yield ranks
+        with numbers_of_processes():
+            yield ranks
         ranks.dismiss()
     finally:
         ranks.close()
+
+
+@contextmanager
+def numbers_of_processes() -> Iterator[None]:
+    """Let errors about the number of GPUs name torchrun's option, which decides it, in place of the task's key."""
+    from cohort.core.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        raise InputError([_of_torchrun(problem) for problem in error.problems]) from error
+
+
+def _of_torchrun(problem: Problem) -> Problem:
+    from cohort.core.place import Place
+
+    if problem.where.key != ("num_gpus",):
+        return problem
+    hint = f"Start as many processes as are allowed: {_OPTION} N."
+    return replace(problem, where=Place(option=_OPTION), hint=hint)
 
 
 def refuse_other_number(task: TaskFile, ranks: LaunchedRanks | None) -> None:
@@ -70,13 +96,15 @@ def refuse_other_number(task: TaskFile, ranks: LaunchedRanks | None) -> None:
         InputError: it does.
     """
     from cohort.core.errors import InputError, Problem
+    from cohort.core.place import Place
 
     if ranks is None or task.num_gpus in ("auto", 0, ranks.place.num_ranks):
         return
     count = ranks.place.num_ranks
     raise InputError(
         Problem(
-            where=task.where("num_gpus"),
+            # without the key: here the file may be what is wrong
+            where=Place(text=str(task.where("num_gpus"))),
             found=f"{task.num_gpus}, but torchrun has started {count} process{'es' * (count > 1)}",
             allowed=f"auto | {count}: a process for each GPU",
             hint="Write num_gpus: auto, or another --nproc-per-node.",

@@ -53,12 +53,19 @@ ModelOption = Annotated[
         show_default=False,
     ),
 ]
-TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")]
-TopPOption = Annotated[
-    float, typer.Option("--top-p", min=1e-6, max=1.0, help="Sample from the likeliest tokens up to this probability.")
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", min=0.0, metavar="T", help="0: always the likeliest token.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the sampling.")]
-MaxNewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer.")]
+TopPOption = Annotated[
+    float,
+    typer.Option(
+        "--top-p", min=1e-6, max=1.0, metavar="P", help="Sample from the likeliest tokens up to this probability."
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")]
+MaxNewTokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", min=1, metavar="N", help="Most tokens of an answer.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 LostGpuOption = Annotated[
     Literal["stop", "resume"],

@@ -38,8 +38,8 @@ _Trials = Annotated[
     list[int] | None,
     typer.Option("--trial", metavar="N", help="A trial of the run; can be repeated.  [default: the best]"),
 ]
-_Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
-_Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free port.")]
+_Host = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")]
+_Port = Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 takes a free port.")]
 _ApiKeys = Annotated[
     list[str] | None,
     typer.Option(
@@ -53,29 +53,44 @@ _Names = Annotated[
     ),
 ]
 _ChatTemplate = Annotated[
-    str | None, typer.Option("--chat-template", help="A chat template by name.  [default: the model's]")
+    str | None, typer.Option("--chat-template", metavar="NAME", help="A chat template by name.  [default: the model's]")
 ]
 _ModelLen = Annotated[
     int | None,
-    typer.Option("--max-model-len", min=2, help="Most tokens of prompt and answer.  [default: the model's context]"),
+    typer.Option(
+        "--max-model-len",
+        metavar="TOKENS",
+        min=2,
+        help="Most tokens of prompt and answer.  [default: the model's context]",
+    ),
 ]
 _NumSeqs = Annotated[
     int | None,
     typer.Option(
-        "--max-num-seqs", min=1, help=f"Most sequences in a pass.  [default: {MOST_SEQUENCES}, or all its tokens]"
+        "--max-num-seqs",
+        metavar="N",
+        min=1,
+        help=f"Most sequences in a pass.  [default: {MOST_SEQUENCES}, or all its tokens]",
     ),
 ]
-_BatchedTokens = Annotated[int, typer.Option("--max-num-batched-tokens", min=16, help="Most tokens in a pass.")]
+_BatchedTokens = Annotated[
+    int, typer.Option("--max-num-batched-tokens", metavar="TOKENS", min=16, help="Most tokens in a pass.")
+]
 _Cache = Annotated[
     float | None,
     typer.Option(
-        "--kv-cache-gib", min=0.0, help="Memory for keys and values.  [default: 1 on a CPU; what a GPU has free]"
+        "--kv-cache-gib",
+        metavar="GIB",
+        min=0.0,
+        help="Memory for keys and values.  [default: 1 on a CPU; what a GPU has free]",
     ),
 ]
-_Loras = Annotated[int, typer.Option("--max-loras", min=1, help="Most adapters in a pass.")]
-_LoraRank = Annotated[int, typer.Option("--max-lora-rank", min=1, help="Largest rank of an adapter.")]
-_CpuLoras = Annotated[int, typer.Option("--max-cpu-loras", min=1, help="Most adapters in host memory.")]
-_Waiting = Annotated[int, typer.Option("--max-waiting", min=1, help="Most open requests; further ones get status 429.")]
+_Loras = Annotated[int, typer.Option("--max-loras", metavar="N", min=1, help="Most adapters in a pass.")]
+_LoraRank = Annotated[int, typer.Option("--max-lora-rank", metavar="R", min=1, help="Largest rank of an adapter.")]
+_CpuLoras = Annotated[int, typer.Option("--max-cpu-loras", metavar="N", min=1, help="Most adapters in host memory.")]
+_Waiting = Annotated[
+    int, typer.Option("--max-waiting", metavar="N", min=1, help="Most open requests; further ones get status 429.")
+]
 _RuntimeLora = Annotated[
     bool, typer.Option("--allow-runtime-lora", help="Let clients load and unload adapters below --lora-root.")
 ]
@@ -83,7 +98,8 @@ _LoraRoot = Annotated[
     Path | None, typer.Option("--lora-root", metavar="DIR", help="Where clients may load adapters from.")
 ]
 _Drain = Annotated[
-    float, typer.Option("--drain-seconds", min=0.0, help="After SIGTERM, running requests have this long.")
+    float,
+    typer.Option("--drain-seconds", metavar="SECONDS", min=0.0, help="After SIGTERM, running requests have this long."),
 ]
 _TensorParallel = Annotated[
     int,
@@ -101,7 +117,7 @@ _Quantization = Annotated[
         "--quantization", metavar="FORMAT", help="none | fp8 | int8 | nf4.  [default: the run's; none for a model]"
     ),
 ]
-_Gpus = Annotated[int | None, typer.Option("--gpus", min=0, max=1, help="0: serve on the CPU.")]
+_Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=0, max=1, help="0: serve on the CPU.")]
 
 
 def serve(

@@ -23,7 +23,7 @@ def trials(
     context: typer.Context,
     run_dir: RunDirArgument,
     action: Annotated[
-        str | None, typer.Argument(metavar="[stop|resume|keep|clone|add]", help="Nothing lists the trials.")
+        str | None, typer.Argument(metavar="[stop|resume|keep|clone|add]", help="Without one, the trials are listed.")
     ] = None,
     numbers: Annotated[list[int] | None, typer.Argument(metavar="[TRIAL]...", help="Numbers of trials.")] = None,
     warm_start: Annotated[

@@ -77,7 +77,8 @@ def shortened(label: str, *, most: int) -> str:
 def value_label(value: JsonValue, *, digits: int = 3) -> str:
     """Return a hyperparameter or fact as text of a table."""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        # as task files, charts and the terminal have it
+        return "true" if value else "false"
     if isinstance(value, float):
         return number_label(value, digits=digits)
     if isinstance(value, int):

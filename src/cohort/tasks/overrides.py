@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +78,13 @@ def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
     return tuple(by_leaf[0].split(".")) if len(by_leaf) == 1 else None
 
 
-def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list[Override]:
+def parse_overrides(
+    arguments: Sequence[str], *, model: type[BaseModel], unknown: Callable[[str], Problem] | None = None
+) -> list[Override]:
     """Return what the arguments set, in order.
+
+    Args:
+        unknown: Returns what is wrong with an option that names no key, where not every key may be set.
 
     Raises:
         InputError: every argument that is no option, has no value, names no key, or whose value is not YAML.
@@ -93,6 +98,9 @@ def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list
         raise InputError(_problem(repr(arguments)[:60], allowed="a list of texts, --KEY VALUE", hint=hint))
     for option, text in _pairs(arguments, problems):
         path = _full_path(option, model)
+        if path is None and unknown is not None:
+            problems.append(unknown(option))
+            continue
         if path is None:
             key = option.removeprefix("--")
             hint = unknown_key_hint(model, tuple(key.replace("-", "_").split(".")), elsewhere="Write that.")

@@ -112,7 +112,8 @@ def _hint(detail: ErrorDetails, info: FieldInfo | None) -> str:
     if isinstance(extra, Mapping) and "example" in extra:
         return quoted_number(value) or f"Write for example {extra['example']}."
     if info is None or info.is_required() or info.default is None:
-        return "Write one of the allowed values."
+        counts = _allowed(info).startswith("a whole number of at least 1")
+        return f"Write for example {name}: 100." if counts else "Write one of the allowed values."
     if isinstance(info.default, str | int | float):
         default = str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
         unbounded = unbounded_number(value, example=f"{name}: {default}, the default")
@@ -146,4 +147,10 @@ def problems_from(
     error: ValidationError, *, model: type[BaseModel], origin: TaskOrigin
 ) -> list[tuple[KeyPath, Problem]]:
     """Return every problem with the path it is about, in pydantic's order."""
-    return [entry for detail in error.errors() for entry in _problem(detail, model=model, origin=origin)]
+    details = error.errors()
+    found = [entry for detail in details for entry in _problem(detail, model=model, origin=origin)]
+    missing = {detail["loc"] for detail in details if detail["type"] == "missing"}
+    # what is missing has another name in the file: renaming it is the one thing to do
+    hints = {unknown_key_hint(model, detail["loc"]) for detail in details if detail["type"] == "extra_forbidden"}
+    renamed = {path for path in missing if f"Did you mean {dotted(path)}? Rename it." in hints}
+    return [(path, problem) for path, problem in found if path not in renamed]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.nearest_word import nearest_word
 from cohort.core.place import Place, dotted
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value
@@ -49,7 +50,7 @@ def trial_values_of(arguments: Sequence[str]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     problems = []
-    for override in parse_overrides(arguments, model=TaskFile):
+    for override in parse_overrides(arguments, model=TaskFile, unknown=_unknown_option):
         name = str(override.path[-1])
         is_own = name in SEARCHABLE and override.path in (key_of(name), ("search", "space", name))
         if is_own:
@@ -59,6 +60,16 @@ def trial_values_of(arguments: Sequence[str]) -> dict[str, Any]:
     if problems:
         raise InputError(problems)
     return values
+
+
+def _unknown_option(option: str) -> Problem:
+    near = nearest_word(option.removeprefix("--").replace("-", "_").rpartition(".")[2], SEARCHABLE)
+    return Problem(
+        where=Place(option="command line"),
+        found=f"the unknown option {option}",
+        allowed=f"hyperparameters: {', '.join(f'--{name}' for name in SEARCHABLE)}",
+        hint=f"Did you mean --{near}?" if near else "Write one of these.",
+    )
 
 
 def added_parameters(

@@ -40,10 +40,10 @@ class TaskResult:
     state: str
     run_directory: Path
     adapter_directory: Path
-    best_trial: Mapping[str, Any] | None
+    # a notebook shows a result as its last value: these would bury the rest
+    best_trial: Mapping[str, Any] | None = field(repr=False)
     metrics: Mapping[str, float]
     base_value: float | None
-    # a notebook shows a result as its last value: a hundred rows would bury the rest
     trials: list[dict[str, Any]] = field(repr=False)
     seconds: float
     report: Path
