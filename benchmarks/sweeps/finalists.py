@@ -28,8 +28,8 @@ from typing import Any
 from benchmarks.measure import RESULTS, write_result
 from cohort.adapters.bank import AdapterState
 from cohort.checkpoints.trial_states import StoredState, StoredStateKind
-from cohort.core.bootstrap_intervals import difference_interval
 from cohort.core.clock import SystemClock
+from cohort.core.statistics.bootstrap_intervals import difference_interval
 from cohort.engine.tune import tune
 from cohort.prepare.preparation import prepare
 from cohort.runs.facts import Activity

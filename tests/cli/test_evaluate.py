@@ -9,7 +9,7 @@ import pytest
 
 from cohort.adapter_files.evaluate import HeldOutEvaluation
 from cohort.cli import evaluate
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 from cohort.runs.results.comparison import Contender
 from tests.cli.command import cohort
 

@@ -16,8 +16,8 @@ from cohort.adapter_files.run_model import RunModel, read_chosen
 from cohort.adapters.peft_format import PeftAdapter
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
-from cohort.core.estimates import RowValues
 from cohort.core.place import Place
+from cohort.core.statistics.estimates import RowValues
 from cohort.data.settings import RowReading
 from cohort.machine.machine import free_memory_bytes
 from cohort.metrics import LOSS, REWARD_METRICS, build_metrics, metric_name

@@ -11,8 +11,8 @@ from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem, SampleTooLargeError
-from cohort.core.estimates import RowValues
 from cohort.core.memory_records import PassKind
+from cohort.core.statistics.estimates import RowValues
 from cohort.data.choices import ChoiceRows, choice_rows
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults
 from cohort.runs.results.verdicts import chance_text, gain_over

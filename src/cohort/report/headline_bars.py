@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 from cohort.core.units import format_count, format_duration
 from cohort.metrics import CHOICE_ACCURACY, METRIC_KINDS
 from cohort.report.labels import percent_label, value_label

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from cohort.cli.tables.trial_table import constant_text, format_value, parameter_text, trial_table, varied_names
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
 from cohort.runs.results.results import RankedTrial, read_results
 from tests.runs.small_run import write_small_run

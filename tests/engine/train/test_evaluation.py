@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cohort.core.estimates import RowValues
+from cohort.core.statistics.estimates import RowValues
 from cohort.engine.train import evaluation
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.row_scores import Scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 from cohort.runs.results.comparison import Comparison, Contender
 
 

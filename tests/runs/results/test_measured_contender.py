@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cohort.core.estimates import RowValues
+from cohort.core.statistics.estimates import RowValues
 from cohort.runs.results.measured_contender import measured_contender
 
 

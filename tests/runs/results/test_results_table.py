@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 from cohort.runs.results.results import read_results
 from cohort.runs.results.results_table import Medium, results_json, shown_columns, write_results_csv
 from cohort.runs.store import RunStore

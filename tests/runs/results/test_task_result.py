@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.errors import InputError, RunStateError
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import read_results

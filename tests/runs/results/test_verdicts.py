@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.estimates import RowValues
-from cohort.core.row_estimates import difference, estimate
+from cohort.core.statistics.estimates import RowValues
+from cohort.core.statistics.row_estimates import difference, estimate
 from cohort.runs.facts import InputFacts, TaskFacts
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults, read_results

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cohort.core.estimates import RowValues
 from cohort.core.events import Evaluated
+from cohort.core.statistics.estimates import RowValues
 from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 
 __all__ = ["Comparison", "Contender"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cohort.core.estimates import RowValues
-from cohort.core.row_estimates import difference, estimate
+from cohort.core.statistics.estimates import RowValues
+from cohort.core.statistics.row_estimates import difference, estimate
 from cohort.runs.results.comparison import Contender
 
 __all__ = ["measured_contender"]

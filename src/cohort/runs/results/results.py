@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cohort.core.estimates import Estimate
+from cohort.core.statistics.estimates import Estimate
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cohort.core.estimates import Estimate
-from cohort.core.intervals import share_interval
+from cohort.core.statistics.estimates import Estimate
+from cohort.core.statistics.intervals import share_interval
 from cohort.core.units import counted
 from cohort.metrics import counts_hits
 from cohort.runs.results.comparison import Comparison, Contender

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cohort.core.bootstrap_intervals import difference_interval, mean_interval
+from cohort.core.statistics.bootstrap_intervals import difference_interval, mean_interval
 
 
 def test_the_bootstrap_agrees_with_the_normal_interval_of_many_rows() -> None:

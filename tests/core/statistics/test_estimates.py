@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cohort.core.estimates import Estimate, RowValues
+from cohort.core.statistics.estimates import Estimate, RowValues
 
 
 @pytest.mark.parametrize(

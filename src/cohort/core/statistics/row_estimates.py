@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cohort.core.bootstrap_intervals import difference_interval, mean_interval
-from cohort.core.estimates import Estimate, RowValues
-from cohort.core.intervals import Interval, share_difference_interval, share_interval
+from cohort.core.statistics.bootstrap_intervals import difference_interval, mean_interval
+from cohort.core.statistics.estimates import Estimate, RowValues
+from cohort.core.statistics.intervals import Interval, share_difference_interval, share_interval
 
 __all__ = ["difference", "estimate"]
 

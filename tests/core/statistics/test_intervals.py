@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.intervals import Interval, share_difference_interval, share_interval
+from cohort.core.statistics.intervals import Interval, share_difference_interval, share_interval
 
 
 def test_wilson_gives_the_textbook_values() -> None:

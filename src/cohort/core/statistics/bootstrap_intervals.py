@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.core.intervals import CONFIDENCE, Interval
 from cohort.core.seeds import derive_seed
+from cohort.core.statistics.intervals import CONFIDENCE, Interval
 
 __all__ = ["difference_interval", "mean_interval"]
 

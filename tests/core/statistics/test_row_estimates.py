@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from cohort.core.estimates import RowValues
-from cohort.core.intervals import share_interval
-from cohort.core.row_estimates import difference, estimate
+from cohort.core.statistics.estimates import RowValues
+from cohort.core.statistics.intervals import share_interval
+from cohort.core.statistics.row_estimates import difference, estimate
 
 
 def losses(*values: float, weight: float = 2.0) -> RowValues:

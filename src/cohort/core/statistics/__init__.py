@@ -1,0 +1,1 @@
+"""Numbers that were measured on rows, and the intervals that their true values lie in."""
