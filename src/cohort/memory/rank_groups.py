@@ -198,7 +198,7 @@ def _pipeline_problems(
             where=task.where("num_gpus"),
             found=f"{num_ranks} stages for a model with {counted(config.num_layers, 'layer')}",
             allowed=f"at most {config.num_layers} with strategy: pipeline",
-            hint=f"Write num_gpus: {config.num_layers}, or another strategy.",
+            hint=f"Write num_gpus: {config.num_layers} (under torchrun: --nproc-per-node), or another strategy.",
         )
         return
     plan = pipeline_group(config, num_stages=num_ranks)

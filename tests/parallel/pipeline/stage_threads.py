@@ -30,6 +30,9 @@ class QueueLinks:
     def __init__(self, stage: int, mail: dict[tuple[Any, ...], queue.Queue[Tensor]], lock: threading.Lock) -> None:
         self._stage, self._mail, self._lock = stage, mail, lock
         self.sent: list[tuple[int, Direction]] = []
+        # by link, as a library without tags would match them
+        self.sent_to: dict[tuple[int, bool], list[tuple[int, Direction]]] = {}
+        self.received_from: dict[tuple[int, bool], list[tuple[int, Direction]]] = {}
 
     def _box(self, *key: Any) -> queue.Queue[Tensor]:
         with self._lock:
@@ -37,9 +40,11 @@ class QueueLinks:
 
     def send(self, message: Tensor, *, to: int, number: int, direction: Direction) -> None:
         self.sent.append((number, direction))
+        self.sent_to.setdefault((to, direction is Direction.HEAD), []).append((number, direction))
         self._box(self._stage, to, number, direction).put(message.clone())
 
     def receive(self, into: Tensor, *, sender: int, number: int, direction: Direction) -> Tensor:
+        self.received_from.setdefault((sender, direction is Direction.HEAD), []).append((number, direction))
         found = self._box(sender, self._stage, number, direction).get(timeout=60)
         assert found.shape == into.shape
         return found

@@ -77,6 +77,11 @@ def test_stages_run_in_the_order_of_the_simulator(model: Path, seed: int, monkey
             needed = required(times, each.stage, each.what)
             assert needed is None or each.begin >= needed
     assert 0.0 <= times.bubble_ratio < 1.0
+    # NCCL knows no tags: what arrives next on a link is what was sent next
+    links: list[Any] = [member._links for member in stages.stages]
+    for stage, own_links in enumerate(links):
+        for (sender, of_head), received in own_links.received_from.items():
+            assert received == links[sender].sent_to[stage, of_head]
 
 
 def test_times_count_from_the_first_pass() -> None:
