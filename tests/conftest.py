@@ -30,6 +30,9 @@ if os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > 4 *
 if "COHORT_CACHE_DIR" not in os.environ:
     os.environ["COHORT_CACHE_DIR"] = tempfile.mkdtemp(prefix="cohort-tests-")
     atexit.register(shutil.rmtree, os.environ["COHORT_CACHE_DIR"], ignore_errors=True)
+# Threads of torch wait in a loop for the next product: tests of two threads took ten times as long next to other
+# processes. Read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Triton decides once, when it is first imported (transformers does that), whether kernels run as Python: they do where
 # there is no GPU driver, so that every kernel is tested everywhere.
 if not Path("/dev/nvidiactl").exists():
