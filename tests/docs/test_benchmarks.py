@@ -49,6 +49,8 @@ def test_every_benchmark_imports_from_the_root_and_asks_for_its_gpu(tmp_path: Pa
     required["steps.checkpoint_overhead"] = ["--shape", "1b"]
     # what python -m finds in the repository's root; no file is looked for in the working directory
     code = f"""
+import gc
+gc.disable()  # no import makes garbage
 import sys, importlib, torch
 torch.cuda.is_available = lambda: False
 sys.path[0] = {str(REPOSITORY)!r}

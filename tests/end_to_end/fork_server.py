@@ -9,6 +9,7 @@ after which it is; with ``dies_at``, the process dies by SIGKILL after so many. 
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -89,6 +90,8 @@ def _child(command: dict[str, Any]) -> None:
 def main() -> None:
     """Serve until the input ends."""
     torch.set_num_threads(1)
+    # what is imported stays: a child that collects would copy all of it
+    gc.freeze()
     print("ready", flush=True)
     for line in sys.stdin:
         command = json.loads(line)
