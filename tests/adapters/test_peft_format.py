@@ -9,15 +9,8 @@ import pytest
 import torch
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import (
-    PeftAdapter,
-    adapter_config,
-    peft_tensors,
-    rank_rows_from_peft,
-    read_adapter,
-    serialised_weights,
-    shortest_target_modules,
-)
+from cohort.adapters.peft_config import adapter_config
+from cohort.adapters.peft_format import PeftAdapter, peft_tensors, rank_rows_from_peft, read_adapter, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 
@@ -94,10 +87,3 @@ def test_a_configuration_without_its_numbers_names_the_key(tmp_path: Path, key: 
     path.write_text(json.dumps({name: each for name, each in config.items() if each is not None or name != key}))
     with pytest.raises(InputError, match=rf"adapter_config.json: {key}: found {found}"):
         read_adapter(folder)
-
-
-def test_target_modules_are_suffixes_where_these_mean_the_same() -> None:
-    linears = [f"layers.{layer}.{name}" for layer in range(2) for name in ("q_proj", "v_proj")]
-    both = [name for name in linears if name.endswith("q_proj")]
-    assert shortest_target_modules(both, linears=linears) == ["q_proj"]
-    assert shortest_target_modules(both[:1], linears=linears) == both[:1]

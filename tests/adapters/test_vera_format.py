@@ -11,7 +11,8 @@ from peft import VeraConfig, get_peft_model
 from safetensors.torch import save_file
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import adapter_config, rank_rows_from_peft, read_adapter, serialised_weights
+from cohort.adapters.peft_config import adapter_config
+from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError

@@ -20,7 +20,8 @@ import torch
 from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
 from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, adapter_config, serialised_weights
+from cohort.adapters.peft_config import adapter_config
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
 from cohort.adapters.sharding import local_layout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, adapter_config, serialised_weights
+from cohort.adapters.peft_config import adapter_config
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.models.checkpoint_layout import linear_shapes

@@ -15,11 +15,11 @@ from cohort.adapter_files.base_model import RunBase
 from cohort.adapters.block_conversion import Conversion, convert_to_blocks, input_blocks, spec_with_blocks
 from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, rank_of_equal_size
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_config import adapter_config
 from cohort.adapters.peft_format import (
     CONFIG_FILE,
     WEIGHTS_FILE,
     PeftAdapter,
-    adapter_config,
     rank_rows_from_peft,
     read_adapter,
     serialised_weights,

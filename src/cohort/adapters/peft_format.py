@@ -11,8 +11,7 @@ Shapes:  r rank · D entries of a rank row · K input width · N output width
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from cohort.adapters.vera import Projections
 from cohort.adapters.vera_format import (
     is_vera,
     read_projections,
-    vera_config,
     vera_factors,
     vera_modules,
     vera_tensors,
@@ -43,12 +41,10 @@ __all__ = [
     "CONFIG_FILE",
     "WEIGHTS_FILE",
     "PeftAdapter",
-    "adapter_config",
     "peft_tensors",
     "rank_rows_from_peft",
     "read_adapter",
     "serialised_weights",
-    "shortest_target_modules",
 ]
 
 CONFIG_FILE = "adapter_config.json"
@@ -185,66 +181,6 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
 def serialised_weights(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> bytes:
     file = save(peft_tensors(layout, spec, weights_rD), metadata={"format": "pt"})
     return file if spec.use_vera is None else with_width(file, layout)
-
-
-def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -> list[str]:
-    """Return ``target_modules`` for ``adapter_config.json``: suffixes where they mean exactly the adapted linears.
-
-    PEFT matches a suffix in every layer; where only some layers are adapted, full paths are returned.
-    """
-    adapted = set(adapted)
-    suffixes = {name.rsplit(".", 1)[-1] for name in adapted}
-    matched = {name for name in linears if name.rsplit(".", 1)[-1] in suffixes}
-    return sorted(suffixes) if matched == adapted else sorted(adapted)
-
-
-def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterable[str]) -> dict[str, object]:
-    """Return ``adapter_config.json`` as PEFT and vLLM read it.
-
-    An adapter with frozen rows is written as the plain LoRA that its tensors are: twice the rank, the same scale.
-    """
-    if spec.use_vera is not None:
-        return vera_config(
-            spec.use_vera,
-            r=spec.r,
-            dropout=spec.lora_dropout,
-            base_model=base_model,
-            target_modules=target_modules,
-        )
-    blocks, ranks, alphas = spec.use_bdlora, 1, 1.0
-    if spec.has_frozen_rows:
-        ranks, alphas = 2, math.sqrt(2) if spec.use_rslora else 2.0
-    config: dict[str, object] = {
-        "alpha_pattern": {key: _as_written(alphas * alpha) for key, alpha in spec.alpha_pattern},
-        "base_model_name_or_path": base_model,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "init_lora_weights": True,
-        "lora_alpha": _as_written(alphas * spec.lora_alpha),
-        "lora_dropout": spec.lora_dropout,
-        "modules_to_save": None,
-        "peft_type": "LORA",
-        "r": ranks * spec.r,
-        "rank_pattern": {key: ranks * r for key, r in spec.rank_pattern},
-        "revision": None,
-        "target_modules": list(target_modules),
-        "task_type": "CAUSAL_LM",
-        "use_dora": spec.use_dora,
-        "use_rslora": spec.use_rslora,
-    }
-    if blocks is not None:
-        config["use_bdlora"] = {
-            "match_strict": blocks.match_strict,
-            "nblocks": blocks.nblocks,
-            "target_modules_bd_a": list(blocks.target_modules_bd_a),
-            "target_modules_bd_b": list(blocks.target_modules_bd_b),
-        }
-    return config
-
-
-def _as_written(alpha: float) -> float:
-    return int(alpha) if float(alpha).is_integer() else alpha
 
 
 def read_adapter(directory: Path) -> PeftAdapter:
