@@ -33,14 +33,14 @@ def executor_of(decoder: Decoder, *, ahead: bool) -> tuple[Executor, list[int]]:
     """An executor of three trials, and the number of trials of each evaluation that it launches."""
     sizes = ExecutorSettings(num_slots=4, num_rank_rows=64, token_budget=200, evaluation_token_budget=40)
     executor = Executor(decoder, target_linears=decoder.linears, train_rows=random_rows(12), settings=sizes)
-    executor._evaluations.is_used = ahead
-    launch, sizes_of = executor._launch_evaluation, []
+    executor._evaluations.ahead.is_used = ahead
+    launch, sizes_of = executor._evaluations.launch, []
 
     def counted(objectives: Any, what: Any) -> Any:
         sizes_of.append(len(objectives))
         return launch(objectives, what)
 
-    executor._launch_evaluation = counted  # type: ignore[method-assign]
+    executor._evaluations.launch = counted  # type: ignore[method-assign]
     for trial_id in range(3):
         executor.load(replace(SPEC, trial_id=trial_id, seed=trial_id))
     return executor, sizes_of
@@ -75,7 +75,7 @@ def test_what_was_launched_ahead_is_what_is_asked_for_or_not_used(decoder: Decod
         found[ahead] = of_run
         if ahead:
             # twice more than are asked for at steps 2, 4 and 5, where others were expected
-            assert executor._evaluations.is_used
+            assert executor._evaluations.ahead.is_used
             assert launched.count(3) == 5
     assert found[True] == found[False]
 
@@ -95,4 +95,4 @@ def test_nothing_is_launched_ahead_where_nobody_asks_for_it(decoder: Decoder) ->
         executor.expect_evaluation([[0]])
         executor.step()
     assert launched == [1] * (1 + MOST_MISSED)
-    assert not executor._evaluations.is_used
+    assert not executor._evaluations.ahead.is_used

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
 from cohort.core.numerics import Numerics
@@ -22,18 +22,13 @@ from cohort.kernels.staging import lists_unwaited
 from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluation_ahead import Evaluated, EvaluationAhead
 from cohort.training.evaluation_loss import (
-    BASE_SLOT,
     EvaluationLoss,
-    LaunchedEvaluation,
-    launch_evaluation,
-    trial_losses,
 )
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.fresh_weights import fresh_weights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
-from cohort.training.micro_batches import MicroBatches, sample_too_large
+from cohort.training.micro_batches import MicroBatches, RowsTooLarge
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
@@ -43,6 +38,7 @@ from cohort.training.recorded.captured_passes import CapturedPasses
 from cohort.training.step_ahead import StepAhead
 from cohort.training.step_samples import Resident, finish_step
 from cohort.training.trial import TrialSpec, TrialState
+from cohort.training.trial_evaluation import TrialEvaluation
 
 __all__ = ["Executor", "ExecutorSettings"]
 
@@ -144,22 +140,20 @@ class Executor:
         self.gradient_checkpointing = GradientCheckpointingPolicy(
             settings.gradient_checkpointing, keep_tokens=settings.keep_tokens, device=device
         )
-        self._training, self._evaluation = (
-            MicroBatches(
-                kind,
-                token_budget=budget,
-                memory=self.memory,
-                reliefs=self.reliefs,
-                policy=policy,
-                repeats_smaller=repeats_smaller,
-            )
-            for kind, budget, policy in (
-                (PassKind.TRAIN, settings.token_budget, self.gradient_checkpointing),
-                (PassKind.EVALUATE, settings.evaluation_token_budget, None),
-            )
+        batches = functools.partial(
+            MicroBatches, memory=self.memory, reliefs=self.reliefs, repeats_smaller=repeats_smaller
         )
+        self._training = batches(PassKind.TRAIN, token_budget=settings.token_budget, policy=self.gradient_checkpointing)
+        self._evaluation = batches(PassKind.EVALUATE, token_budget=settings.evaluation_token_budget, policy=None)
         self._passes = Passes(decoder, self.bank, memory=self.memory, captured=self.captured)
-        self._evaluations = EvaluationAhead(is_used=self.bank.weights_RD.is_cuda)
+        self._too_large = RowsTooLarge(self._residents, train_rows=train_rows, mode=settings.gradient_checkpointing)
+        self._evaluations = TrialEvaluation(
+            self._passes,
+            micro_batches=self._evaluation,
+            residents=self._residents,
+            too_large=self._too_large,
+            is_ahead=self.bank.weights_RD.is_cuda,
+        )
         self._ahead = StepAhead(
             self._passes, bank=self.bank, micro_batches=self._training, policy=self.gradient_checkpointing
         )
@@ -205,7 +199,7 @@ class Executor:
             self.captured.give_up()
         slot, rows = self.bank.insert(spec.adapter, state.adapter), self.train_rows if rows is None else rows
         order = spec.order(len(rows) // spec.objective.group_size)
-        self._evaluations.clear()
+        self._evaluations.ahead.clear()
         self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=state.step, order=order, rows=rows)
         return slot
 
@@ -279,10 +273,11 @@ class Executor:
             return terms_G
 
         try:
+            too_large = self._too_large.in_training
             terms = with_measured_values(
-                self._passes, samples.entries, samples.terms, micro_batches=self._evaluation, too_large=self._too_large
+                self._passes, samples.entries, samples.terms, micro_batches=self._evaluation, too_large=too_large
             )
-            found = self._training.run(samples.entries, one_pass, too_large=self._too_large, restart=restart)
+            found = self._training.run(samples.entries, one_pass, too_large=too_large, restart=restart)
             # before the update: an error after it would leave weights one step ahead of their count
             terms_G = torch.cat(found)
         except BaseException:
@@ -297,7 +292,7 @@ class Executor:
             raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
         # the only numbers that the host reads of the step; nothing that is launched from here on is waited for
         numbers = lists_unwaited([terms_G, norms])
-        self._evaluations.launch({r.spec.trial_id: r for r in residents}, self._launch_evaluation)
+        self._evaluations.follow(residents)
         self._ahead.lay_out(residents)
         terms_of_groups, norms_of_slots = numbers()
         return finish_step(residents, samples, terms=terms_of_groups, norms=norms_of_slots)
@@ -311,52 +306,24 @@ class Executor:
         objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
         """Return the validation loss of resident trials, packed, by trial id; None takes each trial's own objective."""
-        what = Evaluated(rows=rows, row_ids=tuple(row_ids), objective=objective)
-        launched = self._evaluations.take({trial_id: self._residents[trial_id] for trial_id in trial_ids}, what)
-        return trial_losses(
-            self._residents,
-            trial_ids,
-            objective=objective,
-            losses_of=lambda objectives: (launched or self._launch_evaluation(objectives, what)).losses(),
-        )
+        return self._evaluations.of_trials(trial_ids, rows=rows, row_ids=row_ids, objective=objective)
 
     def expect_evaluation(self, groups: Sequence[Collection[int]]) -> None:
         """Say which trials will be evaluated together, as they were the last time, right after the next step.
 
         Where they are, their losses are there earlier; otherwise nothing but time is lost.
         """
-        self._evaluations.expect(groups)
+        self._evaluations.ahead.expect(groups)
 
     def evaluate_base(
         self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
     ) -> EvaluationLoss:
-        what = Evaluated(rows=rows, row_ids=tuple(row_ids), objective=objective)
-        return self._launch_evaluation({BASE_SLOT: objective}, what).losses()[BASE_SLOT]
-
-    def _launch_evaluation(self, objectives: Mapping[int, Objective], what: Evaluated) -> LaunchedEvaluation:
-        return launch_evaluation(
-            self._passes,
-            micro_batches=self._evaluation,
-            objectives=objectives,
-            rows=what.rows,
-            row_ids=what.row_ids,
-            too_large=lambda entry, words: self._too_large(entry, words, rows=what.rows),
-        )
+        return self._evaluations.of_base(rows=rows, row_ids=row_ids, objective=objective)
 
     def _clear_gradients(self, residents: Sequence[Resident]) -> None:
         """Gradients are zero between steps, or written by the next: an unfinished step must leave none."""
         for resident in residents:
             self.bank.clear_gradients(resident.slot)
-
-    def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows | None = None) -> SampleTooLargeError:
-        """Name the row and its trial; ``rows`` are those of an evaluation, None in training."""
-        resident = next((r for r in self._residents.values() if r.slot == entry.slot), None)
-        whose = "the base model"
-        if resident is not None:
-            whose = f"trial {resident.spec.trial_id} (r = {resident.spec.adapter.r})"
-        own = rows if rows is not None else self.train_rows if resident is None else resident.rows
-        mode = self.settings.gradient_checkpointing if rows is None else None
-        return sample_too_large(entry.sample, words, whose=whose, source=own.sources[entry.sample.sample_id], mode=mode)
 
     def _by_slot(self) -> list[Resident]:
         return sorted(self._residents.values(), key=lambda resident: resident.slot)

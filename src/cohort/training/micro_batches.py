@@ -1,20 +1,24 @@
-"""The micro-batches of one kind of pass: as large as the budget allows, smaller after memory has run out."""
+"""The micro-batches of one kind of pass: as large as the budget allows, smaller after memory has run out.
+
+A row that does not fit even alone is an error that names it.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from cohort.core.errors import Problem, SampleTooLargeError
 from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
 from cohort.data.packing import SlotSample, split_micro_batches
-from cohort.data.tokenised import Sample
+from cohort.data.tokenised import Sample, TokenisedRows
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory, release_cached
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.group_terms import group_starts
+from cohort.training.step_samples import Resident
 
-__all__ = ["MicroBatches", "sample_too_large"]
+__all__ = ["MicroBatches", "RowsTooLarge", "sample_too_large"]
 
 T = TypeVar("T")
 
@@ -166,3 +170,46 @@ def sample_too_large(
         ),
         num_tokens=length,
     )
+
+
+class RowsTooLarge:
+    """Names the row of an executor that does not fit, and its trial."""
+
+    def __init__(
+        self, residents: Mapping[int, Resident], *, train_rows: TokenisedRows, mode: GradientCheckpointing
+    ) -> None:
+        """Look among ``residents``, by trial id, which may change.
+
+        Args:
+            train_rows: Rows of samples that no resident has.
+            mode: When training passes are recomputed.
+        """
+        self._residents, self._train_rows, self._mode = residents, train_rows, mode
+
+    def in_training(self, entry: SlotSample, words: str) -> SampleTooLargeError:
+        """Return the error for a row of a training pass; ``words`` are the allocator's."""
+        resident = self._resident_of(entry)
+        own = self._train_rows if resident is None else resident.rows
+        return self._named(entry, words, resident, rows=own, mode=self._mode)
+
+    def in_evaluation(self, entry: SlotSample, words: str, *, rows: TokenisedRows) -> SampleTooLargeError:
+        """Return the error for a row of an evaluation on ``rows``, which keeps no activations."""
+        return self._named(entry, words, self._resident_of(entry), rows=rows, mode=None)
+
+    def _resident_of(self, entry: SlotSample) -> Resident | None:
+        return next((resident for resident in self._residents.values() if resident.slot == entry.slot), None)
+
+    def _named(
+        self,
+        entry: SlotSample,
+        words: str,
+        resident: Resident | None,
+        *,
+        rows: TokenisedRows,
+        mode: GradientCheckpointing | None,
+    ) -> SampleTooLargeError:
+        whose = "the base model"
+        if resident is not None:
+            whose = f"trial {resident.spec.trial_id} (r = {resident.spec.adapter.r})"
+        source = rows.sources[entry.sample.sample_id]
+        return sample_too_large(entry.sample, words, whose=whose, source=source, mode=mode)
