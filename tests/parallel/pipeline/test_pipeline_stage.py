@@ -17,8 +17,8 @@ from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage, is_separated
-from cohort.parallel.pipeline.pipeline_window import batches_of, pipeline_window
+from cohort.parallel.pipeline.pipeline_stage import PipelineStage
+from cohort.parallel.pipeline.pipeline_window import PipelineMicroBatch, batches_of, is_separated, pipeline_window
 from cohort.pipelining.microbatch.records import MicroBatch, with_no_ops
 from cohort.pipelining.stage_order import Direction
 from cohort.training.executor import Executor, ExecutorSettings

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.llama_shapes import decoder_config
 from cohort.adapters.spec import AdapterSpec
-from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, is_separated
+from cohort.parallel.pipeline.pipeline_window import PipelineMicroBatch, is_separated
 from cohort.parallel.pipeline.window_plan import PlannedWindow, flat_tokens, plan_window
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.training.step_samples import Resident, samples_of

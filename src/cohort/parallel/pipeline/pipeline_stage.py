@@ -16,9 +16,8 @@ Shapes:  T rows of a micro-batch · D hidden width · N slots of the bank
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,30 +31,15 @@ from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import reserve_spare_columns
 from cohort.parallel.pipeline.pass_clock import PassClock
+from cohort.parallel.pipeline.pipeline_window import PipelineMicroBatch, is_separated
 from cohort.parallel.pipeline.shared_head import HeadRows, SharedHead
 from cohort.parallel.pipeline.stage_links import StageLinks
 from cohort.pipelining.stage_order import Direction, batch_distance, stage_order
-from cohort.training.group_terms import StepTerms
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.passes import terms_and_weights
 from cohort.training.step_samples import Resident
 
-__all__ = ["PipelineMicroBatch", "PipelineStage", "is_separated"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelineMicroBatch:
-    """What passes the pipeline together; the same on every stage.
-
-    Attributes:
-        entries: Samples sorted by slot; none in a no-op.
-        terms: What the losses of each slot's whole batch need.
-        ends: Slots whose batch is complete with it: they step.
-    """
-
-    entries: tuple[SlotSample, ...] = ()
-    terms: Mapping[int, StepTerms] = field(default_factory=dict)
-    ends: tuple[int, ...] = ()
+__all__ = ["PipelineStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,19 +319,3 @@ class PipelineStage:
         for slot in slots:
             self._residents[slot].step += 1
             self._fresh.add(slot)
-
-
-def is_separated(micro_batches: Sequence[PipelineMicroBatch], *, num_stages: int) -> bool:
-    """Return whether a slot's batches are as far apart as the pipeline is long: forward passes see every step."""
-    ended: dict[int, int] = {}
-    began: dict[int, float] = {}
-    for number, micro_batch in enumerate(micro_batches):
-        for slot in {entry.slot for entry in micro_batch.entries}:
-            if slot not in began:
-                began[slot] = number
-                if number < ended.get(slot, -math.inf) + num_stages:
-                    return False
-        for slot in micro_batch.ends:
-            ended[slot] = number
-            began.pop(slot, None)
-    return True

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cohort.data.packing import SlotSample
-from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
 from cohort.pipelining.microbatch.records import AdapterBatches, MicroBatch
 from cohort.training.group_terms import StepTerms, group_starts
 from cohort.training.step_samples import Resident, samples_of
 
-__all__ = ["batches_of", "pipeline_window"]
+__all__ = ["PipelineMicroBatch", "batches_of", "is_separated", "pipeline_window"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineMicroBatch:
+    """What passes the pipeline together; the same on every stage.
+
+    Attributes:
+        entries: Samples sorted by slot; none in a no-op.
+        terms: What the losses of each slot's whole batch need.
+        ends: Slots whose batch is complete with it: they step.
+    """
+
+    entries: tuple[SlotSample, ...] = ()
+    terms: Mapping[int, StepTerms] = field(default_factory=dict)
+    ends: tuple[int, ...] = ()
 
 
 def batches_of(resident: Resident, *, num_steps: int) -> AdapterBatches:
@@ -72,3 +88,19 @@ def pipeline_window(
 def _group(entries: Sequence[SlotSample], place: int) -> Sequence[SlotSample]:
     size = entries[0].group_size
     return entries[place * size : (place + 1) * size]
+
+
+def is_separated(micro_batches: Sequence[PipelineMicroBatch], *, num_stages: int) -> bool:
+    """Return whether a slot's batches are as far apart as the pipeline is long: forward passes see every step."""
+    ended: dict[int, int] = {}
+    began: dict[int, float] = {}
+    for number, micro_batch in enumerate(micro_batches):
+        for slot in {entry.slot for entry in micro_batch.entries}:
+            if slot not in began:
+                began[slot] = number
+                if number < ended.get(slot, -math.inf) + num_stages:
+                    return False
+        for slot in micro_batch.ends:
+            ended[slot] = number
+            began.pop(slot, None)
+    return True

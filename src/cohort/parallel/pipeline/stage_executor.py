@@ -17,7 +17,8 @@ from cohort.data.packing import SlotSample
 from cohort.data.tokenised import ReferenceFiles, TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.parallel.answers import AnswerGenerator, Prompt
-from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage
+from cohort.parallel.pipeline.pipeline_stage import PipelineStage
+from cohort.parallel.pipeline.pipeline_window import PipelineMicroBatch
 from cohort.parallel.pipeline.stage_generation import StageModel
 from cohort.parallel.pipeline.stage_links import StageLinks
 from cohort.parallel.pipeline.window_plan import flat_tokens, plan_window

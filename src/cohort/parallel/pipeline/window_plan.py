@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
-from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
-from cohort.parallel.pipeline.pipeline_window import batches_of, pipeline_window
+from cohort.parallel.pipeline.pipeline_window import PipelineMicroBatch, batches_of, pipeline_window
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.step_window import FLOPS_PER_SECOND
 from cohort.pipelining.microbatch.records import MicroBatch
