@@ -46,8 +46,8 @@ class Cost:
 
 
 # an 8B decoder on one H200, host of 2026-11-23: passes of sweep_price_8b_against_table.json
-TRAINING = Cost(fixed=8.0, per_row=0.0565, launching=190.0, recording=200.0)
-EVALUATION = Cost(fixed=12.0, per_row=0.0222, launching=70.0, recording=80.0)
+TRAINING = Cost(fixed=8.0, per_row=0.0565, launching=190.0, recording=400.0)
+EVALUATION = Cost(fixed=12.0, per_row=0.0222, launching=70.0, recording=170.0)
 
 
 CURVES = Path(__file__).parent / "curves" / "gsm8k_llama16M_seed0.json.gz"
@@ -100,6 +100,9 @@ class RecordedSizes:
                 upcoming=None if upcoming is None else lambda: [p for p in upcoming() if p.num_rows <= self._most_rows],
             )
             if record is not None and record.num_rows <= self._most_rows:
+                if trains and not recorded:
+                    recorded.append(self._policy.largest(record, most_rows=self._most_rows))
+                    self.milliseconds["recording"] += cost.recording
                 recorded.append(record)
                 use = record
                 self.milliseconds["recording"] += cost.recording

@@ -239,12 +239,12 @@ def _headline(found: Sequence[Mapping[str, Any]], *, shape: str) -> dict[str, fl
 
 
 def _recorded(executor: TimedExecutor) -> dict[str, Any]:
-    """Return which sizes have been recorded so far, and whether without launching them first."""
+    """Return which sizes have been recorded so far."""
     if executor.captured is None:
         return {}
     sizes = {kind.name.lower(): rows for kind, rows in executor.captured.sizes.items()}
-    print("recorded", sizes, "at once:", executor.captured.records_at_once, flush=True)
-    return {"recorded_rows": sizes, "recorded_at_once": executor.captured.records_at_once}
+    print("recorded", sizes, flush=True)
+    return {"recorded_rows": sizes}
 
 
 def main() -> None:

@@ -147,27 +147,6 @@ class Decoder:
         assert self._head is not None, "the last stage has the head"
         return self._head
 
-    def meet_rows(self, num_rows: int) -> None:
-        """Let exact products ask what they have to know of streams of ``num_rows`` rows.
-
-        Launched passes ask as they come; while one is recorded, nothing can be asked.
-        """
-        asked: set[tuple[int, int]] = set()
-        for layer in self.layers:
-            for frozen in (linear.frozen for linear in layer.linears):
-                widths = frozen.in_features, frozen.out_features
-                if may_ask(frozen) and frozen.is_exact and widths not in asked:
-                    asked.add(widths)
-                    row_K, row_N = (
-                        torch.zeros(num_rows, width, dtype=self.dtype, device=self.device) for width in widths
-                    )
-                    frozen.forward(row_K)
-                    frozen.grad_input(row_N)
-
-    def reach_positions(self, num_positions: int) -> None:
-        """Compute the rotary table up to ``num_positions``, which a pass does as it meets them."""
-        self._rotary.reach(num_positions)
-
     def embed(self, tokens_T: Tensor) -> Tensor:
         assert self._table_VD is not None, "the first stage has the token table"
         rows_TD = F.embedding(tokens_T, self._table_VD)

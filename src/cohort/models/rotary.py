@@ -47,13 +47,9 @@ class RotaryTable:
                     hint="Shorten max_length (or prompt plus max_new_tokens) to that.",
                 )
             )
-        self.reach(num_positions)
-        return self._cos_PE.index_select(0, positions_T), self._sin_PE.index_select(0, positions_T)
-
-    def reach(self, num_positions: int) -> None:
-        """Compute all positions below ``num_positions``, where that has not been done."""
         if num_positions > len(self._cos_PE) or not len(self._cos_PE):
             self._grow(max(num_positions, 1))
+        return self._cos_PE.index_select(0, positions_T), self._sin_PE.index_select(0, positions_T)
 
     def _grow(self, num_positions: int) -> None:
         first, last = len(self._cos_PE) // BLOCK_POSITIONS, -(-num_positions // BLOCK_POSITIONS)

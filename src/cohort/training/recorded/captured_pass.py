@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +46,6 @@ class CapturedPass:
     Attributes:
         shape: The largest pass it can be filled for.
         filling: How often it has been filled.
-        kind: What it does.
-        is_recorded: Whether it can be replayed.
     """
 
     def __init__(
@@ -58,8 +54,7 @@ class CapturedPass:
         """Allocate the tensors of a pass of ``decoder`` with ``bank``, filled with a pass that changes nothing."""
         self.shape = shape
         self.filling = 0
-        self.kind = kind
-        self.is_recorded = False
+        self._kind = kind
         # where the terms decide on the weights, a graph of its own
         self._backward: torch.cuda.CUDAGraph | None = None
         self._tensors = PassTensors(shape, bank=bank, slots=slots, pads_attention=decoder.config.pads_attention)
@@ -69,11 +64,6 @@ class CapturedPass:
     @property
     def awaits_weights(self) -> bool:
         return self._backward is not None
-
-    @property
-    def num_columns(self) -> int:
-        """Padded ranks of the widest slot that it was recorded for: what kernels are compiled for."""
-        return self._tensors.num_columns
 
     def launch(self) -> None:
         """Run the pass as it is filled, kernel by kernel."""
@@ -94,20 +84,11 @@ class CapturedPass:
         torch.cuda.current_stream().wait_stream(stream)
 
     def record(self, pool: Any) -> None:
-        """Record the pass in the memory of ``pool``, once what the allocator keeps is freed."""
-        # threads that write states copy from the device meanwhile; only this one's calls are recorded
-        self._record(functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local"))
-
-    def record_at_once(self, pool: Any, *, stream: torch.cuda.Stream) -> None:
-        """Record the pass without having launched it, and without waiting for the device."""
-        # a table that grew within the recording would be filled by its replays alone
-        self._decoder.reach_positions(self._tensors.attention.num_positions)
-        self._decoder.meet_rows(self.shape.num_rows)
-        self._record(functools.partial(_recording, pool=pool, stream=stream))
-
-    def _record(self, recording: Callable[[torch.cuda.CUDAGraph], AbstractContextManager[object]]) -> None:
+        """Record the pass in the memory of ``pool``."""
         graph = torch.cuda.CUDAGraph()
-        if self.kind is not GraphKind.TERMS:
+        # threads that write states copy from the device meanwhile; only this one's calls are recorded
+        recording = functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local")
+        if self._kind is not GraphKind.TERMS:
             with recording(graph):
                 losses_T = self._pass()
         else:
@@ -118,7 +99,6 @@ class CapturedPass:
             with recording(self._backward):
                 seeded(losses_T, self._tensors.weights_T).backward()
         self._graph, self._losses_T = graph, losses_T.detach()
-        self.is_recorded = True
 
     def stage(
         self, stream: HostStream, *, slots: SlotTable, divisors: Mapping[int, int] | None, fresh_slots: Collection[int]
@@ -158,7 +138,7 @@ class CapturedPass:
         ring = self._decoder.ring
         before = 0 if ring is None else ring.num_fetches
         losses_T = self._forward()
-        if self.kind.trains:
+        if self._kind.trains:
             seeded(losses_T, self._tensors.weights_T).backward()
         if ring is not None:
             # within the recording, which would else end before its last copies
@@ -168,20 +148,5 @@ class CapturedPass:
 
     def _forward(self) -> Tensor:
         tensors = self._tensors
-        with torch.set_grad_enabled(self.kind.trains):
+        with torch.set_grad_enabled(self._kind.trains):
             return token_losses(self._decoder, tensors.batch, tensors.lora, attention=tensors.attention)
-
-
-@contextlib.contextmanager
-def _recording(graph: torch.cuda.CUDAGraph, *, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:
-    """As ``torch.cuda.graph``, which waits for the device and frees what the allocator keeps.
-
-    Passes that are launched later would have to allocate all of that again: 0.1 s on an 8B model.
-    """
-    with torch.cuda.stream(stream):
-        # not only this thread's calls that allocate but also loads of kernels are allowed
-        graph.capture_begin(pool=pool, capture_error_mode="relaxed")
-        try:
-            yield
-        finally:
-            graph.capture_end()

@@ -37,8 +37,6 @@ class CapturedPasses:
     """The graphs of one executor. Training passes add to the bank's gradients; evaluation passes only measure.
 
     Attributes:
-        records_at_once: Whether passes whose kernels are known are recorded without being launched first; False once
-            that has failed.
         agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
             where passes are one rank's own.
     """
@@ -51,10 +49,6 @@ class CapturedPasses:
         self._policy: RecordingPolicy | None = None
         self._has_launched = False
         self._pool: Any | None = None
-        self._stream: torch.cuda.Stream | None = None
-        # of these kinds and widths a pass has been launched before a recording: kernels and libraries are loaded
-        self._launched: set[tuple[GraphKind, int]] = set()
-        self.records_at_once = True
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waited_seconds = 0.0
         self.num_replays = 0
@@ -202,11 +196,26 @@ class CapturedPasses:
             upcoming=None if upcoming is None else lambda: [p for p in upcoming() if p.num_rows <= self._most_rows],
         )
         if record is not None and record.num_rows <= self._most_rows:
+            if kind.trains and not any(own.trains for own, _ in self._graphs):
+                self._reserve(record, kind=kind, slots=slots, widest=widest)
             graph = self._record(record, kind=kind, slots=slots)
             if graph is not None:
                 self._graphs.setdefault((kind, widest), []).append(graph)
                 return graph
         return None if use is None else recorded[use]
+
+    def _reserve(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> None:
+        """Record the largest pass before the first one of ``shape``: smaller ones find room in its memory.
+
+        Recordings of ascending sizes would take memory of their own each, as no tensor of one has room for the next's.
+        """
+        assert self._policy is not None, "it has chosen the shape"
+        most_rows = self._most_rows
+        while (largest := self._policy.largest(shape, most_rows=most_rows)).num_rows > shape.num_rows:
+            if (graph := self._record(largest, kind=kind, slots=slots)) is not None:
+                self._graphs.setdefault((kind, widest), []).append(graph)
+                return
+            self._most_rows = most_rows = max(shape.num_rows, most_rows // 2)
 
     def _record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> CapturedPass | None:
         """Return a new graph; None where there is no memory for it."""
@@ -217,14 +226,13 @@ class CapturedPasses:
         graph: CapturedPass | None = None
         try:
             graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
-            if not self._is_recorded_at_once(graph):
-                graph.warm_up()
+            graph.warm_up()
         except RuntimeError as error:
             # ranks that run it together wait for this one in the middle of the pass: they end with it
             if self.agree is not None or not is_out_of_memory(error):
                 raise
             graph = None
-        if graph is not None and not graph.is_recorded and not self._is_recorded(graph):
+        if graph is not None and not self._is_recorded(graph):
             graph = None
         if graph is None:
             self._forget_copies()
@@ -232,29 +240,9 @@ class CapturedPasses:
             self._most_rows = min(self._most_rows, shape.num_rows - 1)
             release_cached(self._bank.weights_RD.device)
             return None
-        self._launched.add((kind, graph.num_columns))
         after.record()
         self._waits.append((before, after))
         return graph
-
-    def _is_recorded_at_once(self, graph: CapturedPass) -> bool:
-        """Try to record a pass without launching it first, while the device goes on with what it has to do.
-
-        Kernels that such a pass needs for the first time are loaded while it is recorded. What then fails is recorded
-        as the first pass of its kind is, and so are all from there on.
-        """
-        is_own = self.agree is None and self._decoder.ring is None
-        if not (self.records_at_once and is_own and (graph.kind, graph.num_columns) in self._launched):
-            return False
-        if self._stream is None:
-            self._stream = torch.cuda.Stream()
-        try:
-            graph.record_at_once(self._pool, stream=self._stream)
-        except RuntimeError as error:
-            # without memory for it, a recording that first frees what the allocator keeps may still succeed
-            self.records_at_once = is_out_of_memory(error)
-            return False
-        return True
 
     def _forget_copies(self) -> None:
         """Let a ring of layers copy them again: copies that a broken recording names were never made."""

@@ -76,11 +76,6 @@ class PassTensors:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
         self._send()
 
-    @property
-    def num_columns(self) -> int:
-        """Padded ranks of the widest slot that launches are made for."""
-        return self._tables.num_columns
-
     def fill(
         self, stream: HostStream, *, slots: SlotTable, divisors: Mapping[int, int], fresh_slots: Collection[int]
     ) -> None:

@@ -26,10 +26,9 @@ __all__ = ["SPARE_ROWS", "GraphKind", "PassShape", "RecordingPolicy", "rounded_u
 PADDED_ROW_COST = 0.05
 # the cost of a trained row in the loss head, likewise
 TRAINED_ROW_COST = 0.15
-# what the host takes to launch the kernels of a layer, forward and backward: 6 ms (slow hosts 8, fast ones 4); what is
-# left of that for a recording, since the device goes on with the step before; and what the device takes for a weight
-# and a row: four operations at 600 TFLOP/s
-LAUNCH_SECONDS, RECORDING_SECONDS, SECONDS_PER_WEIGHT = 6e-3, 3e-3, 4 / 600e12
+# what the host takes to launch the kernels of a layer, forward and backward, and what the device takes for a weight
+# and a row: 6 ms (slow hosts 8, fast ones 4), and four operations at 600 TFLOP/s
+LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 6e-3, 4 / 600e12
 # the same times for a row over weights in e4m3: the device needs 0.7 of them, the host launches 1.15 times as long
 # (passes of 1,024 to 4,096 tokens of an 8B model)
 CODED_GAIN = 1.15 / 0.7
@@ -142,11 +141,9 @@ class RecordingPolicy:
         self._padded, self._exact = config.pads_attention, exact
         hidden = config.hidden_size
         layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
-        # a pass of this many rows takes the device as long as the host takes to launch it, or to record one
-        self._launching_rows, self._recording_rows = (
-            (CODED_GAIN if coded else 1.0) * seconds / (SECONDS_PER_WEIGHT * layer)
-            for seconds in (LAUNCH_SECONDS, RECORDING_SECONDS)
-        )
+        # a pass of this many rows takes the device as long as the host takes to launch it. A recording takes twice that
+        # and is counted once, since passes come after those that are announced
+        self._recording_rows = (CODED_GAIN if coded else 1.0) * LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
         self._before = {
             kind: deque[PassShape](maxlen=REMEMBERED if kind.trains else REMEMBERED_EVALUATIONS) for kind in GraphKind
         }
@@ -169,19 +166,33 @@ class RecordingPolicy:
         """
         before = self._before[kind]
         use = min((shape for shape in recorded if shape.holds(need)), key=self._cost, default=None)
+        if use is not None and self._cost(use) > self._launched(need):
+            use = None
         own, record = self._rounded([need]), None
         if use is None or self._cost(use) > self._cost(own):
             window = [*before, need, *(self._to_come(need, upcoming) if kind.trains else ())]
-            # the device has nothing else to do while an evaluation is recorded
-            price = self._recording_rows if kind.trains else self._launching_rows
-            record = self._best_size(need, window=window, recorded=recorded, price=price)
+            record = self._best_size(need, window=window, recorded=recorded)
         before.append(need)
         return use, record
 
+    def largest(self, shape: PassShape, *, most_rows: int) -> PassShape:
+        """Return a shape of the kind of ``shape`` with about ``most_rows`` rows, and no more; at least ``shape``."""
+        num_rows = most_rows // 256 * 256
+        if num_rows <= shape.num_rows:
+            return shape
+        share = num_rows / shape.num_rows
+        wide = PassShape(
+            num_rows=num_rows,
+            num_sequences=round(share * shape.num_sequences),
+            length=shape.length,
+            num_trained=min(num_rows, round(share * shape.num_trained)),
+        )
+        return self._rounded([wide])
+
     def _best_size(
-        self, need: PassShape, *, window: Sequence[PassShape], recorded: Sequence[PassShape], price: float
+        self, need: PassShape, *, window: Sequence[PassShape], recorded: Sequence[PassShape]
     ) -> PassShape | None:
-        """Return the shape that holds ``need`` and saves most rows over ``window``; None if that is below ``price``."""
+        """Return the shape that holds ``need`` and saves most rows over ``window``; None where none is worth it."""
         now = [self._now(other, recorded) for other in window]
         best: tuple[float, PassShape] | None = None
         larger = [other for other in window if other.num_rows >= need.num_rows]
@@ -191,12 +202,14 @@ class RecordingPolicy:
             saved = sum(max(0.0, takes - cost) for takes, other in zip(now, window, strict=True) if shape.holds(other))
             if best is None or saved > best[0]:
                 best = saved, shape
-        return best[1] if best is not None and best[0] >= price else None
+        return best[1] if best is not None and best[0] >= self._recording_rows else None
 
     def _now(self, need: PassShape, recorded: Sequence[PassShape]) -> float:
         """Return what a pass takes with the graphs there are, or launched kernel by kernel, in rows."""
-        launched = max(self._launching_rows, self._cost(need))
-        return min((self._cost(shape) for shape in recorded if shape.holds(need)), default=launched)
+        return min([self._launched(need), *(self._cost(shape) for shape in recorded if shape.holds(need))])
+
+    def _launched(self, need: PassShape) -> float:
+        return max(self._recording_rows, self._cost(need))
 
     def _to_come(self, need: PassShape, upcoming: Callable[[], Sequence[PassShape]] | None) -> Sequence[PassShape]:
         if upcoming is not None:
@@ -208,7 +221,7 @@ class RecordingPolicy:
                 length=max(1, round(share * need.length)),
                 num_trained=round(share * need.num_trained),
             )
-            for share in SUPPOSED
+            for share in 3 * SUPPOSED
         ]
 
     def _rounded(self, needs: Sequence[PassShape]) -> PassShape:
