@@ -12,7 +12,7 @@ import argparse
 import gc
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.several_gpus.pipeline import BATCH_SIZES, TIMES
 from benchmarks.several_gpus.pipeline_runtime import adapter_rows, adapter_specs, pass_seconds
 from cohort.adapters.layout import AdapterLayout
+from cohort.core.memory_records import PassKind
 from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
@@ -39,6 +40,7 @@ __all__ = ["SpinLinks", "main"]
 
 QUESTION = "What does the share of a pipeline's stage take, and how long would four such stages idle?"
 COLUMNS = (
+    "capacity",
     "stage",
     "layers",
     "forward_ms",
@@ -124,12 +126,15 @@ def _stage(
     return executor
 
 
-def _share(executor: StageExecutor, *, stage: int, layers: range, steps: int) -> tuple[dict[str, Any], Any]:
-    """Return a row of one stage, and when its passes ran."""
+def _share(
+    executor: StageExecutor, *, capacity: int, stage: int, layers: range, steps: int
+) -> tuple[dict[str, Any], Any]:
+    """Return a row of one stage with micro-batches of at most ``capacity`` tokens, and when its passes ran."""
+    executor.lower_token_budgets({PassKind.TRAIN: capacity})
     quotas = dict.fromkeys(range(len(TIMES)), steps)
     executor.run(dict.fromkeys(quotas, 2))
     began = time.perf_counter()
-    executor.run(quotas)
+    window = executor.run(quotas)
     seconds = time.perf_counter() - began
     times = executor.pass_times
     of_direction = {
@@ -137,6 +142,7 @@ def _share(executor: StageExecutor, *, stage: int, layers: range, steps: int) ->
         for direction in Direction
     }
     row = {
+        "capacity": capacity,
         "stage": stage,
         "layers": len(layers),
         "micro_batches": len(of_direction[Direction.FORWARD]),
@@ -145,11 +151,25 @@ def _share(executor: StageExecutor, *, stage: int, layers: range, steps: int) ->
         "head_ms": 1e3 * statistics.median(of_direction[Direction.HEAD] or [0.0]),
         "pass_seconds": sum(each.end - each.begin for each in times),
         "window_seconds": seconds,
+        # the last stage alone tells them
+        "tokens": sum(event.num_tokens for events in window.rounds for event in events),
     }
     return row, times
 
 
 def _headline(
+    rows: list[dict[str, Any]], found: Mapping[int, Sequence[Sequence[PassTime]]], *, transfer_seconds: float
+) -> dict[str, float]:
+    """Return what the stages would idle with the first of the capacities, and with each of the others."""
+    headline: dict[str, float] = {}
+    for capacity, times in found.items():
+        own = [row for row in rows if row["capacity"] == capacity]
+        of_this = _of_capacity(own, times, transfer_seconds=transfer_seconds)
+        headline |= {name if not headline else f"{name}_at_{capacity}": value for name, value in of_this.items()}
+    return headline
+
+
+def _of_capacity(
     rows: list[dict[str, Any]], found: Sequence[Sequence[PassTime]], *, transfer_seconds: float
 ) -> dict[str, float]:
     longest = max(row["pass_seconds"] for row in rows)
@@ -164,6 +184,7 @@ def _headline(
         "pipeline_bubble_ratio_of_measured_shares": simulated.bubble_ratio,
         "mean_stage_over_longest": statistics.mean(row["share_of_longest"] for row in rows),
         "simulated_window_seconds": simulated.seconds,
+        "tokens_per_second": sum(row["tokens"] for row in rows) / simulated.seconds,
     }
 
 
@@ -174,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--steps", type=int, default=12, help="of the window that is timed")
-    parser.add_argument("--capacity", type=int, default=4096, help="most tokens of a micro-batch")
+    parser.add_argument("--capacities", type=int, nargs="+", default=[4096, 2750], help="of a micro-batch, falling")
     parser.add_argument("--head-on-last", action="store_true", help="as stages that do not share the loss head")
     parser.add_argument("--link-gb-per-second", type=float, default=285.0, help="as the links part measured it")
     parser.add_argument("--tiny", action="store_true", help="a tiny model on any device")
@@ -183,20 +204,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shape = "tiny" if options.tiny else options.shape
     need_gpu(shape=shape)
     config = decoder_config(shape, num_layers=options.num_layers or (4 if options.tiny else None))
-    capacity, steps = (128, 2) if options.tiny else (options.capacity, options.steps)
+    capacities, steps = ([128, 64], 2) if options.tiny else (options.capacities, options.steps)
     plan = pipeline_group(config, num_stages=options.stages)
     if options.head_on_last:
         plan = replace(plan, head_layers=0.0)
     links = SpinLinks(bytes_per_second=1e9 * options.link_gb_per_second)
-    transfer = links.seconds(capacity * config.hidden_size * 2)
+    transfer = links.seconds(capacities[0] * config.hidden_size * 2)
     rows: list[dict[str, Any]] = []
-    found: list[Sequence[PassTime]] = []
+    found: dict[int, list[Sequence[PassTime]]] = {capacity: [] for capacity in capacities}
     for stage in range(options.stages):
-        executor = _stage(config, plan, stage=stage, links=links, capacity=capacity, is_tiny=options.tiny)
-        row, times = _share(executor, stage=stage, layers=plan.layers(stage), steps=steps)
-        rows.append(row)
-        found.append(times)
-        print(row, flush=True)
+        executor = _stage(config, plan, stage=stage, links=links, capacity=capacities[0], is_tiny=options.tiny)
+        for capacity in capacities:
+            row, times = _share(executor, capacity=capacity, stage=stage, layers=plan.layers(stage), steps=steps)
+            rows.append(row)
+            found[capacity].append(times)
+            print(row, flush=True)
         del executor
         gc.collect()
         if torch.cuda.is_available():
@@ -210,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "shape": shape,
                 "cuts": list(plan.cuts),
                 "head_shares": list(plan.head_shares) if plan.shares_head else "all of it on the last stage",
-                "capacity": capacity,
+                "capacities": capacities,
                 "steps": steps,
                 "transfer_s": transfer,
             },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 
@@ -127,7 +128,8 @@ def test_stage_share(tmp_path: Path) -> None:
     stage_share.main(["--tiny", "--out", str(tmp_path / "share.json")])
     found = json.loads((tmp_path / "share.json").read_text(encoding="utf-8"))
     assert 0 < found["headline"]["pipeline_bubble_ratio_of_measured_shares"] < 1
-    assert [row["stage"] for row in found["rows"]] == [0, 1, 2, 3]
+    assert [(row["stage"], row["capacity"]) for row in found["rows"]] == list(itertools.product(range(4), (128, 64)))
+    assert found["headline"]["tokens_per_second_at_64"] > 0
 
 
 def test_queue() -> None:
