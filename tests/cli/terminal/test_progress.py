@@ -54,10 +54,10 @@ def test_a_line_says_everything() -> None:
 
 def test_several_gpus_say_how_much_they_work_and_with_how_many_trials() -> None:
     ranks = (RankProgress(rank=0, num_trials=3, busy_share=0.97), RankProgress(rank=1, num_trials=2, busy_share=0.5))
-    assert "| GPUs busy 97, 50 % (3 + 2 trials) |" in progress_line(replace(PROGRESS, ranks=ranks))
+    assert "| busy 97, 50 % (3 + 2 trials) |" in progress_line(replace(PROGRESS, ranks=ranks))
     # ranks that hold every trial together, and the moment before anything was measured
     together = tuple(replace(rank, num_trials=None) for rank in ranks)
-    assert "| GPUs busy 97, 50 % |" in progress_line(replace(PROGRESS, ranks=together))
+    assert "| busy 97, 50 % |" in progress_line(replace(PROGRESS, ranks=together))
     unmeasured = tuple(replace(rank, busy_share=None) for rank in ranks)
     assert "GPUs" not in progress_line(replace(PROGRESS, ranks=unmeasured))
 

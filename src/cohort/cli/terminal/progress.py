@@ -106,7 +106,7 @@ def _ranks_text(progress: RunProgress) -> str:
     trials = [str(rank.num_trials) for rank in progress.ranks if rank.num_trials is not None]
     if not shares:
         return ""
-    return f"GPUs busy {', '.join(shares)} %" + (f" ({' + '.join(trials)} trials)" if trials else "")
+    return f"busy {', '.join(shares)} %" + (f" ({' + '.join(trials)} trials)" if trials else "")
 
 
 def progress_line(progress: RunProgress) -> str:
