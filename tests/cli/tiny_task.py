@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 __all__ = ["TASK", "write_rows", "write_tiny_model", "write_tiny_task"]
 
@@ -33,6 +32,9 @@ def write_tiny_model(
     folder: Path, *, num_layers: int = 2, max_positions: int = 128, num_heads: int = 4, num_kv_heads: int = 2
 ) -> Path:
     """Save a random Llama and its tokenizer to ``folder``."""
+    # seconds of imports, which processes that only read the model do without
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<s>": 0, "</s>": 1, **{letter: index + 2 for index, letter in enumerate(alphabet)}}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

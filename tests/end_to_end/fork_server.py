@@ -22,6 +22,9 @@ from typing import Any
 
 import torch
 
+# loaded once here, not in every child when it loads its tokenizer
+from transformers import PreTrainedTokenizerFast  # noqa: F401
+
 from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
 from tests.end_to_end.tiny_tasks import Asking, TickingClock, tiny_task
