@@ -15,9 +15,10 @@ import torch
 
 from cohort.core.errors import CohortError, InputError, Problem, SampleTooLargeError
 from cohort.core.memory_records import PassKind
-from cohort.parallel.commands import Fits, Rank, RankSetup, Rows
+from cohort.parallel import rank_server
+from cohort.parallel.commands import Fits, Rank, RankSetup, Release, Rows
 from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.rank_server import build_rank, portable, serve
+from cohort.parallel.rank_server import build_rank, portable, serve, serve_setup
 from cohort.parallel.transport import Channel
 from cohort.training.executor import ExecutorSettings
 from tests.training.small_models import random_rows, save_llama
@@ -128,3 +129,19 @@ def test_a_rank_is_built_as_rank_0_has_it(tmp_path: Path) -> None:
     assert list(rank.executor.bank.layout.columns) == ["model.layers.0.self_attn.q_proj"]
     assert rank.executor.decoder.dtype == torch.float32
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("group", [None, "a group"])
+def test_a_rank_of_a_group_frees_its_graphs_before_it_leaves(
+    group: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL would wait for graphs that hold its messages."""
+    freed: list[bool] = []
+    executor: Any = SimpleNamespace(make_room=lambda: freed.append(True))
+    monkeypatch.setattr(rank_server, "build_rank", lambda setup: Rank(executor=executor))
+    ours, theirs = Pipe()
+    first, setup = Channel(ours), SimpleNamespace(group=group)
+    first.send(Release())
+    serve_setup(Channel(theirs), setup)  # type: ignore[arg-type]
+    assert first.receive().error is None
+    assert len(freed) == (group is not None)
