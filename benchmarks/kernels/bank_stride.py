@@ -2,12 +2,14 @@
 
 A bank keeps a rank row of all linears in one piece: from one rank row of a linear to the next it is 5 MB in an 8B
 model, so each is on a page of its own. ``bank``: as it is; ``layer``: rank rows of one layer one behind the other;
-``linear``: of one linear. Each launch runs for several layers in turn, so that factors come from memory as in a pass.
+``linear``: of one linear. Rows of ``settings`` are of other tiles of the shrinks. Each launch runs for several layers
+in turn, so that factors come from memory as in a pass.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,8 @@ RANKS = (16, 32, 64, 64)
 # entries of a rank row in all linears of a layer of Llama-3.1-8B, and its layers
 LAYER_WIDTH, NUM_LAYERS = 81_920, 32
 LAYERS = 12
+# of shrinks and of those of dY, besides the measured ones: columns a step, shares, warps, stages
+SHRINKS = ((64, 2, 4, 6), (128, 2, 4, 3), (128, 2, 8, 3), (64, 8, 4, 6), (128, 8, 4, 3))
 PIECES = ("shrink", "expand", "ds", "db", "da and dx")
 Work = Callable[[], object]
 
@@ -85,6 +89,25 @@ def rows_of(linear: str, num_rows: int) -> Iterator[dict[str, Any]]:
         yield {"linear": linear, "rows": num_rows, "piece": piece, **times}
 
 
+def shrinks_of(linear: str, num_rows: int) -> Iterator[dict[str, Any]]:
+    """Time other settings of both shrinks of one linear, in a bank."""
+    in_features, widths = LINEARS[linear]
+    pack = build_pack(in_features, widths, lengths=uneven_lengths(num_rows, len(RANKS)), ranks=RANKS)
+    tiles, (s, ds) = tiles_for(pack.x_TK, pack.parts), intermediates(pack)
+    packs = laid_out(pack, "bank")
+    for piece in ("shrink", "ds"):
+        works: dict[str, Work] = {"measured": _in_turn([piece_work(own, piece, tiles, s, ds) for own in packs])}
+        for setting in SHRINKS:
+            names = ("block", "splits", "warps", "stages")
+            change: dict[str, Any] = {f"{piece}_{name}": value for name, value in zip(names, setting, strict=True)}
+            own_tiles = replace(tiles, **change)
+            label = " ".join(map(str, setting))
+            works[label] = _in_turn([piece_work(own, piece, own_tiles, s, ds) for own in packs])
+        found = interleaved(works, baseline="measured", rounds=3, block_seconds=0.016)
+        times = {f"{label}_us": 1e3 * ms / LAYERS for label, (ms, _) in found.items()}
+        yield {"linear": linear, "rows": num_rows, "piece": f"{piece}, settings", **times}
+
+
 def _in_turn(works: Sequence[Work]) -> Work:
     return lambda: [work() for work in works]
 
@@ -100,13 +123,18 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     for num_rows in options.rows:
         for linear in options.linears:
-            for row in rows_of(linear, num_rows):
+            for row in itertools.chain(rows_of(linear, num_rows), shrinks_of(linear, num_rows)):
                 found.append(row)
-                print({key: round(value, 1) if isinstance(value, float) else value for key, value in row.items()})
+                print(
+                    {key: round(value, 1) if isinstance(value, float) else value for key, value in row.items()},
+                    flush=True,
+                )
             torch.cuda.empty_cache()
             headline = {
-                f"bank_stride_{layout}_over_bank_{rows}": sum(r[f"{layout}_us"] for r in found if r["rows"] == rows)
-                / sum(r["bank_us"] for r in found if r["rows"] == rows)
+                f"bank_stride_{layout}_over_bank_{rows}": sum(
+                    r[f"{layout}_us"] for r in found if r["rows"] == rows and "bank_us" in r
+                )
+                / sum(r["bank_us"] for r in found if r["rows"] == rows and "bank_us" in r)
                 for rows in sorted({row["rows"] for row in found})
                 for layout in ("layer", "linear")
             }
