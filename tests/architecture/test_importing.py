@@ -102,22 +102,18 @@ def test_import_cohort_is_light() -> None:
     assert found["count"] < 100
 
 
-@pytest.mark.timeout(60)
 def test_the_command_line_loads_its_layers_lazily() -> None:
     assert _python(CLI_IMPORT).strip() == "[]"
 
 
-@pytest.mark.timeout(60)
 def test_a_run_and_a_worker_load_no_solver_and_no_model_classes() -> None:
     assert _python(WORKER_IMPORT).strip() == "[]"
 
 
-@pytest.mark.timeout(60)
 def test_a_look_at_a_run_or_a_queue_loads_no_training() -> None:
     assert _python(STATUS_IMPORT).strip() == "[]"
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("words", ["--help", "check --help", "check --schema", "tune --help", "run --help"])
 def test_help_and_schema_load_no_training(words: str) -> None:
     assert _run(VERB_IMPORTS, *words.split()).stderr.strip() == "[]"

@@ -99,7 +99,7 @@ class ThreadLink:
 
     def close(self) -> None:
         self.ask(None)
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _run(self) -> None:
         while (command := self._commands.get()) is not None:

@@ -67,7 +67,7 @@ def joined(
         return gather_ranks(place(0), versions=SAME, gpu="", store=store, wait_seconds=30), found
     finally:
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
 
 
 def setup_of(rank: int) -> Any:
@@ -175,7 +175,7 @@ def test_a_rank_serves_one_executor_after_another_until_it_is_dismissed(monkeypa
     ranks._ranks.pop(2).kill()
     ranks.dismiss()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert ended == {1: True, 2: False}
 
 

@@ -20,5 +20,5 @@ def test_a_rank_whose_host_has_no_model_says_so_and_waits_until_rank_0_is_gone()
     first.send(SimpleNamespace(model_directory="/no/such/model"))
     assert "rank 3 (host 1) finds no base model" in str(first.receive().error)
     first.close()
-    server.join(30)
+    server.join(120)
     assert ended == [False]

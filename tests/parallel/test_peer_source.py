@@ -106,5 +106,5 @@ def test_two_processes_pull_each_others_parts_and_record_it_in_a_graph(other: in
             pipe.send("read")
     finally:
         for rank in ranks:
-            rank.join(timeout=20)
+            rank.join(timeout=120)
             rank.kill()

@@ -55,7 +55,7 @@ def served() -> Iterator[tuple[Channel, Rank]]:
     yield channel, rank
     channel.close()
     # a closed connection ends the rank
-    server.join(10)
+    server.join(60)
     assert not server.is_alive()
 
 

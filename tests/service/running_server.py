@@ -63,7 +63,7 @@ class RunningServer:
     url: str
 
     def post(self, path: str, body: dict[str, Any], **options: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}{path}", json=body, timeout=60, **options)
+        return httpx.post(f"{self.url}{path}", json=body, timeout=120, **options)
 
     def complete(self, model: str, prompt: Any, **settings: Any) -> str:
         """Return the greedy answer to a prompt."""
@@ -103,7 +103,7 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
         yield RunningServer(opened, f"http://{host}:{port}")
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         opened.thread.close(drain_seconds=0)
         if opened.divided is not None:
             opened.divided.close()

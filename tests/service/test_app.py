@@ -189,12 +189,12 @@ def test_a_body_that_is_too_large_is_not_read(server: RunningServer) -> None:
     def endless() -> list[bytes]:
         return [b"x" * 10_000] * 30
 
-    response = httpx.post(f"{server.url}/v1/completions", content=iter(endless()), timeout=20)
+    response = httpx.post(f"{server.url}/v1/completions", content=iter(endless()), timeout=120)
     assert response.status_code == 413
     assert "200000" in response.json()["error"]["message"]
 
 
 def test_deeply_nested_json_is_refused(server: RunningServer) -> None:
-    response = httpx.post(f"{server.url}/v1/completions", content=b"[" * 100_000, timeout=20)
+    response = httpx.post(f"{server.url}/v1/completions", content=b"[" * 100_000, timeout=120)
     assert response.status_code == 400
     assert json.loads(response.text)["error"]["type"] == "invalid_request_error"

@@ -72,7 +72,7 @@ def test_a_server_drains_on_sigterm(run: Path) -> None:
     def ask(url: str) -> None:
         body = {"model": "sums", "prompt": "1", "max_tokens": 110, "ignore_eos": True, "stream": True, "seed": 1}
         body["stream_options"] = {"include_usage": True}
-        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as response:
             for line in response.iter_lines():
                 if line:
                     seen.append(line)
@@ -88,7 +88,7 @@ def test_a_server_drains_on_sigterm(run: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with listen("127.0.0.1", 0) as listener:
         assert run_server(opened, ServerSettings(limits=limits), listener=listener, on_ready=begin)
-    asking[0].join(30)
+    asking[0].join(120)
     assert seen[-1] == "data: [DONE]"
     assert '"completion_tokens": 110' in seen[-2]
     assert signal.getsignal(signal.SIGTERM) is before

@@ -58,7 +58,7 @@ def test_the_one_used_last_stays_and_the_other_is_read_again(host: HostAdapters,
     assert rows_of(first) is None
     CHANGED.clear()
     host.read_again(registry.find(llama.adapters[0].name), first, arriving=())
-    assert CHANGED.wait(10)
+    assert CHANGED.wait(60)
     assert host.take_failures() == []
     again = rows_of(first)
     assert before is not None
