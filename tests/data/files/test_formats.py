@@ -6,7 +6,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.core.place import Place
-from cohort.data.files.formats import DataFormat, detect_format, parse_rows
+from cohort.data.files.formats import DataFormat, detect_format, note_other_format, parse_rows
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings
@@ -155,3 +155,19 @@ def test_settings_list_every_problem_at_once() -> None:
     }
     assert "messages" in found["dataset.format"].hint
     assert "prompt" in found["dataset.columns.promt"].hint
+
+
+def test_rows_of_another_format_than_the_task_names_are_one_problem() -> None:
+    rows = raw(*[{"prompt": "P", "completion": "C"}] * 3)
+    log = ProblemLog()
+    assert note_other_format(rows, settings=DatasetSettings(train="f", format="alpaca"), log=log)
+    (problem,) = log.of(ProblemKind.INPUT)
+    assert (str(problem.where), problem.hint) == (
+        "dataset.format",
+        "Write format: prompt_completion, or give other rows.",
+    )
+    for fine in ("auto", "prompt_completion"):
+        assert not note_other_format(rows, settings=DatasetSettings(train="f", format=fine), log=log)
+    # rows that differ have problems of their own
+    mixed = [*rows, *raw({"text": "T"})]
+    assert not note_other_format(mixed, settings=DatasetSettings(train="f", format="alpaca"), log=log)

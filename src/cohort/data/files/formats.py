@@ -16,7 +16,7 @@ from cohort.data.files.sources import SplitName
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings, RowReading, template_fields
 
-__all__ = ["DataFormat", "ParsedRow", "detect_format", "guess_columns", "parse_rows"]
+__all__ = ["DataFormat", "ParsedRow", "detect_format", "guess_columns", "note_other_format", "parse_rows"]
 
 
 class DataFormat(StrEnum):
@@ -157,6 +157,34 @@ def parse_rows(
         else:
             parsed.append(ParsedRow(where=row.where, example=example, split=row.split, columns=row.values))
     return chosen, parsed
+
+
+def note_other_format(rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog) -> bool:
+    """Note that every row has the keys of one format, and none those of the format that the task names; return it."""
+    if settings.format == "auto" or not rows:
+        return False
+    chosen = DataFormat(settings.format)
+    fitting = [
+        _fitting(
+            renamed(row.values, columns=settings.columns),
+            prompt_template=settings.prompt_template,
+            reads=settings.reads,
+        )
+        for row in rows
+    ]
+    found = {kinds[0] for kinds in fitting if kinds}
+    if len(found) != 1 or not all(kinds and chosen not in kinds for kinds in fitting):
+        return False
+    # one cause, which a problem of each row would hide: it would ask to change the data
+    (other,) = found
+    log.add(
+        ProblemKind.INPUT,
+        where=settings.key("format"),
+        found=f"{chosen.value}, but the rows have the keys of {other.value}",
+        allowed=f"{other.value}, or rows with the keys of {chosen.value}",
+        hint=f"Write format: {other.value}, or give other rows.",
+    )
+    return True
 
 
 def _note_missing_columns(rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cohort.core.errors import InputError
 from cohort.data.examples import is_conversation
-from cohort.data.files.formats import DataFormat, ParsedRow, parse_rows
+from cohort.data.files.formats import DataFormat, ParsedRow, note_other_format, parse_rows
 from cohort.data.files.rows import RawRow, content_digest, read_source
 from cohort.data.files.sources import SPLITS, DataSource, GivenSource, HubSource, SplitName, resolve_sources
 from cohort.data.problems import ProblemKind, ProblemLog
@@ -100,7 +100,8 @@ def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, 
         rows[entry.split].extend(read)
         rows_read[entry.split] += len(read) + unreadable
     every = [row for split in SPLITS for row in rows[split]]
-    data_format, parsed = parse_rows(every, settings=settings, log=log)
+    is_other = note_other_format(every, settings=settings, log=log)
+    data_format, parsed = (None, []) if is_other else parse_rows(every, settings=settings, log=log)
     is_chat = _note_mixed_rendering(parsed, log=log)
     return ParsedDataset(
         format=data_format,
