@@ -41,7 +41,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
 from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
 from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
-from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows
+from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, ReplayReport, plan_evaluation_rows
 from cohort.tuning.evaluation_times import Workload
 
 # the recorded train losses are smoothed already
@@ -238,6 +238,15 @@ def _headline(found: Sequence[Mapping[str, Any]], *, shape: str) -> dict[str, fl
     return headline
 
 
+def _check_decisions(times: SweepTimes, expected: ReplayReport) -> None:
+    """Refuse a price where trials ended otherwise than by the curves, as by a gradient that is not finite."""
+    if abs(times.saved_share - expected.saved_share) > 1e-3:
+        raise SystemExit(
+            f"no price: the sweep saved {times.saved_share:.3f} of its steps, and its curves decide on "
+            f"{expected.saved_share:.3f}; trials failed, or had gradients that are not finite"
+        )
+
+
 def _recorded(executor: TimedExecutor) -> dict[str, Any]:
     """Return which sizes have been recorded so far."""
     if executor.captured is None:
@@ -320,6 +329,7 @@ def main() -> None:
             num_evaluation_rows=plan.num_rows,
             say=lambda text: print(text, flush=True),
         )
+        _check_decisions(times, predicted(planned, curves, early_exit))
         row = _row(name, early_exit, times, peft=peft, shape=arguments.shape, num_rows=len(rows))
         found.append(row | _recorded(executor))
         write(found)
