@@ -1,8 +1,7 @@
 """Which sizes a sweep's passes are recorded in, and what that costs: computed on a CPU, from recorded curves.
 
 The product's own loop, admission and recording policy run over the rows and decisions of ``sweep_price.py``; passes
-compute nothing. What each would take on a GPU follows from its rows by a line that was fitted to a measured sweep
-(``--fit`` prints it).
+compute nothing. What each would take on a GPU follows from its rows by a line that was fitted to a measured sweep.
 """
 
 from __future__ import annotations
@@ -153,7 +152,8 @@ def sizes_of_a_sweep(
     executor = SizedExecutor(decoder, target_linears=decoder.linears, train_rows=rows, settings=settings)
     executor.curves = curves
     noted = RecordedSizes(config, most_rows=token_budget, costs=costs)
-    executor._passes = noted  # type: ignore[assignment]  # which it takes the place of
+    # in the place of what runs them
+    executor._passes = executor._evaluations._passes = noted  # type: ignore[assignment]
     trained = train_all(
         executor,
         planned,
