@@ -133,6 +133,7 @@ class SharedSession:
         run_directory = Path("runs") / name if run_directory is None else Path(run_directory)
         task = task.with_rows_in(RunDirectory(run_directory).rows)
         with self._submitting:
+            # one that left may come back under its name, and is not to leave at once
             self._leaving.discard(name)
             found = (self._taken(name), RunDirectory.find_problem(run_directory), several_gpus(task))
             also = [problem for problem in found if problem]
@@ -212,6 +213,7 @@ class SharedSession:
             KeyboardInterrupt: interrupted, with everything saved; each run can be resumed by itself. A task that is
                 submitted after that trains at the next call.
         """
+        # before the session is opened: its bank is as large as the largest of them needs
         waiting = self._take_submitted()
         if self._session is None and not waiting:
             return []

@@ -141,6 +141,7 @@ def view_queue(
         for name in slot.tasks:
             held[name] = {slot_id: by_id[slot_id].slot.device for slot_id in slot.gang}
     there: dict[int, list[str]] = {}
+    # a process that looks on has no slots: what the dispatcher recorded says where tasks run
     for stretch in stretches:
         if stretch.end_seconds is None:
             held.setdefault(stretch.task, {})[stretch.slot_id] = stretch.device
@@ -188,6 +189,7 @@ def _view_task(
     expected: tuple[float | None, float | None],
     stretches: Sequence[RunStretch],
 ) -> TaskView:
+    # a task that has ended keeps its times and values, and is in no slot any more
     is_open = not task.state.is_final
     return TaskView(
         name=task.name,

@@ -75,6 +75,7 @@ class PackingProblem:
     @cached_property
     def by_type(self) -> Mapping[TrialType, tuple[PackableTrial, ...]]:
         """The trials, those that are interchangeable together."""
+        # a plan counts trials of a type: among those that cost the same it makes no difference which
         found: dict[TrialType, list[PackableTrial]] = {}
         for trial in self.trials:
             found.setdefault(TrialType.of(trial), []).append(trial)
@@ -196,6 +197,7 @@ def jobs_in_order(
     free = [0.0] * num_gpus
     jobs = []
     for trials, wanted, seconds in packs:
+        # by number among GPUs that are free at the same time, so that the same packs give the same jobs
         gpus = wanted if not isinstance(wanted, int) else sorted(range(num_gpus), key=lambda g: (free[g], g))[:wanted]
         start = max(free[gpu] for gpu in gpus)
         for gpu in gpus:
