@@ -83,7 +83,7 @@ def test_large_passes_hide_their_launches_and_are_never_recorded() -> None:
 
 def test_passes_over_codes_wait_longer_for_launches_so_larger_ones_are_recorded() -> None:
     # these hide the launches over plain weights, 6 ms a layer of 61 M weights, but not those over codes
-    need = PassShape(num_rows=17_000, num_sequences=200, length=400, num_trained=0)
+    need = PassShape(num_rows=24_000, num_sequences=200, length=400, num_trained=0)
     for coded in (False, True):
         policy = RecordingPolicy(CONFIG, coded=coded)
         found = [policy.choose(need, recorded=[], kind=GraphKind.SUMS)[1] for _ in range(20)]

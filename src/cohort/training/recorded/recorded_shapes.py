@@ -27,8 +27,12 @@ PADDED_ROW_COST = 0.05
 # the cost of a trained row in the loss head, likewise
 TRAINED_ROW_COST = 0.15
 # what the host takes to launch the kernels of a layer, forward and backward, and what the device takes for a weight
-# and a row: 6 ms (slow hosts 8, fast ones 4), and four operations at 600 TFLOP/s
-LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 6e-3, 4 / 600e12
+# and a row: 8 ms, and four operations at 600 TFLOP/s (a slow host; a fast one takes 4 to 6 ms, and loses little by
+# replaying what it could launch as fast)
+LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 8e-3, 4 / 600e12
+# what a recording has to save over the passes that are known, in launches of a pass. It takes two of them; passes come
+# after those that are announced
+WORTH = 0.75
 # the same times for a row over weights in e4m3: the device needs 0.7 of them, the host launches 1.15 times as long
 # (passes of 1,024 to 4,096 tokens of an 8B model)
 CODED_GAIN = 1.15 / 0.7
@@ -141,9 +145,8 @@ class RecordingPolicy:
         self._padded, self._exact = config.pads_attention, exact
         hidden = config.hidden_size
         layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
-        # a pass of this many rows takes the device as long as the host takes to launch it. A recording takes twice that
-        # and is counted once, since passes come after those that are announced
-        self._recording_rows = (CODED_GAIN if coded else 1.0) * LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
+        # a pass of this many rows takes the device as long as the host takes to launch it
+        self._launching_rows = (CODED_GAIN if coded else 1.0) * LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
         self._before = {
             kind: deque[PassShape](maxlen=REMEMBERED if kind.trains else REMEMBERED_EVALUATIONS) for kind in GraphKind
         }
@@ -171,7 +174,9 @@ class RecordingPolicy:
         own, record = self._rounded([need]), None
         if use is None or self._cost(use) > self._cost(own):
             window = [*before, need, *(self._to_come(need, upcoming) if kind.trains else ())]
-            record = self._best_size(need, window=window, recorded=recorded)
+            # evaluations announce nothing: they have to come again
+            price = (WORTH if kind.trains else 1.0) * self._launching_rows
+            record = self._best_size(need, window=window, recorded=recorded, price=price)
         before.append(need)
         return use, record
 
@@ -190,9 +195,9 @@ class RecordingPolicy:
         return self._rounded([wide])
 
     def _best_size(
-        self, need: PassShape, *, window: Sequence[PassShape], recorded: Sequence[PassShape]
+        self, need: PassShape, *, window: Sequence[PassShape], recorded: Sequence[PassShape], price: float
     ) -> PassShape | None:
-        """Return the shape that holds ``need`` and saves most rows over ``window``; None where none is worth it."""
+        """Return the shape that holds ``need`` and saves most rows over ``window``; None if that is below ``price``."""
         now = [self._now(other, recorded) for other in window]
         best: tuple[float, PassShape] | None = None
         larger = [other for other in window if other.num_rows >= need.num_rows]
@@ -202,14 +207,14 @@ class RecordingPolicy:
             saved = sum(max(0.0, takes - cost) for takes, other in zip(now, window, strict=True) if shape.holds(other))
             if best is None or saved > best[0]:
                 best = saved, shape
-        return best[1] if best is not None and best[0] >= self._recording_rows else None
+        return best[1] if best is not None and best[0] >= price else None
 
     def _now(self, need: PassShape, recorded: Sequence[PassShape]) -> float:
         """Return what a pass takes with the graphs there are, or launched kernel by kernel, in rows."""
         return min([self._launched(need), *(self._cost(shape) for shape in recorded if shape.holds(need))])
 
     def _launched(self, need: PassShape) -> float:
-        return max(self._recording_rows, self._cost(need))
+        return max(self._launching_rows, self._cost(need))
 
     def _to_come(self, need: PassShape, upcoming: Callable[[], Sequence[PassShape]] | None) -> Sequence[PassShape]:
         if upcoming is not None:
