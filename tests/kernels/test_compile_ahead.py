@@ -15,6 +15,7 @@ import pytest
 
 from cohort.kernels import compile_ahead
 from cohort.kernels.compile_ahead import Compiled, KernelCompiler, _NamedGpu, cache_marker
+from tests.kernels.compiler_jobs import dies_once, fails
 
 pytest.importorskip("triton")
 
@@ -55,19 +56,6 @@ def test_workers_do_not_run_a_script_without_a_guard_again(tmp_path: Path) -> No
         "a worker answers None",
         str(script),
     ]
-
-
-def dies_once(job: bytes, _: tuple[int, int]) -> None:
-    """Stand in for a compiler that ends its process at the first attempt."""
-    first = Path(job.decode())
-    if not first.exists():
-        first.touch()
-        os._exit(1)
-
-
-def fails(job: bytes, _: tuple[int, int]) -> None:
-    """Stand in for a compiler that refuses a kernel."""
-    raise ValueError(f"no room for\n{job.decode()}")
 
 
 @pytest.fixture
