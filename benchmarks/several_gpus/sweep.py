@@ -40,7 +40,7 @@ from cohort.parallel.step_window import window_steps
 __all__ = ["QUESTION", "measure"]
 
 QUESTION = "What does a sweep of 60 trials cost on several GPUs, in ordinary runs over the same rows?"
-CURVES = Path(__file__).parents[1] / "sweeps" / "curves" / "gsm8k_stories260K.json.gz"
+CURVES = Path(__file__).parents[1] / "sweeps" / "curves" / "gsm8k_llama16M_seed0.json.gz"
 COLUMNS = ("gpus", "strategy", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "price", "times_one")
 # of an ordinary run, to time
 MOST_STEPS = 16
