@@ -12,6 +12,7 @@ import torch
 
 from cohort.parallel.pipeline import stage_executor
 from cohort.parallel.pipeline.pass_clock import PassClock, joined_times
+from cohort.parallel.pipeline.shared_head import HeadRows, SharedHead
 from cohort.parallel.pipeline.window_plan import PlannedWindow, plan_window
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
@@ -55,6 +56,16 @@ def test_stages_run_in_the_order_of_the_simulator(model: Path, seed: int, monkey
         return planned[-1]
 
     monkeypatch.setattr(stage_executor, "plan_window", noted)
+    # stages with rows of the shared head, by micro-batch
+    priced: set[tuple[int, int]] = set()
+    price = SharedHead.price
+
+    def noted_price(head: SharedHead, held: HeadRows, *, number: int, clock: PassClock) -> None:
+        if held.parts[head._stage]:
+            priced.add((head._stage, number))
+        price(head, held, number=number, clock=clock)
+
+    monkeypatch.setattr(SharedHead, "price", noted_price)
     rng = random.Random(seed)
     settings = ExecutorSettings(
         num_slots=4, num_rank_rows=64, token_budget=rng.choice([20, 60]), evaluation_token_budget=60
@@ -72,8 +83,10 @@ def test_stages_run_in_the_order_of_the_simulator(model: Path, seed: int, monkey
     simulated = simulate_pipeline(seconds, seconds, head_seconds=seconds if planned[0].shares_head else None)
     for own, expected in zip(times.passes, simulated.passes, strict=True):
         assert [each.what for each in own] == [each.what for each in expected]
-        # a no-op waits for no message
+        # a no-op waits for no message, nor does a share of no rows
         for each in (each for each in own if has_samples[each.what.micro_batch]):
+            if each.what.direction is Direction.HEAD and (each.stage, each.what.micro_batch) not in priced:
+                continue
             needed = required(times, each.stage, each.what)
             assert needed is None or each.begin >= needed
     assert 0.0 <= times.bubble_ratio < 1.0
