@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,3 +97,15 @@ def test_nothing_is_launched_ahead_where_nobody_asks_for_it(decoder: Decoder) ->
         executor.step()
     assert launched == [1] * (1 + MOST_MISSED)
     assert not executor._evaluations.ahead.is_used
+
+
+def test_rows_of_a_task_that_left_are_let_go(decoder: Decoder) -> None:
+    executor, _ = executor_of(decoder, ahead=True)
+    own = random_rows(12, seed=7)
+    executor.load(replace(SPEC, trial_id=3), rows=own)
+    losses(executor, [3])
+    executor.drop(3)
+    rows = weakref.ref(own)
+    del own
+    executor.step()
+    assert rows() is None

@@ -40,7 +40,7 @@ class MeasuredPack:
 
     Attributes:
         num_trials, batch_size, length: How many, rows of each in a step, tokens of a row.
-        warmups: Steps until passes of this size are recorded for good; 0 where passes of it are never recorded.
+        warmups: Steps before the timed ones, enough for passes of this size to be recorded; 0 where none is.
     """
 
     num_trials: int
@@ -54,7 +54,7 @@ class MeasuredPack:
         return self.num_trials * self.batch_size * self.length
 
 
-# a pass is launched, then replayed as a graph of a quarter more rows, and at last as its own
+# more steps than it takes until a pass is replayed as a graph of its own size
 MEASURED_PACKS = (
     MeasuredPack(num_trials=4, batch_size=1, length=255, warmups=28),
     MeasuredPack(num_trials=8, batch_size=1, length=511, warmups=14),

@@ -16,14 +16,14 @@ from cohort.training.evaluation_loss import LaunchedEvaluation
 from cohort.training.objectives.objective import Objective
 from cohort.training.step_samples import Resident
 
-__all__ = ["EvaluationAhead", "Evaluated"]
+__all__ = ["EvaluationAhead", "EvaluationInputs"]
 
 # after this many in a row that were not asked for, no more are launched
 MOST_MISSED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated:
+class EvaluationInputs:
     """What an evaluation reads, but for the trials.
 
     Attributes:
@@ -35,7 +35,7 @@ class Evaluated:
     row_ids: tuple[int, ...]
     objective: Objective | None
 
-    def is_as(self, other: Evaluated) -> bool:
+    def is_as(self, other: EvaluationInputs) -> bool:
         """Return whether both read the same."""
         return self.rows is other.rows and self.row_ids == other.row_ids and self.objective == other.objective
 
@@ -45,7 +45,7 @@ class _Pending:
     """A launched evaluation: of which trials, after how many steps, on what."""
 
     steps: Mapping[int, int]
-    what: Evaluated
+    what: EvaluationInputs
     slots: Mapping[int, int]
     launched: LaunchedEvaluation
 
@@ -62,7 +62,7 @@ class EvaluationAhead:
         self.is_used = is_used
         self._expected: Sequence[Collection[int]] = ()
         # by the training rows of a task, which are kept so that no other object takes their number
-        self._last: dict[int, tuple[TokenisedRows, Evaluated]] = {}
+        self._last: dict[int, tuple[TokenisedRows, EvaluationInputs]] = {}
         self._pending: list[_Pending] = []
         self._num_missed = 0
 
@@ -73,11 +73,14 @@ class EvaluationAhead:
     def launch(
         self,
         residents: Mapping[int, Resident],
-        launch: Callable[[Mapping[int, Objective], Evaluated], LaunchedEvaluation],
+        launch: Callable[[Mapping[int, Objective], EvaluationInputs], LaunchedEvaluation],
     ) -> None:
         """Launch what is expected of ``residents``, whose update is launched but not counted yet."""
         expected, self._expected = self._expected, ()
         self._missed()
+        # rows of tasks that have left would stay in memory
+        present = {id(resident.rows) for resident in residents.values()}
+        self._last = {key: kept for key, kept in self._last.items() if key in present}
         for group in expected if self.is_used else ():
             trials = {trial_id: residents[trial_id] for trial_id in sorted(group) if trial_id in residents}
             if not trials or len(trials) < len(group):
@@ -100,7 +103,7 @@ class EvaluationAhead:
                     )
                 )
 
-    def take(self, residents: Mapping[int, Resident], what: Evaluated) -> LaunchedEvaluation | None:
+    def take(self, residents: Mapping[int, Resident], what: EvaluationInputs) -> LaunchedEvaluation | None:
         """Return what was launched for exactly this evaluation of ``residents``; None if nothing was."""
         for resident in residents.values():
             self._last[id(resident.rows)] = resident.rows, what

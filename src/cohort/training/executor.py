@@ -22,9 +22,7 @@ from cohort.kernels.staging import lists_unwaited
 from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluation_loss import (
-    EvaluationLoss,
-)
+from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.fresh_weights import fresh_weights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cohort.data.tokenised import TokenisedRows
-from cohort.training.evaluation_ahead import Evaluated, EvaluationAhead
+from cohort.training.evaluation_ahead import EvaluationAhead, EvaluationInputs
 from cohort.training.evaluation_loss import (
     BASE_SLOT,
     EvaluationLoss,
@@ -56,7 +56,7 @@ class TrialEvaluation:
         objective: Objective | None,
     ) -> dict[int, EvaluationLoss]:
         """Return the losses of trials, packed, by trial id; None takes each trial's own objective."""
-        what = Evaluated(rows=rows, row_ids=tuple(row_ids), objective=objective)
+        what = EvaluationInputs(rows=rows, row_ids=tuple(row_ids), objective=objective)
         launched = self.ahead.take({trial_id: self._residents[trial_id] for trial_id in trial_ids}, what)
         return trial_losses(
             self._residents,
@@ -67,14 +67,14 @@ class TrialEvaluation:
 
     def of_base(self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective) -> EvaluationLoss:
         """Return the loss of the frozen model."""
-        what = Evaluated(rows=rows, row_ids=tuple(row_ids), objective=objective)
+        what = EvaluationInputs(rows=rows, row_ids=tuple(row_ids), objective=objective)
         return self.launch({BASE_SLOT: objective}, what).losses()[BASE_SLOT]
 
     def follow(self, residents: Sequence[Resident]) -> None:
         """Launch what is expected of the trials whose step has just been launched."""
         self.ahead.launch({resident.spec.trial_id: resident for resident in residents}, self.launch)
 
-    def launch(self, objectives: Mapping[int, Objective], what: Evaluated) -> LaunchedEvaluation:
+    def launch(self, objectives: Mapping[int, Objective], what: EvaluationInputs) -> LaunchedEvaluation:
         """Launch the evaluation of each slot of ``objectives``."""
         return launch_evaluation(
             self._passes,

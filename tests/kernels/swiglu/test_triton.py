@@ -60,5 +60,5 @@ def test_codes_of_another_shape_or_beside_a_term_are_refused() -> None:
     gate_up = torch.zeros(3, 8)
     with pytest.raises(ShapeError, match=r"codes are \(3, 5\); the result is \(3, 4\)"):
         swiglu(gate_up, codes=empty_rows(gate_up, width=5))
-    with pytest.raises(ShapeError, match="with a term"):
+    with pytest.raises(ShapeError, match="codes with a term"):
         swiglu(gate_up, codes=empty_rows(gate_up, width=4), term_TF=torch.zeros(3, 8))

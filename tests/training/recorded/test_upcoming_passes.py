@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -74,3 +75,12 @@ def test_a_trial_that_leaves_or_drops_changes_them() -> None:
     dropping.spec = replace(dropping.spec, adapter=AdapterSpec(r=4, lora_alpha=4.0, lora_dropout=0.1))
     assert upcoming.after([dropping], token_budget=10_000) == []
     assert upcoming.after([], token_budget=10_000) == []
+
+
+def test_rows_of_a_task_that_left_are_let_go() -> None:
+    upcoming, leaving = UpcomingPasses(), replace(resident(1, batch_size=2), rows=compared_rows(40, seed=3))
+    upcoming.after([resident(0, batch_size=2), leaving], token_budget=10_000)
+    rows = weakref.ref(leaving.rows)
+    del leaving
+    upcoming.after([resident(0, batch_size=2)], token_budget=10_000)
+    assert rows() is None

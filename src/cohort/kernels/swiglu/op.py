@@ -37,11 +37,10 @@ def swiglu(
         raise ShapeError(f"gate and up side by side must be [T, F] with F even, got {tuple(gate_up_TF.shape)}")
     chosen = choose_backend(gate_up_TF, backend=backend)
     shape = (gate_up_TF.shape[0], gate_up_TF.shape[1] // 2)
-    if codes is not None and (codes.codes_TK.shape != shape or term_TF is not None):
-        and_term = "" if term_TF is None else " with a term"
-        raise ShapeError(
-            f"codes are {tuple(codes.codes_TK.shape)}{and_term}; the result is {shape}, of a product alone"
-        )
+    if codes is not None and codes.codes_TK.shape != shape:
+        raise ShapeError(f"codes are {tuple(codes.codes_TK.shape)}; the result is {shape}")
+    if codes is not None and term_TF is not None:
+        raise ShapeError("codes with a term: a pass that adds a term writes no codes; leave one of them out")
     if term_TF is not None:
         check_term(gate_up_TF, term_TF)
         summed: Tensor = implementation("swiglu", chosen).swiglu_forward(gate_up_TF, term_TF=term_TF)

@@ -64,7 +64,10 @@ class CapturedPasses:
 
     @property
     def capture_seconds(self) -> float:
-        """Seconds that the device has waited for recordings so far; what it computed meanwhile is not counted."""
+        """Seconds that the device has waited for recordings so far; what it computed meanwhile is not counted.
+
+        Waits until the last recording has ended.
+        """
         waits, self._waits = self._waits, []
         for before, after in waits:
             after.synchronize()

@@ -46,6 +46,9 @@ class UpcomingPasses:
         return [shape for of_step in self._passes[ahead:] for shape in of_step]
 
     def _look_ahead(self, residents: Sequence[Resident], *, token_budget: int) -> list[list[PassShape]]:
+        # rows of tasks that have left would stay in memory
+        present = {id(resident.rows) for resident in residents}
+        self._groups = {key: kept for key, kept in self._groups.items() if key[0] in present}
         found = []
         for ahead in range(1, LOOKAHEAD + 1):
             parts, sizes = [], []
