@@ -4,8 +4,8 @@ No GPU is used, and nothing here is a measurement: each row says which result it
 read half of a divided layer from each other, four read three quarters, over links that all are equally fast (NVSwitch).
 
 - `scaling`: pulls that hide behind products cost a measured slowdown; it grows with their bytes.
-- `figure13`: on four GPUs a rank has half of the adapters, as on two with half of the batch, as long as its pulls still
-  hide; FSDP2, whose step waits for its gathers, is taken at least to be no faster than on two.
+- `figure13`: on four GPUs a rank has the rows that it has on two with half of the batch, and so has FSDP2's. Ours takes
+  as long as there, as long as its pulls still hide; FSDP2 takes at least as long, since its gathers grow.
 - `pipeline`: what the simulator says of four stages, and the runtime's share over the simulator's on two.
 - `sweep`: twice as many GPUs are as much faster as two are than one.
 - `run_tasks`: twelve tasks of degrees 1, 2 and 4 planned by the measured seconds of packs.
@@ -97,7 +97,7 @@ def _figure13(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
     rate = max(row["gb_per_second"] for row in replayed or links["rows"] if "gb_per_second" in row) * 1e9
     pulled = 2 * (layers - 2) * LAYER_BYTES * 0.75 / rate
     for batch in (2, 4, 8):
-        half, peer = rows.get(("adapter_parallel", batch // 2)), rows.get(("fsdp in turn", batch))
+        half, peer = (rows.get((strategy, batch // 2)) for strategy in ("adapter_parallel", "fsdp in turn"))
         if half is None or peer is None:
             continue
         tokens = found["notes"]["adapters"] * batch * found["notes"]["length"] / 4

@@ -152,6 +152,21 @@ def test_four_gpus_are_projected_from_the_results_that_are_there(tmp_path: Path)
     (row,) = measure_four_gpus(options(), results=tmp_path).rows
     # 1.5 times the pulls' slowdown
     assert row["projected"] == pytest.approx(1 / (1 + 1.5 * (1 / 0.9 - 1)))
+    steps = {
+        ("adapter_parallel", 1): 2.0,
+        ("fsdp in turn", 1): 7.0,
+        ("fsdp in turn", 2): 8.0,
+    }
+    wrote("several_gpus_links", rows=[{"what": "layer pulled in a replayed graph", "gb_per_second": 300.0}])
+    wrote(
+        "several_gpus_figure13_70b",
+        headline={"ap_vs_fsdp_70b_bs2": 8 / 3},
+        rows=[{"strategy": name, "batch": batch, "step_seconds": each} for (name, batch), each in steps.items()],
+        notes={"layers": 8, "adapters": 8, "length": 256, "token_budgets": {"adapter_parallel": 1536}},
+    )
+    (_, row) = measure_four_gpus(options(), results=tmp_path).rows
+    # both have the rows of half the batch on two
+    assert (row["what"], row["projected"]) == ("ap_vs_fsdp_70b_bs2_4gpu_at_least", 3.5)
     costs = {"fixed": {"1": 0.1, "32": 0.2}, "step": {"1": 0.05, "32": 0.5}}
     headline = {"run_tasks_2gpu_measured_over_planned": 1.1, "run_tasks_2gpu_planned_over_bound": 1.02}
     wrote("several_gpus_run_tasks", headline=headline, notes={"costs_of_packs": costs})
