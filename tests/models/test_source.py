@@ -32,8 +32,15 @@ def test_what_looks_like_a_hub_id_below_a_folder_here_is_more_likely_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "notes").write_text("no folder")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for name, hint in (("runs/mnie", "Did you mean runs/mine?"), ("runs/zzz", "runs is a folder here")):
+    hints = {
+        "runs/mnie": "Did you mean runs/mine?",
+        # a model of an organisation that is called as a folder here
+        "runs/zzz": "give the path of a downloaded model. runs is a folder here.",
+        "notes/zzz": "give the path of a downloaded model.",
+    }
+    for name, hint in hints.items():
         (problem,) = problems_of(name)
-        assert hint in problem
+        assert problem.endswith(hint), problem

@@ -62,22 +62,27 @@ def _fetch(hub_id: str) -> Path:
         cause: Exception = error
     except RepositoryNotFoundError as error:
         found, cause = "no such directory, and no such model on the hub", error
-        hint = _near_path(hub_id) or "Correct the name, or log in with `hf auth login` if the model is private."
+        hint = _or_path(hub_id, "Correct the name, or log in with `hf auth login` if the model is private.")
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         found = f"no such directory, and the hub cannot be reached ({type(error).__name__})"
-        hint, cause = _near_path(hub_id) or "Connect to the network, or give the path of a downloaded model.", error
+        hint, cause = _or_path(hub_id, "Connect to the network, or give the path of a downloaded model."), error
     except ValueError as error:
         found, hint, cause = str(error), "Correct the name.", error
     raise _problem(hub_id, found=found, hint=hint) from cause
 
 
-def _near_path(text: str) -> str:
-    """Return the hint for what looks like a hub id and is more likely a path; empty where no such folder is here."""
+def _or_path(text: str, hint: str) -> str:
+    """Return ``hint``, which is for a hub id, or what helps where ``text`` is more likely a path."""
     path = Path(text)
-    if not path.parent.name or not path.parent.is_dir():
-        return ""
-    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_dir()], n=1)
-    return f"Did you mean {path.parent / near[0]}?" if near else f"Correct the path: {path.parent} is a folder here."
+    try:
+        folders = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.name else []
+    except OSError:
+        # no such folder here, or not ours to read
+        return hint
+    near = get_close_matches(path.name, folders, n=1)
+    if near:
+        return f"Did you mean {path.parent / near[0]}?"
+    return f"{hint} {path.parent} is a folder here." if path.parent.name else hint
 
 
 def _is_adapter(folder: Path, *, text: str) -> InputError:
