@@ -40,7 +40,7 @@ class EvaluationInputs:
         return self.rows is other.rows and self.row_ids == other.row_ids and self.objective == other.objective
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Pending:
     """A launched evaluation: of which trials, after how many steps, on what."""
 
