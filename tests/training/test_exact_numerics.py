@@ -138,7 +138,8 @@ def compiled(decoder: Decoder, *, widest: Sequence[int] = (16, 256)) -> Decoder:
             target_linears=decoder.linears,
             adapters=kinds,
             usual=25,
-            pass_tokens=(256,),
+            # passes from the least budget to 32 trials in one: what is not compiled here is compiled one by one
+            pass_tokens=(60, 200, 1000, 3000),
             numerics=Numerics.EXACT,
         )
     return decoder
