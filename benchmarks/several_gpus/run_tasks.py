@@ -38,7 +38,7 @@ from cohort.scheduling.placement.records import Cluster, Placement, PlacementPla
 from cohort.scheduling.placement.verify import check_plan, placement_lower_bound
 from cohort.training.executor import ExecutorSettings
 
-__all__ = ["GPUS", "QUESTION", "PackCosts", "measure", "search_plan", "tasks_of"]
+__all__ = ["GPUS", "QUESTION", "PackCosts", "best_plan", "measure", "search_plan", "tasks_of"]
 
 QUESTION = "Does a plan of tasks on one or two GPUs end when it says, and how much before other orders?"
 GPUS = Cluster.of_one_node(2)
@@ -98,12 +98,12 @@ def measure(options: argparse.Namespace) -> Part:
             print(costs, flush=True)
             tasks = tasks_of(costs, seconds=2.0 if options.tiny else ALL_SECONDS)
             requests = [task.request(costs) for task in tasks]
-            plan = _plan(requests)
+            plan = best_plan(requests)
             check_plan(plan, requests, GPUS)
             orders = {"planned": plan, "first come": list_plan(requests, GPUS, policy=ListPolicy.FIRST_COME)}
             for name, pick in (("planned, one GPU where it may", min), ("planned, both where it may", max)):
                 narrowed = [replace(each, options=(pick(each.options, key=_num_gpus),)) for each in requests]
-                orders[name] = _plan(narrowed)
+                orders[name] = best_plan(narrowed)
             for policy in (ListPolicy.LONGEST_FIRST, ListPolicy.SHORTEST_FIRST):
                 orders[policy.value] = list_plan(requests, GPUS, policy=policy)
             notes |= {
@@ -147,12 +147,13 @@ def search_plan(
     return replace(best, lower_bound_seconds=placement_lower_bound(requests, cluster))
 
 
-def _plan(requests: Sequence[TaskRequest]) -> PlacementPlan:
+def best_plan(requests: Sequence[TaskRequest], cluster: Cluster = GPUS) -> PlacementPlan:
+    """Return the solver's plan, or the searched one where there is no solver."""
     if importlib.util.find_spec("ortools") is None:
-        return search_plan(requests)
+        return search_plan(requests, cluster)
     from cohort.scheduling.placement.planner import plan_placement
 
-    return plan_placement(requests, GPUS)
+    return plan_placement(requests, cluster)
 
 
 def _num_gpus(option: TaskOption) -> int:

@@ -3,9 +3,10 @@
 As `benchmarks/sweeps/sweep_price.py`: true shapes, random weights, rows of GSM8K's lengths, the product's own study,
 admission and loop, the losses of recorded curves. The 8B shape trains on replicas and on one GPU, next to PEFT on one
 GPU; the 70B shape with its layers divided over the GPUs, next to FSDP2 with PEFT on the same GPUs, since no GPU holds
-it. Prices leave out loading, compiling, recording graphs and what a trial costs once (new adapters, states parked and
-moved), which stand beside them. Fewer layers than the shape has make both sides of a price cheaper alike; of a 70B
-shape the bank is then as small as that next to the whole model.
+it. Each sweep runs twice, and the second is priced: in the first, ranks record graphs and launch what they meet for the
+first time. Prices leave out loading, compiling, recording graphs and what a trial costs once (new adapters, states
+parked and moved), which stand beside them. Fewer layers than the shape has make both sides of a price cheaper alike; of
+a 70B shape the bank is then as small as that next to the whole model.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def measure(options: argparse.Namespace) -> Part:
             notes["warm_up_seconds"] = _warm_up(executor, planned, validation)
             flops = 3 * 2 * count_model(decoder.config).linear_flops_per_token * 60 * float(rows.lengths.mean())
             for count in (num_ranks,) if divides else (num_ranks, 1):
-                found.append(
+                # the first one records graphs, each rank its own, and launches what is met for the first time
+                first, again = (
                     _swept(
                         executor,
                         planned,
@@ -98,7 +100,9 @@ def measure(options: argparse.Namespace) -> Part:
                             num_ranks=count, device_type=decoder.device.type, flops_per_step=flops / count
                         ),
                     )
+                    for _ in range(2)
                 )
+                found.append({**again, "first_seconds": first["seconds"], "first_wall_seconds": first["wall_seconds"]})
                 found[-1]["strategy"] = "adapter_parallel" if divides else "replicas" if count > 1 else "one GPU"
                 _price(found, runs)
                 print(found[-1], flush=True)
