@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def last_seen_seconds(facts: QueueFacts, tasks: Iterable[QueuedTask], *, directo
         if task.state is TaskState.RUNNING:
             database = RunDirectory(directory / task.name).database
             for file in (database, database.with_name(f"{database.name}-wal")):
-                if file.exists():
-                    written_at = datetime.fromtimestamp(file.stat().st_mtime, UTC)
-                    last = max(last, (written_at - began_at).total_seconds())
+                # SQLite removes a log when its last writer leaves, at any moment
+                with suppress(FileNotFoundError):
+                    found = file.stat()
+                    # who only reads a database leaves an empty log behind
+                    if found.st_size > 0:
+                        written_at = datetime.fromtimestamp(found.st_mtime, UTC)
+                        last = max(last, (written_at - began_at).total_seconds())
     return last

@@ -41,6 +41,8 @@ def test_the_dearest_step_decides() -> None:
     assert not is_cheap([STEP, dear])
     assert not is_cheap([])
     assert described_ratios([dear, STEP]) == "a step takes up to 6 % longer, measured at 1,020 to 8,192 tokens"
+    # what is too dear does not read as if it were allowed
+    assert described_ratios([replace(STEP, ratio=1.054)]).startswith("a step takes up to 5.4 % longer")
     assert described_ratios([replace(STEP, ratio=0.98)]) == "a step takes no longer, measured at 1,020 tokens"
 
 

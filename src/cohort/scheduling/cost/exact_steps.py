@@ -79,7 +79,8 @@ MEASURED: Sequence[ExactStep] = (
     ExactStep(gpu="H100", widths=_1B, tokens=4_088, ratio=1.026),
     ExactStep(gpu="H100", widths=_1B, tokens=8_192, ratio=1.082),
     ExactStep(gpu="H100", widths=_8B, tokens=1_020, ratio=1.027),
-    # another run, of 8 layers, found 1.028
+    # another run, of 8 layers, found 1.028; its 1.08 at 4,088 tokens is left out, since those passes were replayed in
+    # graphs of a quarter more rows, as the first steps of a size alone are
     ExactStep(gpu="H100", widths=_8B, tokens=8_192, ratio=1.031),
     ExactStep(gpu="H200", widths=_1B, tokens=1_020, ratio=1.029),
     ExactStep(gpu="H200", widths=_1B, tokens=4_088, ratio=1.017),
@@ -115,6 +116,8 @@ def described_ratios(steps: Sequence[ExactStep]) -> str:
     """Return ``a step takes up to 3 % longer, at 1,020 to 8,192 tokens`` for at least one step."""
     tokens = sorted({step.tokens for step in steps})
     percent = 100 * (max(step.ratio for step in steps) - 1)
-    longer = f"up to {percent:.0f} % longer" if percent >= 0.5 else "no longer"
+    # 5.4 would read as the 5 that are allowed
+    digits = 1 if round(percent) <= 100 * (MOST_RATIO - 1) < percent else 0
+    longer = f"up to {percent:.{digits}f} % longer" if percent >= 0.5 else "no longer"
     span = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
     return f"a step takes {longer}, measured at {span} tokens"
