@@ -171,3 +171,5 @@ def test_rows_of_another_format_than_the_task_names_are_one_problem() -> None:
     # rows that differ have problems of their own
     mixed = [*rows, *raw({"text": "T"})]
     assert not note_other_format(mixed, settings=DatasetSettings(train="f", format="alpaca"), log=log)
+    misspelt = DatasetSettings(train="f", format="prompt_completion", columns={"completion": "answr"})
+    assert not note_other_format(raw({"prompt": "Q", "answer": "A", "text": "T"}), settings=misspelt, log=log)

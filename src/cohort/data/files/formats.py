@@ -163,6 +163,9 @@ def note_other_format(rows: Sequence[RawRow], *, settings: DatasetSettings, log:
     """Note that every row has the keys of one format, and none those of the format that the task names; return it."""
     if settings.format == "auto" or not rows:
         return False
+    # a misspelt column is the cause, and is noted by its name
+    if not all(any(source in row.values for row in rows) for source in settings.columns.values()):
+        return False
     chosen = DataFormat(settings.format)
     fitting = [
         _fitting(
