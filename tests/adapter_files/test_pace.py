@@ -23,6 +23,14 @@ def test_nothing_is_predicted_before_the_first_answer() -> None:
     assert progress.seconds_left is None
 
 
+def test_nothing_is_predicted_from_the_first_of_many_answers() -> None:
+    pace = Pace(ManualClock(), num_rows=40)
+    pace.count(answer(3))
+    assert pace.progress().seconds_left is None
+    pace.count(answer(3))
+    assert pace.progress().seconds_left is not None
+
+
 def test_the_others_take_as_long_as_those_so_far() -> None:
     clock = ManualClock()
     pace = Pace(clock, num_rows=10)

@@ -41,7 +41,7 @@ def test_a_stopped_sweep_goes_on_bit_for_bit(folder: Path, tmp_path: Path, name:
     assert outcome_of(tmp_path / "stopped") == outcome_of(tmp_path / "whole")
     with RunReader.open(tmp_path / "whole" / "run.db") as reader:
         facts = reader.facts()
-    assert facts.machine.precision == f"float32, {name} weights base, float32 adapters"
+    assert facts.machine.precision == f"base model (float32, {name} weights), float32 adapters"
     for page in ("best/README.md", "report.html"):
         assert f"linear layers in {name}" in (tmp_path / "whole" / page).read_text()
     is_worth_the_same_in_peft(folder / "model", tmp_path / "whole" / "best", name)

@@ -17,7 +17,7 @@ class BatchProgress:
     Attributes:
         num_done: Prompts answered, those of an earlier process included.
         tokens_per_second: Generated tokens; None before there are any.
-        seconds_left: By the lengths of the answers so far; None before the first is finished.
+        seconds_left: By the lengths of the answers so far; None before a twentieth of the prompts is answered.
     """
 
     phase: str
@@ -43,11 +43,13 @@ class Pace:
 
     def progress(self) -> BatchProgress:
         elapsed, left = self._clock.monotonic() - self._begun, self._num_rows - self._num_before - self._num_done
+        # many prompts are answered at the same time: when the first is done, the others are on their way
+        is_known = self._num_done > 0 and 20 * self._num_done >= self._num_done + left
         return BatchProgress(
             phase="answering",
             num_done=self._num_before + self._num_done,
             num_rows=self._num_rows,
             elapsed_seconds=elapsed,
             tokens_per_second=self._num_tokens / elapsed if self._num_tokens and elapsed > 0 else None,
-            seconds_left=elapsed / self._num_done * left if self._num_done else None,
+            seconds_left=elapsed / self._num_done * left if is_known else None,
         )

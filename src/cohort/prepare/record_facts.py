@@ -60,7 +60,7 @@ def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) ->
     return MachineFacts(
         versions=dict(package_versions()),
         device=f"{device.type} ({machine.device_name})",
-        precision=f"{machine.precision} base, float32 adapters",
+        precision=f"base model ({machine.precision}), float32 adapters",
         threads=machine.threads,
         backend=f"{describe_backend(device).backend.value}: {product_name(device)}{plain_torch(config, device)}",
         attention=attention_name(device, rule=config.attention_rule(0)),
