@@ -56,7 +56,8 @@ def test_the_trial_with_the_values_of_a_task_without_a_search_is_named(folder: P
 
 def test_the_machine_says_what_computed(inputs: TaskInputs) -> None:
     facts = machine_facts(CPU, inputs, token_budget=2048)
-    assert (facts.device, facts.threads, facts.precision) == ("cpu (a CPU)", 3, "base model (float32), float32 adapters")
+    assert (facts.device, facts.threads) == ("cpu (a CPU)", 3)
+    assert facts.precision == "base model (float32), float32 adapters"
     assert facts.backend is not None
     assert "torch" in facts.backend
     # tiles are chosen where Triton runs
