@@ -29,13 +29,19 @@ def test_what_was_measured_here_comes_first() -> None:
     assert known() == table != ()
     path = keep_exact_steps([STEP, replace(STEP, tokens=8192)])
     near = LayerWidths(hidden_size=4096, intermediate_size=12288)
-    keep_exact_steps([replace(STEP, widths=near, ratio=1.1)])
+    keep_exact_steps([replace(STEP, widths=near, tokens=8192, ratio=1.1)])
     assert [step.tokens for step in known()] == [1020, 8192]
     assert [step.ratio for step in known(near)] == [1.1]
     assert own_exact_steps("H100") == ()
     # measured again: the file is replaced
-    assert keep_exact_steps([replace(STEP, ratio=1.0)]) == path
+    assert keep_exact_steps([replace(STEP, tokens=8192, ratio=1.0)]) == path
     assert [step.ratio for step in known()] == [1.0]
+
+
+def test_the_table_tells_of_larger_steps_than_were_measured_here() -> None:
+    larger = [step for step in known() if step.tokens > STEP.tokens]
+    keep_exact_steps([STEP])
+    assert known() == (STEP, *larger)
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '[{"gpu": "H200"}]', '{"widths": 3}'])

@@ -21,11 +21,18 @@ __all__ = ["keep_exact_steps", "known_exact_steps", "own_exact_steps"]
 
 
 def known_exact_steps(*, gpu: str, widths: LayerWidths, quantization: str) -> tuple[ExactStep, ...]:
-    """Return what is known of a base model on GPUs of the kind ``gpu``: measured here, else by the package's table."""
+    """Return what is known of a base model on GPUs of the kind ``gpu``: measured here, else by the package's table.
+
+    The table also tells of steps of more tokens than any that was measured here.
+    """
     own = steps_alike(own_exact_steps(gpu), gpu=gpu, widths=widths, quantization=quantization)
     # of widths that are alike those that are the same tell most
     same = tuple(step for step in own if step.widths == widths)
-    return same or own or steps_alike(MEASURED, gpu=gpu, widths=widths, quantization=quantization)
+    here = same or own
+    most_tokens = max((step.tokens for step in here), default=0)
+    # a measurement that ran out of memory ended before its largest steps: those are the package's
+    package = steps_alike(MEASURED, gpu=gpu, widths=widths, quantization=quantization)
+    return (*here, *(step for step in package if step.tokens > most_tokens))
 
 
 def own_exact_steps(gpu: str) -> tuple[ExactStep, ...]:
