@@ -93,11 +93,11 @@ def test_auto_is_exact_where_it_was_measured_to_cost_little(
 def test_auto_is_fast_where_exact_was_measured_to_cost_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path))
     widths = LayerWidths(hidden_size=4096, intermediate_size=14336)
-    keep_exact_steps([ExactStep(gpu="H200", widths=widths, tokens=99, ratio=1.2)])
+    keep_exact_steps([ExactStep(gpu="H200", widths=widths, tokens=16_384, ratio=1.2)])
     found = choose_numerics(task_of(tmp_path, numerics="auto"), config=config_of(), gpu="H200")
     assert found.numerics is Numerics.FAST
     assert found.reason == (
-        "with exact a step takes up to 20 % longer, measured at 99 tokens on H200, and auto takes it up to 5 %"
+        "with exact a step takes up to 20 % longer, measured at 16,384 tokens on H200, and auto takes it up to 5 %"
     )
 
 
