@@ -106,7 +106,7 @@ def group_problems(
         yield refused("strategy", strategy, f"{others}: this build of torch has no torch.distributed")
         return
     if machine.numerics is Numerics.EXACT and machine.device.type == "cuda":
-        yield refused("numerics", f"exact with strategy: {strategy}", "fast: sums over GPUs have another order")
+        yield refused("numerics", f"exact with strategy: {strategy}", "fast, where GPUs divide a model")
     objective = specs[0].objective
     if task.objective.reference_adapter is not None:
         yield refused(

@@ -122,9 +122,17 @@ def choose_numerics(
 
 def _without_form(task: TaskFile, config: DecoderConfig | None) -> Iterator[tuple[str, str]]:
     """Yield what of a task has no exact form on a GPU, and what has."""
+    yield from _strategy_without_form(task)
+    yield from _model_without_form(config)
+
+
+def _strategy_without_form(task: TaskFile) -> Iterator[tuple[str, str]]:
     if task.strategy in ("tensor", "pipeline"):
-        whole = "exact with strategy: auto | replicas | adapter_parallel, whose GPUs divide no sum"
+        whole = "exact with strategy: auto | replicas | adapter_parallel, whose GPUs divide no model"
         yield f"strategy: {task.strategy}", whole
+
+
+def _model_without_form(config: DecoderConfig | None) -> Iterator[tuple[str, str]]:
     if config is not None and config.pads_attention:
         yield (
             f"{config.family}, whose capped scores are computed in padded batches on a GPU",
@@ -135,18 +143,31 @@ def _without_form(task: TaskFile, config: DecoderConfig | None) -> Iterator[tupl
 def numerics_problems(task: TaskFile, machine: Machine, *, config: DecoderConfig | None) -> Iterator[Problem]:
     """Yield why ``task`` cannot be trained with exact numerics on ``machine``; nothing where it does not ask.
 
+    A CPU has one way to compute on each rank, but refuses the strategies that GPUs refuse: what was tried out on ranks
+    of a CPU is then what GPUs do.
+
     Args:
         config: The base model's, where it could be read.
     """
-    if machine.numerics is not Numerics.EXACT or machine.device.type == "cpu":
+    if machine.device.type == "cpu":
+        if asked_numerics(task) is Numerics.EXACT:
+            yield from _strategy_problems(task, hint=_FAST)
+        return
+    if machine.numerics is not Numerics.EXACT:
         return
     # where the machine decides, only a run that began elsewhere can have exact numerics that this GPU lacks
     hint = _RESUMED if asked_numerics(task) is None else _FAST
     if not has_exact_product(machine.device):
         what = f"exact on a GPU without Triton's kernels: {exact_products(machine.device)}"
         yield Problem(where=task.where("numerics"), found=what, allowed="fast here", hint=hint)
-    for what, allowed in _without_form(task, config):
-        fix = f"{hint[:-1]}; or strategy: replicas." if what.startswith("strategy") else hint
+    yield from _strategy_problems(task, hint=hint)
+    for what, allowed in _model_without_form(config):
+        yield Problem(where=task.where("numerics"), found=f"exact with {what}", allowed=allowed, hint=hint)
+
+
+def _strategy_problems(task: TaskFile, *, hint: str) -> Iterator[Problem]:
+    for what, allowed in _strategy_without_form(task):
+        fix = f"{hint[:-1]}; or strategy: replicas."
         yield Problem(where=task.where("numerics"), found=f"exact with {what}", allowed=allowed, hint=fix)
 
 
