@@ -10,6 +10,7 @@ import pytest
 from cohort.core.statistics.estimates import RowValues
 from cohort.core.statistics.row_estimates import difference, estimate
 from cohort.runs.facts import InputFacts, TaskFacts
+from cohort.runs.records import TrialStatus
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.results.results_table import results_json
@@ -88,6 +89,19 @@ def test_a_base_model_that_is_better_and_other_trials_that_are_as_good(tmp_path:
         "the default configuration is the best",
         "the best trial is within noise of trial 0",
     ]
+
+
+def test_a_default_configuration_that_was_stopped_early_is_said_to_be(tmp_path: Path) -> None:
+    results = results_with(tmp_path / "run", base=FAR, runner_up=FAR, default_id=0)
+    (own,) = (entry for entry in results.ranked if entry.trial.trial_id == 0)
+    for status, steps, said in (
+        (TrialStatus.STOPPED, 6, "; it was stopped at step 6 of 120"),
+        (TrialStatus.COMPLETED, 120, ""),
+    ):
+        trial = replace(own.trial, status=status, steps_done=steps, planned_steps=120)
+        line = comparison_lines(replace(results, ranked=(replace(own, trial=trial),)))["default"]
+        assert line.endswith(said)
+        assert ("stopped" in line) == bool(said)
 
 
 def test_a_default_configuration_that_is_better_is_named(tmp_path: Path) -> None:

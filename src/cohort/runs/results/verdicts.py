@@ -6,6 +6,7 @@ from cohort.core.statistics.estimates import Estimate
 from cohort.core.statistics.intervals import share_interval
 from cohort.core.units import counted
 from cohort.metrics import counts_hits
+from cohort.runs.records import TrialStatus
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
@@ -77,7 +78,7 @@ def _finals_lines(results: RunResults) -> dict[str, str]:
         lines["runner-up"] = _against(finals.ranked[1], finals, metric)
     default = None if default_id is None else finals.of_trial(default_id)
     if default is not None and default is not finals.winner:
-        lines["default"] = _against(default, finals, metric)
+        lines["default"] = _against(default, finals, metric) + _stopped(results, default_id)
     if results.chance is not None:
         lines["base"] = chance_text(results.chance, metric)
     elif finals.base is not None:
@@ -166,6 +167,14 @@ def _numbers(contender: Contender, comparison: Comparison, metric: ObjectiveMetr
 
 def _within(found: Estimate) -> str:
     return "" if found.low is None else f"95 %: {found.low:.4g} to {found.high:.4g}, "
+
+
+def _stopped(results: RunResults, trial_id: int | None) -> str:
+    """Return that a trial ended early, which explains a large difference; empty for all others."""
+    trial = next((entry.trial for entry in results.ranked if entry.trial.trial_id == trial_id), None)
+    if trial is None or trial.status is not TrialStatus.STOPPED:
+        return ""
+    return f"; it was stopped at step {trial.steps_done} of {trial.planned_steps}"
 
 
 def _place(contender: Contender) -> str:
