@@ -5,7 +5,7 @@ admission and loop, the losses of recorded curves. The 8B shape trains on replic
 GPU; the 70B shape with its layers divided over the GPUs, next to FSDP2 with PEFT on the same GPUs, since no GPU holds
 it. Each sweep runs twice, and the second is priced: in the first, ranks record graphs and launch what they meet for the
 first time. Prices leave out loading, compiling, recording graphs and what a trial costs once (new adapters, states
-parked and moved), which stand beside them. Fewer layers than the shape has make both sides of a price cheaper alike; of
+parked and moved), which are given as well. Fewer layers than the shape has make both sides of a price cheaper alike; of
 a 70B shape the bank is then as small as that next to the whole model.
 """
 

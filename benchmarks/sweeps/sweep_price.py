@@ -220,7 +220,9 @@ def _row(
         row["price_all_in"] = (times.seconds + times.state_seconds) / one
         row["price_full_data"] = (times.seconds * growth + times.state_seconds) / (one * growth)
     if shape in TABLE_MS:
-        row["price_against_table"] = times.seconds / (num_rows * TABLE_MS[shape] / 1e3)
+        one_run = num_rows * TABLE_MS[shape] / 1e3
+        row["price_against_table"] = times.seconds / one_run
+        row["price_against_table_all_in"] = (times.seconds + times.state_seconds + times.capture_seconds) / one_run
     return row
 
 
@@ -338,8 +340,15 @@ def main() -> None:
         row |= {"replayed_step_ms": replayed, "step_efficiency": step_efficiency(row["steps"], replayed)}
     write(found)
     shown = ["variant", "saved_share", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "passes"]
-    prices = ["price", "price_vs_batch8", "price_all_in", "price_full_data", "price_against_table"]
-    print_table(found, columns=[*shown, "replayed_passes", "step_efficiency", *(prices if peft else prices[-1:])])
+    prices = [
+        "price",
+        "price_vs_batch8",
+        "price_all_in",
+        "price_full_data",
+        "price_against_table",
+        "price_against_table_all_in",
+    ]
+    print_table(found, columns=[*shown, "replayed_passes", "step_efficiency", *(prices if peft else prices[-2:])])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def test_a_task_whose_file_changed_is_held_and_the_others_go_on(
     assert "b" not in scene.order()
     assert "training.max_steps: found 7; allowed: 6" in next(t.reason for t in scene.store.tasks() if t.name == "b")
 
-    # once it is as it was, whoever puts it back has it run
+    # once it is as it was, it runs
     found.clear()
     scene.store.update("b", state=TaskState.QUEUED)
     scene.pool.workers = {}

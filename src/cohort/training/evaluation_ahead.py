@@ -89,7 +89,7 @@ class EvaluationAhead:
             if last is None:
                 continue
             what = last[1]
-            # an error comes again where the evaluation is asked for, and is told there
+            # an error comes again where the evaluation is asked for, and is raised there
             with contextlib.suppress(Exception):
                 launched = launch(
                     {resident.slot: what.objective or resident.spec.objective for resident in trials.values()}, what

@@ -147,7 +147,7 @@ def spec_of(trial_id: int, *, r: int, batch_size: int, objective: Objective) -> 
         ("dpo", (), 10_000),
         ("orpo", (), 10_000),
         ("kto", (), 10_000),
-        ("sft beside dpo", (), 10_000),
+        ("sft next to dpo", (), 10_000),
     ],
 )
 def test_recorded_passes_train_alike(
