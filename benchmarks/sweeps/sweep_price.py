@@ -249,6 +249,13 @@ def _check_decisions(times: SweepTimes, expected: ReplayReport) -> None:
         )
 
 
+def _columns(*, has_peft: bool) -> list[str]:
+    shown = ["variant", "saved_share", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "passes"]
+    prices = ["price", "price_vs_batch8", "price_all_in", "price_full_data"] if has_peft else []
+    against_table = ["price_against_table", "price_against_table_all_in"]
+    return [*shown, "replayed_passes", "step_efficiency", *prices, *against_table]
+
+
 def _recorded(executor: TimedExecutor) -> dict[str, Any]:
     """Return which sizes have been recorded so far."""
     if executor.captured is None:
@@ -339,16 +346,7 @@ def main() -> None:
     for row in found:
         row |= {"replayed_step_ms": replayed, "step_efficiency": step_efficiency(row["steps"], replayed)}
     write(found)
-    shown = ["variant", "saved_share", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "passes"]
-    prices = [
-        "price",
-        "price_vs_batch8",
-        "price_all_in",
-        "price_full_data",
-        "price_against_table",
-        "price_against_table_all_in",
-    ]
-    print_table(found, columns=[*shown, "replayed_passes", "step_efficiency", *(prices if peft else prices[-2:])])
+    print_table(found, columns=_columns(has_peft=bool(peft)))
 
 
 if __name__ == "__main__":
