@@ -2,8 +2,8 @@
 
 The command line's own sweep (the task of ``whole_sweep``) in this process, while a second thread switches CUPTI on for
 two seconds of every five: kernels and copies on all streams, also those that a graph replays. A window's idle share is
-the time in which none of them ran. Run ``whole_sweep --folder F`` before and give its folder here, and the caches are
-warm.
+the time in which none of them ran. ``--stacks FILE`` also samples what the process's Python threads do meanwhile. Run
+``whole_sweep --folder F`` before and give its folder here, and the caches are warm.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch._C._autograd import DeviceType, _disable_profiler
 from benchmarks.llama_shapes import SHAPES
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
+from benchmarks.sweeps.stack_samples import StackSamples
 from benchmarks.sweeps.whole_sweep import write_inputs
 
 __all__ = ["idle_seconds", "main"]
@@ -108,10 +109,16 @@ def main() -> None:
         os.environ |= {"COHORT_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
         os.environ["CUDA_CACHE_PATH"] = str(caches / "cuda")
         windows = Windows(length=options.window, period=options.period)
+        samples = StackSamples()
         began = time.perf_counter()
         windows.start()
+        if options.stacks is not None:
+            samples.start()
         _tune(folder)
         wall = time.perf_counter() - began
+        if options.stacks is not None:
+            samples.end()
+            samples.write(options.stacks)
         windows.end()
     rows = windows.rows()
     print_table(rows, columns=("at_s", "idle_share", "in_long_gaps", "longest_gap_s", "kernels"))
@@ -137,6 +144,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=None, help="whole_sweep's: its model, rows and caches")
     parser.add_argument("--window", type=float, default=2.0, help="seconds of a window")
     parser.add_argument("--period", type=float, default=5.0, help="seconds from a window to the next")
+    parser.add_argument("--stacks", type=Path, default=None, help="also write where the process's threads were")
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args()
 
