@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.numerics import killed_run
 from benchmarks.numerics.bases import LAYERS, Base, compile_kernels
+from benchmarks.numerics.late_kernels import LateKernels
 from benchmarks.numerics.pack_runs import PROBES, Found, Pack, Run, draw_pack
 from benchmarks.numerics.places import Row, changed
 
@@ -40,6 +41,7 @@ def compared_packs(
         compile_kernels(decoder)
     own, *others = Base.rows_of(decoder)
     draw = random.Random(seed)
+    late = LateKernels()
     killed = None
     if kills:
         after = draw.randint(steps // 10 + 1, steps * 4 // 5)
@@ -58,7 +60,7 @@ def compared_packs(
         run = Run(decoder, pack, own, steps=steps, draw=draw, other_rows=others, states=states, losses=losses)
         found = run.found()
         row: Row = {"base": base.described, **pack.described(), "killed_after": killed.steps, **run.events}
-        return {**row, **_differences(found, alone), "seconds": time.perf_counter() - begun}
+        return {**row, **_differences(found, alone), "seconds": time.perf_counter() - begun, **late.taken()}
 
     taken, number = 0.0, 0
     # a small and a large pack first, so that few seconds show both
@@ -70,8 +72,9 @@ def compared_packs(
         )
         run = Run(decoder, pack, own, steps=steps, draw=draw, other_rows=others)
         found = run.found()
+        row = {"base": base.described, **pack.described(), **run.events, **_differences(found, alone)}
         number, taken = number + 1, time.perf_counter() - begun
-        yield {"base": base.described, **pack.described(), **run.events, **_differences(found, alone), "seconds": taken}
+        yield {**row, "seconds": taken, **late.taken()}
         if killed is not None and number == 1:
             yield resumed(killed)
 

@@ -58,9 +58,9 @@ def step_rows(
     dtype, kept = torch.bfloat16 if device == "cuda" else torch.float32, WEIGHT_FORMATS[quantization]
     decoder = random_decoder(config, device=device, dtype=dtype, weight_format=kept)
     packs = TINY_PACKS if shape == "tiny" else PACKS
-    for name, (ranks, batch, length, recorded) in packs.items():
-        if only and name not in only:
-            continue
+    # in the order that was asked for: a run that is cut off has shown the first
+    for name in only or packs:
+        ranks, batch, length, recorded = packs[name]
         rows = rows_of_lengths([(1, length - 1)] * 64, vocab_size=config.vocab_size)
         steps: dict[str, Callable[[], object]] = {}
         executors: dict[str, Executor] = {}
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "exact_cost.json")
     parser.add_argument("--shape", default="8b")
     parser.add_argument("--layers", type=int, default=None, help="fewer layers than the shape has")
-    parser.add_argument("--packs", nargs="*", default=[])
+    parser.add_argument("--packs", nargs="*", default=[], choices=[*PACKS, *TINY_PACKS])
     parser.add_argument("--sections", nargs="*", default=["step", "product", "peft"])
     parser.add_argument("--quantization", default="none", choices=sorted(WEIGHT_FORMATS))
     parser.add_argument("--profile", action="store_true", help="also the kernels that make the difference")

@@ -128,8 +128,17 @@ def train(decoder: Decoder, specs: Sequence[TrialSpec], *, draw: random.Random, 
     return losses, weights
 
 
+WARM: set[tuple[object, ...]] = set()
+"""What this process has compiled and loaded: a kernel is compiled once for all tests of a model."""
+
+
 def compiled(decoder: Decoder, *, widest: Sequence[int] = (16, 256)) -> Decoder:
     """Compile by all cores what packs launch: their widest rank chooses the kernels, and a trial alone has its own."""
+    config = decoder.config
+    widest = [r for r in widest if (config.family, config.hidden_size, r) not in WARM]
+    WARM.update((config.family, config.hidden_size, r) for r in widest)
+    if not widest:
+        return decoder
     kinds = [AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout) for dropout in (0.0, 0.1) for r in widest]
     with KernelCompiler() as compiler:
         compile_ahead(
