@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.several_gpus.rank_reports import RankPasses, ReportPasses
 from benchmarks.sweeps.replayed_run import Losses
 from cohort.core.events import StepDone
+from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_link import RankLink
@@ -32,6 +34,7 @@ class ReplayedRanks(ReplicaExecutor):
         num_used: How many ranks trials may be on.
         state_seconds: Of new adapters, and of states and best checkpoints that came and went.
         trained_tokens, evaluated_tokens: Until now.
+        windows: Of each window of steps: rounds, tokens of each rank, seconds of each rank.
     """
 
     def __init__(self, local: RankExecutor, others: Sequence[RankLink]) -> None:
@@ -45,11 +48,17 @@ class ReplayedRanks(ReplicaExecutor):
     def clear(self) -> None:
         """Begin to add up again."""
         self.state_seconds, self.trained_tokens, self.evaluated_tokens = 0.0, 0, 0
+        self.windows: list[tuple[int, list[int], list[float]]] = []
 
     @property
     def capture_seconds(self) -> float:
         """Seconds in which rank 0 recorded graphs; the others record theirs at the same time."""
         return 0.0 if self._local.captured is None else self._local.captured.capture_seconds
+
+    @property
+    def passes(self) -> list[RankPasses]:
+        """What each rank has recorded and replayed so far."""
+        return [RankPasses.of(self._local), *self._others.ask_all(ReportPasses())]
 
     def fits(self, spec: TrialSpec) -> bool:
         """As the executor's, on the ranks that are used."""
@@ -80,14 +89,18 @@ class ReplayedRanks(ReplicaExecutor):
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """As the executor's, with the losses of the curves."""
+        before = self.work
         events = super().step(trial_ids)
         self.trained_tokens += sum(event.num_tokens for event in events)
+        self._note_window(1, before)
         return self._replayed(events)
 
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         """As the executor's, with the losses of the curves."""
+        before = self.work
         window = super().run(quotas)
         self.trained_tokens += sum(event.num_tokens for events in window.rounds for event in events)
+        self._note_window(len(window.rounds), before)
         return replace(window, rounds=tuple(self._replayed(events) for events in window.rounds))
 
     def evaluate(self, trial_ids: Sequence[int], **asked: Any) -> dict[int, EvaluationLoss]:
@@ -95,6 +108,12 @@ class ReplayedRanks(ReplicaExecutor):
         found = super().evaluate(trial_ids, **asked)
         self.evaluated_tokens += sum(each.num_tokens for each in found.values())
         return found
+
+    def _note_window(self, rounds: int, before: Sequence[RankWork]) -> None:
+        since = [now.since(then) for now, then in zip(self.work, before, strict=True)]
+        self.windows.append(
+            (rounds, [each.num_tokens for each in since], [round(each.train_seconds, 4) for each in since])
+        )
 
     def _replayed(self, events: Sequence[StepDone]) -> tuple[StepDone, ...]:
         curves = self.curves

@@ -25,6 +25,7 @@ from benchmarks.several_gpus.benchmark_ranks import local_rank, other_ranks, ran
 from benchmarks.several_gpus.fsdp_peer import FsdpCase, fsdp_steps
 from benchmarks.several_gpus.model_folder import model_folder
 from benchmarks.several_gpus.part import Part, keep
+from benchmarks.several_gpus.rank_reports import report_rows
 from benchmarks.several_gpus.replayed_ranks import ReplayedRanks
 from benchmarks.steps.step_timing import peft_step
 from benchmarks.sweeps.replayed_run import train_all
@@ -32,11 +33,15 @@ from benchmarks.sweeps.replayed_sweep import Curves
 from benchmarks.sweeps.sweep_grid import PlannedGridTrial, plan_grid
 from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan, _sizes
 from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.memory.sizes import Sizes
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
+from cohort.models.stand_in import stand_in_decoder
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.step_window import window_steps
+from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
+from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 
 __all__ = ["QUESTION", "measure"]
 
@@ -62,6 +67,7 @@ def measure(options: argparse.Namespace) -> Part:
     runs = _ordinary(shape, config, rows, num_ranks=num_ranks, is_fsdp=divides)
     print(runs, flush=True)
     found: list[dict[str, Any]] = []
+    detail: dict[str, Any] = {}
     notes: dict[str, Any] = {
         "gpus": num_ranks,
         "shape": shape,
@@ -71,6 +77,7 @@ def measure(options: argparse.Namespace) -> Part:
         "ordinary_run": "FSDP2 with PEFT on all GPUs" if divides else "PEFT on one GPU",
         "ordinary_runs": runs,
         "left_out_of_the_price": "loading, compiling, recording graphs, state_seconds",
+        "of_each_sweep": detail,
     }
 
     def part() -> Part:
@@ -86,9 +93,11 @@ def measure(options: argparse.Namespace) -> Part:
             notes["warm_up_seconds"] = _warm_up(executor, planned, validation)
             flops = 3 * 2 * count_model(decoder.config).linear_flops_per_token * 60 * float(rows.lengths.mean())
             for count in (num_ranks,) if divides else (num_ranks, 1):
-                # the first one records graphs, each rank its own, and launches what is met for the first time
-                first, again = (
-                    _swept(
+                window = window_steps(num_ranks=count, device_type=decoder.device.type, flops_per_step=flops / count)
+                found.append({"strategy": "adapter_parallel" if divides else "replicas" if count > 1 else "one GPU"})
+                # in the first one each rank records its graphs, and launches what is met for the first time
+                for sweep in ("first", "again"):
+                    row = _swept(
                         executor,
                         planned,
                         count=count,
@@ -96,17 +105,14 @@ def measure(options: argparse.Namespace) -> Part:
                         rows=rows,
                         validation=validation,
                         num_evaluation_rows=evaluation.num_rows,
-                        window=window_steps(
-                            num_ranks=count, device_type=decoder.device.type, flops_per_step=flops / count
-                        ),
+                        window=window,
                     )
-                    for _ in range(2)
-                )
-                found.append({**again, "first_seconds": first["seconds"], "first_wall_seconds": first["wall_seconds"]})
-                found[-1]["strategy"] = "adapter_parallel" if divides else "replicas" if count > 1 else "one GPU"
-                _price(found, runs)
-                print(found[-1], flush=True)
-                keep(options, part())
+                    detail[f"{count} GPUs, {sweep}"] = {key: row.pop(key) for key in ("rank_reports", "windows")}
+                    found[-1] |= {f"{sweep}_{key}": row[key] for key in ("seconds", "wall_seconds", "capture_seconds")}
+                    found[-1] |= row
+                    _price(found, runs)
+                    print(sweep, found[-1], detail[f"{count} GPUs, {sweep}"]["rank_reports"], flush=True)
+                    keep(options, part())
         finally:
             executor.close()
     return part()
@@ -127,7 +133,7 @@ def _swept(
     curves = executor.curves = Curves(CURVES)
     executor.num_used = count
     executor.clear()
-    captured = executor.capture_seconds
+    captured, work, passes = executor.capture_seconds, executor.work, executor.passes
     trained = train_all(
         executor,
         planned,
@@ -154,6 +160,8 @@ def _swept(
         "evaluated_tokens": executor.evaluated_tokens,
         "tokens_per_second": executor.trained_tokens / seconds,
         "window_steps": window,
+        "rank_reports": report_rows(executor.work, work, executor.passes, passes),
+        "windows": executor.windows,
     }
 
 
@@ -209,8 +217,30 @@ def _started(
         )
     settings = sizes.executor
     others = other_ranks(folder, num_ranks=num_ranks, settings=settings, rows=rows, weights=weights)
+    # while they load: they find the kernels on the disk
+    _compile(planned, decoder, rows=rows, token_budget=settings.token_budget)
     local = local_rank(folder, decoder, settings=settings, rows=rows)
     return ReplayedRanks(local, others), sizes, decoder
+
+
+def _compile(
+    planned: Sequence[PlannedGridTrial], decoder: Decoder, *, rows: TokenisedRows, token_budget: int
+) -> None:
+    """Compile the kernels of the sweep as a run does, on all cores."""
+    if decoder.device.type != "cuda":
+        return
+    begun = time.perf_counter()
+    with KernelCompiler() as compiler:
+        collect_launches(
+            stand_in_decoder(decoder.config, dtype=decoder.dtype, device=decoder.device),
+            compiler=compiler,
+            target_linears=decoder.linears,
+            adapters=kinds_of_adapters(trial.spec.adapter for trial in planned),
+            usual=round(float(rows.lengths.mean())),
+            pass_tokens=[tokens for tokens in PASS_TOKENS if tokens <= token_budget],
+            step_tokens=[tokens for tokens in STEP_TOKENS if tokens <= token_budget],
+        )
+        print(f"{compiler.wait()} in {time.perf_counter() - begun:.1f} s", flush=True)
 
 
 def _warm_up(executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], validation: TokenisedRows) -> float:
