@@ -48,15 +48,18 @@ class ReportPasses:
 
 
 def report_rows(
-    work: Sequence[RankWork], work_before: Sequence[RankWork], passes: Sequence[RankPasses], before: Sequence[RankPasses]
+    work: Sequence[RankWork],
+    work_before: Sequence[RankWork],
+    passes: Sequence[RankPasses],
+    before: Sequence[RankPasses],
 ) -> list[dict[str, Any]]:
     """Return what each rank did between two moments."""
     return [
         {
             **asdict(now.since(then)),
-            "capture_seconds": own.capture_seconds - own_before.capture_seconds,
-            "num_replays": own.num_replays - own_before.num_replays,
+            "capture_seconds": own.capture_seconds - before.capture_seconds,
+            "num_replays": own.num_replays - before.num_replays,
             "recorded_rows": own.recorded_rows,
         }
-        for now, then, own, own_before in zip(work, work_before, passes, before, strict=True)
+        for now, then, own, before in zip(work, work_before, passes, passes_before, strict=True)
     ]

@@ -223,9 +223,7 @@ def _started(
     return ReplayedRanks(local, others), sizes, decoder
 
 
-def _compile(
-    planned: Sequence[PlannedGridTrial], decoder: Decoder, *, rows: TokenisedRows, token_budget: int
-) -> None:
+def _compile(planned: Sequence[PlannedGridTrial], decoder: Decoder, *, rows: TokenisedRows, token_budget: int) -> None:
     """Compile the kernels of the sweep as a run does, on all cores."""
     if decoder.device.type != "cuda":
         return
