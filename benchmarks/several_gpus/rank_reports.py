@@ -51,7 +51,7 @@ def report_rows(
     work: Sequence[RankWork],
     work_before: Sequence[RankWork],
     passes: Sequence[RankPasses],
-    before: Sequence[RankPasses],
+    passes_before: Sequence[RankPasses],
 ) -> list[dict[str, Any]]:
     """Return what each rank did between two moments."""
     return [
