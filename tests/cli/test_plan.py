@@ -60,6 +60,7 @@ def test_the_plan_as_json_is_complete(folder: Path, capsys: pytest.CaptureFixtur
     assert by_name["long"]["end_seconds"] == pytest.approx(found["makespan_seconds"])
     assert found["lower_bound_seconds"] <= found["makespan_seconds"] <= min(found["baselines"].values()) + 1e-9
     (option,) = by_name["short"]["options"]
+    assert option["numerics"] is None, "a CPU has one kind"
     parts = ("training", "evaluation", "comparison", "start", "rest")
     assert option["seconds"] == pytest.approx(sum(option[f"{part}_seconds"] for part in parts))
     assert option["cost"] in ("analytic", "scaled", "measured")
@@ -72,6 +73,9 @@ def test_hardware_that_is_only_named(folder: Path, capsys: pytest.CaptureFixture
     assert len(found["tasks"]) == 9
     assert {option["num_gpus"] for task in found["tasks"] for option in task["options"]} == {1, 2}
     assert all(option["cost"] == "analytic" for task in found["tasks"] for option in task["options"])
+    one, two = found["tasks"][0]["options"]
+    assert one["numerics"].startswith("fast (what exact costs was not measured for layers as wide as these on H100")
+    assert two["numerics"].startswith("fast (strategy: auto may divide the model")
     alone = planned(capsys, folder / "gpu.yaml", "--dry-run", "H200", "--gpus", "3")
     assert alone["nodes"] == {"local": [0, 1, 2]}
 

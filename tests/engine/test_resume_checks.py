@@ -17,6 +17,7 @@ from cohort.engine.resume_checks import (
 )
 from cohort.machine.machine import cpu_name
 from cohort.prepare.preparation import Preparation, prepare
+from cohort.runs.facts import MachineFacts
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -108,6 +109,11 @@ def test_a_resumed_run_keeps_its_numerics(preparation: Preparation, tmp_path: Pa
     decided = auto.model_dump(mode="json")
     for then in (before, decided, exact.model_dump(mode="json")):
         require_same_task(then, auto, path=path)
-    require_same_task(decided, exact, path=path, decided="exact")
+    gpu = MachineFacts(device="cuda (NVIDIA H200)", numerics="exact")
+    require_same_task(decided, exact, path=path, machine=gpu)
     with pytest.raises(InputError, match="numerics: found fast; allowed: auto, as when the run began"):
-        require_same_task(decided, task, path=path, decided="exact")
+        require_same_task(decided, task, path=path, machine=gpu)
+    # a CPU has one kind: the key changes nothing there
+    for then in (before, decided, task.model_dump(mode="json")):
+        for now in (auto, exact, task):
+            require_same_task(then, now, path=path, machine=MachineFacts(device="cpu (any)"))

@@ -23,8 +23,8 @@ _GpuOption = Annotated[
     typer.Option(
         "--gpu",
         metavar="NAME",
-        help="Show the kernel settings of the packed linear for each layer shape on the named GPU instead, on any "
-        "machine. NAME is torch's name for it: 'NVIDIA H200'.",
+        help="Show the kernel settings of the packed linear for each layer shape on the named GPU instead, and what "
+        "numerics: auto takes there, on any machine. NAME is torch's name for it: 'NVIDIA H200'.",
     ),
 ]
 
@@ -154,17 +154,19 @@ def _warm(model_or_task: str, *, as_json: bool) -> None:
 
 
 def _show_choices(gpu: str, *, as_json: bool) -> None:
-    from cohort.machine.kernel_choices import choices_by_shape, measured_gpus
+    from cohort.machine.kernel_choices import auto_numerics_on, choices_by_shape, measured_gpus
 
     found = {num_rows: choices_by_shape(gpu, num_rows=num_rows) for num_rows in _ROWS}
+    numerics = auto_numerics_on(gpu)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps({**found, "numerics: auto": numerics}, indent=2))
         return
     if gpu not in measured_gpus():
         print(f"Nothing was measured on {gpu!r} (measured: {', '.join(measured_gpus())}); it uses the defaults.\n")
     for num_rows, lines in found.items():
         print(f"{num_rows} rows, input width -> output widths of sibling layers:")
         print("".join(f"  {line}\n" for line in lines))
+    print(f"numerics: auto is {numerics}")
     print("The settings are explained at TileChoice in src/cohort/kernels/packed_linear/choice/tiles.py.")
 
 

@@ -47,8 +47,7 @@ def same_run_problems(
             return []
         with RunReader.open(directory.database) as reader:
             facts = reader.facts()
-        document, decided = facts.task.document or {}, facts.machine.numerics
-        require_same_task(document, task, path=file, since=since, hint=hint, decided=decided)
+        require_same_task(facts.task.document or {}, task, path=file, since=since, hint=hint, machine=facts.machine)
     except InputError as error:
         return [replace(problem, hint=hint) for problem in error.problems]
     problems = row_problems(facts.inputs, row_facts(inputs.data), task=task)

@@ -41,8 +41,8 @@ def restore_results(store: RunStore, directory: RunDirectory, *, watcher: Progre
     # runs of earlier versions may have no such record
     if facts.task.document is not None:
         task = read_task_file(directory, recorded=facts.task.document)
-        document, decided = with_added_keys(facts.task.document), facts.machine.numerics
-        require_same_task(document, task, path=directory.task_file, decided=decided)
+        document = with_added_keys(facts.task.document)
+        require_same_task(document, task, path=directory.task_file, machine=facts.machine)
     if not (lost := lost_results(directory, facts)):
         return
     watcher.note(f"missing or damaged: {', '.join(lost)}; writing the results again from the run's record")

@@ -46,7 +46,7 @@ def require_same_task(
     path: Path,
     since: str = "as when the run began",
     hint: str = _RESTORE,
-    decided: str | None = None,
+    machine: MachineFacts | None = None,
 ) -> None:
     """Refuse a task that is no longer what the run began with.
 
@@ -56,7 +56,7 @@ def require_same_task(
         path: Its file, for messages.
         since: When it was recorded, for messages.
         hint: How to fix a key that differs.
-        decided: The numerics that the machine decided on where the task left them to it, as recorded.
+        machine: Where the run began, as recorded: a CPU has one kind of numerics, and a GPU may have chosen.
 
     Raises:
         InputError: every key that differs, with both values.
@@ -67,7 +67,7 @@ def require_same_task(
         for key, then, now in found
         if not _is_place(key, then, now)
         and not _has_no_effect(key, task)
-        and not (key == "numerics" and _keeps_numerics(then, now, decided))
+        and not (key == "numerics" and _keeps_numerics(then, now, machine))
         and not (then is None and _is_default(key, now, task))
     ]
     if differences:
@@ -106,8 +106,11 @@ def _has_no_effect(key: str, task: TaskFile) -> bool:
     return section in KEYS_THAT_MAY_CHANGE
 
 
-def _keeps_numerics(then: str | None, now: str, decided: str | None) -> bool:
+def _keeps_numerics(then: str | None, now: str, machine: MachineFacts | None) -> bool:
     """Return whether a task leaves a run the numerics that it began with, or names the same."""
+    if machine is not None and _kind(machine.device) == "cpu":
+        return True
+    decided = None if machine is None else machine.numerics
     # before the key existed there was no other way than fast
     began_with = decided if then == AUTO else then or str(Numerics.FAST)
     return now in (AUTO, began_with)

@@ -188,7 +188,7 @@ def ready_to_resume(
             preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, backbone=backbone)
         else:
             document = with_added_keys(begun.task.document or {})
-            require_same_task(document, task, path=directory.task_file, decided=begun.machine.numerics)
+            require_same_task(document, task, path=directory.task_file, machine=begun.machine)
             preparation = prepare_task(
                 task,
                 watcher=watcher,

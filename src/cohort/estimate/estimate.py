@@ -17,6 +17,7 @@ from cohort.machine.devices import hardware_of
 from cohort.machine.measurements import read_costs
 from cohort.memory.sizes import Sizes
 from cohort.prepare.inputs import TaskInputs, read_inputs
+from cohort.prepare.numerics import numerics_text
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.cost.model import CostSource
 from cohort.scheduling.cost.shared_time import SharedWork
@@ -33,6 +34,7 @@ class OptionEstimate:
     Attributes:
         num_gpus: Devices it holds (a CPU worker counts as one).
         strategy: How they share it, as a run would: ``replicas``, ``adapter_parallel``, ``tensor`` or ``pipeline``.
+        numerics: What a run would take on such GPUs, and why where the task leaves it to the machine; None on a CPU.
         time: Seconds from its start to its end in the worst case, by what they are spent on.
         memory_bytes: On each device at most: base model's share, adapters' states, one pass.
         is_tight: Whether that is above the task's limit, by an estimate from above: the run will measure.
@@ -43,6 +45,7 @@ class OptionEstimate:
     memory_bytes: float
     is_tight: bool = False
     strategy: str = "replicas"
+    numerics: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -148,6 +151,7 @@ def _option(sketch: TaskCosts, num_gpus: int, sizes: Sizes) -> OptionEstimate:
         memory_bytes=min(needed, sketch.memory.device_bytes),
         is_tight=num_gpus in sketch.memory.tight_on,
         strategy=sketch.memory.strategy.name(num_gpus),
+        numerics=numerics_text(sketch.memory.machine(0, num_gpus=num_gpus)),
     )
 
 

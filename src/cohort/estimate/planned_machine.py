@@ -30,6 +30,7 @@ def planned_machine(
         num_gpus=num_gpus,
         quantization=task.quantization,
         numerics=choice.numerics,
+        numerics_reason=choice.reason,
     )
 
 

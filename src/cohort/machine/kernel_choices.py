@@ -23,6 +23,7 @@ from cohort.scheduling.cost.exact_steps import MEASURED, described_ratios, gpu_k
 __all__ = [
     "attention_name",
     "auto_numerics",
+    "auto_numerics_on",
     "choices_by_shape",
     "describe_kernels",
     "exact_products",
@@ -115,7 +116,12 @@ def auto_numerics(device: torch.device) -> str:
         return "exact, as always on a CPU"
     if describe_backend(device).backend is not Backend.TRITON:
         return "fast: exact needs Triton's kernels"
-    gpu = gpu_kind(torch.cuda.get_device_name(device))
+    return auto_numerics_on(torch.cuda.get_device_name(device))
+
+
+def auto_numerics_on(device_name: str) -> str:
+    """Return the same for a GPU that need not be here, by the driver's name for it or its short one."""
+    gpu = gpu_kind(device_name)
     steps = (*own_exact_steps(gpu), *(step for step in MEASURED if step.gpu == gpu))
     found = []
     for widths, kept in dict.fromkeys((step.widths, step.quantization) for step in steps):

@@ -179,6 +179,7 @@ def _task_json(planned: TaskPlan, task: NamedTask) -> dict[str, Any]:
             {
                 "num_gpus": option.num_gpus,
                 "strategy": option.strategy,
+                "numerics": option.numerics,
                 "seconds": option.seconds,
                 **{
                     f"{part}_seconds": getattr(option.time, part)

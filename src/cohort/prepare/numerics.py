@@ -24,6 +24,7 @@ __all__ = [
     "choose_numerics",
     "numerics_note",
     "numerics_problems",
+    "numerics_text",
     "recorded_choice",
     "with_numerics",
 ]
@@ -171,14 +172,20 @@ def _strategy_problems(task: TaskFile, *, hint: str) -> Iterator[Problem]:
         yield Problem(where=task.where("numerics"), found=f"exact with {what}", allowed=allowed, hint=fix)
 
 
-def numerics_note(machine: Machine) -> str | None:
-    """Return one line about the numerics on a GPU; None where the task file says all there is to say."""
+def numerics_text(machine: Machine) -> str | None:
+    """Return what ``machine``, which need not be here, trains with, and why; None for a CPU."""
     if machine.device.type == "cpu":
         return None
     why = f" ({machine.numerics_reason})" if machine.numerics_reason else ""
-    if machine.numerics is not Numerics.EXACT:
-        return f"numerics: {machine.numerics}{why}" if why else None
+    return f"{machine.numerics}{why}"
+
+
+def numerics_note(machine: Machine) -> str | None:
+    """Return one line about the numerics on a GPU; None where the task file says all there is to say."""
+    chosen = numerics_text(machine)
+    if chosen is None or machine.numerics is not Numerics.EXACT:
+        return f"numerics: {chosen}" if chosen is not None and machine.numerics_reason else None
     return (
-        f"numerics: exact{why}; a packed trial has the bits it would have alone on this model of GPU "
+        f"numerics: {chosen}; a packed trial has the bits it would have alone on this model of GPU "
         f"({exact_products(machine.device)})"
     )

@@ -26,11 +26,15 @@ def plan_of(
     gap: float = 0.0,
     source: CostSource = CostSource.MEASURED,
     bound: float = 600.0,
+    numerics: tuple[str | None, ...] = (None,),
 ) -> TaskPlan:
     """Tasks of ten minutes, one after the other on the first of two GPUs or workers."""
     names = [f"task-{number}" for number in range(tasks)]
-    option = SimpleNamespace(num_gpus=num_gpus, seconds=600.0, memory_bytes=3 << 30, step_source=source, is_tight=False)
-    estimate: Any = SimpleNamespace(options=(option,), num_trials=4, priority=1)
+    facts = {"num_gpus": num_gpus, "seconds": 600.0, "memory_bytes": 3 << 30, "step_source": source, "is_tight": False}
+
+    def estimate(text: str | None) -> Any:
+        return SimpleNamespace(options=(SimpleNamespace(**facts, numerics=text),), num_trials=4, priority=1)
+
     placements = tuple(
         Placement(
             task_id=name, gpu_ids=tuple(range(num_gpus)), start_seconds=600.0 * place, end_seconds=600.0 * (place + 1)
@@ -41,7 +45,7 @@ def plan_of(
     return TaskPlan(
         choice=choose_cluster(gpus=None, workers=None, dry_run="2xH200"),
         tasks=named,
-        estimates=dict.fromkeys(names, estimate),
+        estimates={name: estimate(numerics[place % len(numerics)]) for place, name in enumerate(names)},
         requests=(),
         plan=PlacementPlan(
             placements=placements,
@@ -148,3 +152,13 @@ def test_packs_are_summed_up_by_rank_and_batch_size(capsys: pytest.CaptureFixtur
     assert "2 packs on 2 GPUs end in 1m 30s, 20.0 % above the bound over all packings" in shown
     assert "training on one GPU takes 2m 00s" in shown
     assert "note: packs show what several GPUs could do for one task" in shown
+
+
+def test_one_line_says_what_numerics_tasks_would_take(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = printed(capsys, plan_of(numerics=("exact (a step takes up to 3 % longer, measured on H200)",)))
+    assert shown.count("numerics") == 1
+    assert "note: numerics: exact (a step takes up to 3 % longer, measured on H200)" in shown
+    shown = printed(capsys, plan_of(tasks=5, numerics=("exact", "fast (not measured)")))
+    assert "note: numerics for task-0, task-2, task-4: exact" in shown
+    assert "note: numerics for task-1, task-3: fast (not measured)" in shown
+    assert "numerics" not in printed(capsys, plan_of())

@@ -12,6 +12,7 @@ from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 from cohort.cli.tables.gantt_text import print_gantt
 from cohort.cli.tables.trial_table import left_out_text, print_facts, wide_console
 from cohort.core.units import counted, format_bytes, format_duration
+from cohort.estimate.estimate import OptionEstimate
 from cohort.planning.packs import TaskPacks
 from cohort.planning.planning import TaskPlan
 from cohort.planning.simulation import PlanSimulation
@@ -64,7 +65,7 @@ def _task_table(planned: TaskPlan, *, width: int) -> tuple[Table, tuple[str, ...
     rows = []
     for task in planned.tasks[:_MOST_ROWS]:
         placement, estimate = planned.placement(task.name), planned.estimates[task.name]
-        option = next(o for o in estimate.options if o.num_gpus == placement.num_gpus)
+        option = _used_option(planned, task.name)
         rows.append(
             (
                 task.name,
@@ -90,6 +91,11 @@ def _task_table(planned: TaskPlan, *, width: int) -> tuple[Table, tuple[str, ...
         TableColumn(heading="costs", justify="left", leave_out=1),
     )
     return fitted_table(columns, rows, width=width)
+
+
+def _used_option(planned: TaskPlan, name: str) -> OptionEstimate:
+    num_gpus = planned.placement(name).num_gpus
+    return next(option for option in planned.estimates[name].options if option.num_gpus == num_gpus)
 
 
 def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path | None) -> dict[str, str]:
@@ -127,12 +133,14 @@ def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path |
 
 def _notes(planned: TaskPlan, simulation: PlanSimulation | None) -> list[str]:
     found = []
-    used = [
-        option
-        for task in planned.tasks
-        for option in planned.estimates[task.name].options
-        if option.num_gpus == planned.placement(task.name).num_gpus
-    ]
+    options = {task.name: _used_option(planned, task.name) for task in planned.tasks}
+    used = list(options.values())
+    # tasks of one base model have one line
+    numerics = dict.fromkeys(option.numerics for option in used if option.numerics is not None)
+    for text in numerics:
+        names = [name for name, option in options.items() if option.numerics == text]
+        whose = f" for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if len(numerics) > 1 else ""
+        found.append(f"numerics{whose}: {text}")
     if any(option.step_source is CostSource.ANALYTIC for option in used):
         found.append("analytic costs come from sizes and data sheets; the first run of such a task measures them")
     if any(option.is_tight for option in used):
