@@ -24,6 +24,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.memory.sizes import Sizes
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
+from cohort.training.launched_step import LaunchedStep
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.step_samples import Resident
@@ -72,6 +73,19 @@ def predicted(planned: Sequence[PlannedGridTrial], curves: Curves, settings: Ear
     return replay_curves(recorded, settings)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _TimedStep(LaunchedStep):
+    """A step whose wait counts as training of ``executor``."""
+
+    executor: TimedExecutor
+    planned_steps: Mapping[int, int]
+    launch_seconds: float
+
+    def events(self) -> tuple[StepDone, ...]:
+        """As the step's, with the losses of the curves."""
+        return self.executor.read_step(super().events, self)
+
+
 class TimedExecutor(RankExecutor):
     """An executor that adds up where its time goes and reports recorded losses instead of its own."""
 
@@ -92,23 +106,37 @@ class TimedExecutor(RankExecutor):
         self.seconds[part] += time.perf_counter() - begun
         self.counts[part] += 1
 
-    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
+    def launch_step(self, trial_ids: Sequence[int] | None = None) -> LaunchedStep:
         """As the executor's, with the losses of the curves."""
+        planned = {trial_id: resident.spec.num_steps for trial_id, resident in self._residents.items()}
         captured_before, seconds_before = self.capture_seconds, self.seconds["training"]
-        # it has waited for the step itself; an evaluation that follows on the device is no part of it
         with self._timed("training", waits=False):
-            events = super().step(trial_ids)
+            launched = super().launch_step(trial_ids)
         self.seconds["training"] -= self.capture_seconds - captured_before
-        took = self.seconds["training"] - seconds_before
+        return _TimedStep(
+            samples=launched.samples,
+            numbers=launched.numbers,
+            executor=self,
+            planned_steps=planned,
+            launch_seconds=self.seconds["training"] - seconds_before,
+        )
+
+    def read_step(self, read: Callable[[], tuple[StepDone, ...]], step: _TimedStep) -> tuple[StepDone, ...]:
+        """Wait for a step by ``read``; its time is that of its launch and that of the wait."""
+        seconds_before = self.seconds["training"]
+        # it waits for the step itself; an evaluation or a step that follows on the device is no part of it
+        with self._timed("training", waits=False):
+            events = read()
+        took = step.launch_seconds + self.seconds["training"] - seconds_before
+        self.counts["training"] -= 1
         self.steps.append((sum(event.num_tokens for event in events), len(events), round(1e3 * took, 2)))
         self.counts["trained_tokens"] += sum(event.num_tokens for event in events)
-        if self.curves is None:
+        if (curves := self.curves) is None:
             return events
-        replayed = []
-        for event in events:
-            share = event.step / self._residents[event.trial_id].spec.num_steps
-            replayed.append(replace(event, loss=self.curves.at(event.trial_id, share)[0]))
-        return tuple(replayed)
+        return tuple(
+            replace(event, loss=curves.at(event.trial_id, event.step / step.planned_steps[event.trial_id])[0])
+            for event in events
+        )
 
     def evaluate(
         self,

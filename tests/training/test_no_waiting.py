@@ -71,3 +71,6 @@ def test_a_step_is_launched_without_waiting(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(type(executor.optimizer), "update", guarded(type(executor.optimizer).update))
     for _ in range(5):
         assert len(executor.step()) == 2
+    # nor does anything around them: a step is launched while the one before it is computed
+    launched = [guarded(executor.launch_step)() for _ in range(3)]
+    assert [len(step.events()) for step in launched] == [2, 2, 2]

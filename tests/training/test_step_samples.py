@@ -84,7 +84,7 @@ def test_dropout_keys_follow_from_trial_step_and_row() -> None:
 def test_a_finished_step_reports_each_trials_mean_and_counts() -> None:
     residents = [resident(0, batch_size=2, step=3), resident(1, batch_size=1)]
     samples = gather(residents)
-    events = finish_step(residents, samples, terms=[3.0, 5.0, 7.0], norms=[0.5, 0.25])
+    events = finish_step(samples, terms=[3.0, 5.0, 7.0], norms=[0.5, 0.25])
     assert [(event.trial_id, event.step, event.grad_norm) for event in events] == [(0, 4, 0.5), (1, 1, 0.25)]
     assert [event.loss for event in events] == [8.0 / samples.terms[0].divisor, 7.0 / samples.terms[1].divisor]
     # warm-up and schedule are those of the step that was taken
@@ -92,4 +92,3 @@ def test_a_finished_step_reports_each_trials_mean_and_counts() -> None:
         resident(0, batch_size=2).spec.learning_rate_at(3),
         resident(1, batch_size=1).spec.learning_rate_at(0),
     ]
-    assert [one.step for one in residents] == [4, 1]

@@ -21,7 +21,11 @@ __all__ = ["RankExecutor"]
 
 
 class RankExecutor(Executor):
-    """Trains residents and lets them answer prompts; the only rank, or one of several."""
+    """Trains residents and lets them answer prompts; the only rank, or one of several.
+
+    Attributes:
+        launches_ahead: Whether the host is free while a step is computed, so that it can launch the next one.
+    """
 
     num_ranks = 1
     work: tuple[RankWork, ...] = ()
@@ -30,6 +34,7 @@ class RankExecutor(Executor):
     def __init__(self, *args: Any, repeats_smaller: bool = True, **kwargs: Any) -> None:
         """Allocate the bank; the arguments are those of :class:`Executor`."""
         super().__init__(*args, repeats_smaller=repeats_smaller, **kwargs)
+        self.launches_ahead = self.bank.weights_RD.is_cuda
         self._generator = AnswerGenerator(
             token_budget=max(4 * self.settings.evaluation_token_budget, generation_tokens(self.decoder)),
             device=self.memory.device,

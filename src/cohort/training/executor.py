@@ -26,6 +26,7 @@ from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.fresh_weights import fresh_weights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
+from cohort.training.launched_step import LaunchedStep
 from cohort.training.micro_batches import MicroBatches, RowsTooLarge
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
@@ -34,7 +35,7 @@ from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateErro
 from cohort.training.passes import Passes
 from cohort.training.recorded.captured_passes import CapturedPasses
 from cohort.training.step_ahead import StepAhead
-from cohort.training.step_samples import Resident, finish_step
+from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.training.trial_evaluation import TrialEvaluation
 
@@ -232,9 +233,17 @@ class Executor:
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """Run one optimizer step of each of ``trial_ids`` (default: all resident); return their events in slot order.
 
+        Raises:
+            SampleTooLargeError, UnfinishedUpdateError: as :meth:`launch_step`.
+        """
+        return self.launch_step(trial_ids).events()
+
+    def launch_step(self, trial_ids: Sequence[int] | None = None) -> LaunchedStep:
+        """Launch one optimizer step of each of ``trial_ids`` (default: all resident), and count it as done.
+
         The step is cut into micro-batches of at most ``token_budget`` tokens, smaller where memory runs out. Each
         trial's loss is its objective's over its whole step, and the backward pass runs on the sum of the losses
-        (algorithms.md 1).
+        (algorithms.md 1). On a GPU the host goes on before the step has ended, so that the next can be launched.
 
         Raises:
             SampleTooLargeError: one row does not fit into memory even alone.
@@ -244,7 +253,7 @@ class Executor:
         wanted = self._residents if trial_ids is None else trial_ids
         residents = [resident for resident in self._by_slot() if resident.spec.trial_id in wanted]
         if not residents:
-            return ()
+            return LaunchedStep.of_none()
         samples, first = self._ahead.take(residents)
         slots = frozenset(samples.terms)
         # a slot's first pass writes over what the bank holds, so nothing has to zero it
@@ -292,8 +301,9 @@ class Executor:
         numbers = lists_unwaited([terms_G, norms])
         self._evaluations.follow(residents)
         self._ahead.lay_out(residents)
-        terms_of_groups, norms_of_slots = numbers()
-        return finish_step(residents, samples, terms=terms_of_groups, norms=norms_of_slots)
+        for resident in residents:
+            resident.step += 1
+        return LaunchedStep(samples=samples, numbers=numbers)
 
     def evaluate(
         self,

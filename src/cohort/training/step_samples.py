@@ -80,10 +80,8 @@ def samples_of(resident: Resident, *, step: int) -> list[SlotSample]:
     return found
 
 
-def finish_step(
-    residents: Sequence[Resident], samples: StepSamples, *, terms: Sequence[float], norms: Sequence[float]
-) -> tuple[StepDone, ...]:
-    """Count the step of ``residents`` as done and return their events in slot order.
+def finish_step(samples: StepSamples, *, terms: Sequence[float], norms: Sequence[float]) -> tuple[StepDone, ...]:
+    """Return the events of a step that was launched, in slot order.
 
     Args:
         samples: Those of the step.
@@ -93,16 +91,14 @@ def finish_step(
     sums = dict.fromkeys(samples.terms, 0.0)
     for slot, term in zip(group_slots(samples.entries), terms, strict=True):
         sums[slot] += term
-    events = []
-    for resident, norm in zip(residents, norms, strict=True):
-        event = StepDone(
-            trial_id=resident.spec.trial_id,
-            step=resident.step + 1,
-            loss=sums[resident.slot] / samples.terms[resident.slot].divisor,
+    return tuple(
+        StepDone(
+            trial_id=spec.trial_id,
+            step=done_before + 1,
+            loss=sums[slot] / samples.terms[slot].divisor,
             grad_norm=norm,
-            learning_rate=resident.spec.learning_rate_at(resident.step),
-            num_tokens=samples.num_tokens[resident.slot],
+            learning_rate=spec.learning_rate_at(done_before),
+            num_tokens=samples.num_tokens[slot],
         )
-        resident.step += 1
-        events.append(event)
-    return tuple(events)
+        for (spec, slot, done_before), norm in zip(samples.steps, norms, strict=True)
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from cohort.core.rank_work import RankWork
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore
@@ -28,7 +31,7 @@ from cohort.tuning.decisions import Decision
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.study import Study
 
-__all__ = ["FakeExecutor", "Notes", "Task", "open_run", "spec_of"]
+__all__ = ["AheadExecutor", "FakeExecutor", "Notes", "Task", "open_run", "spec_of"]
 
 WIDTH = 4
 
@@ -200,3 +203,31 @@ class Task:
             Evaluated(trial_id=trial_id, step=step, validation_loss=float(np.float32(1 + trial_id)), num_tokens=5)
             for trial_id, step in steps.items()
         ]
+
+
+class AheadExecutor(FakeExecutor, RankExecutor):
+    """Says in which order steps are launched and read; a trial's loss at a step may be given."""
+
+    launches_ahead = True
+
+    def __init__(self, clock: ManualClock) -> None:
+        FakeExecutor.__init__(self, clock)
+        self.order: list[str] = []
+        self.expected: list[list[list[int]]] = []
+        self.losses: dict[tuple[int, int], float] = {}
+
+    def expect_evaluation(self, groups: Any) -> None:
+        self.expected.append([list(group) for group in groups])
+
+    def launch_step(self, trial_ids: Any = None) -> Any:
+        number = 1 + sum(entry.startswith("launch") for entry in self.order)
+        events = self.step(self.resident)
+        self.order.append(f"launch {number}")
+
+        def read() -> tuple[StepDone, ...]:
+            self.order.append(f"read {number}")
+            return tuple(
+                replace(event, loss=self.losses.get((event.trial_id, event.step), event.loss)) for event in events
+            )
+
+        return SimpleNamespace(events=read)

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from cohort.callbacks.callbacks import Callbacks
 from cohort.core.clock import ManualClock
 from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Capacity
-from tests.engine.train.fakes import FakeExecutor, Task, spec_of
+from cohort.tuning.early_exit.settings import EarlyExitSettings
+from tests.engine.train.fakes import AheadExecutor, FakeExecutor, Task, spec_of
 
 ROOM = Capacity(rank_rows=1024, num_slots=8, tokens_per_step=1e9)
 KEY = 10_000_000
@@ -142,3 +144,74 @@ def test_a_due_checkpoint_holds_what_was_decided_at_the_boundary_after_its_step(
     session.join(task.supervisor)
     session.run()
     assert order == ["boundary 0", "boundary 1", "due", "boundary 2", "due"]
+
+
+def test_steps_up_to_an_evaluation_are_launched_before_the_ones_before_them_are_read(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    executor = AheadExecutor(clock)
+    task = Task(tmp_path / "run", executor, [spec_of(0, num_steps=4), spec_of(1, num_steps=4)], clock=clock)
+    session = session_of(executor, clock)
+    session.join(task.supervisor)
+    session.run()
+    assert executor.order == [
+        *("launch 1", "launch 2", "read 1", "read 2"),
+        *("launch 3", "launch 4", "read 3", "read 4"),
+    ]
+    # evaluations follow the second and the fourth step, and are said before these are launched
+    assert executor.expected == [[], [[0, 1]], [], [[0, 1]]]
+    assert task.evaluated == [{0: 2, 1: 2}, {0: 4, 1: 4}]
+    assert [len(events) for events, _ in task.ticks] == [2, 4, 2, 4]
+
+
+def test_a_trial_that_diverges_takes_one_more_step_that_is_recorded_nowhere(tmp_path: Path, clock: ManualClock) -> None:
+    executor = AheadExecutor(clock)
+    task = Task(
+        tmp_path / "run",
+        executor,
+        [spec_of(trial_id, num_steps=4) for trial_id in range(3)],
+        clock=clock,
+        early_exit=EarlyExitSettings(),
+    )
+    executor.losses[1, 1] = float("nan")
+    session = session_of(executor, clock)
+    session.join(task.supervisor)
+    session.run()
+    assert executor.packs[:2] == [(0, 1, 2), (0, 1, 2)]
+    assert all(1 not in pack for pack in executor.packs[2:])
+    assert [step.step for step in task.run.store.reader.log.steps(1)] == [1]
+    assert [step.step for step in task.run.store.reader.log.steps(0)] == [1, 2, 3, 4]
+    # what it trained for nothing is kept nowhere
+    assert task.run.state_store.state(1) is None
+
+
+def test_an_error_of_a_step_that_was_launched_ahead_leaves_the_one_before_recorded(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    executor = AheadExecutor(clock)
+    task = Task(tmp_path / "run", executor, [spec_of(0), spec_of(1)], clock=clock)
+    plain = executor.step
+
+    def step(keys: Any) -> Any:
+        if len(executor.packs) == 1:
+            executor.errors[1] = [RuntimeError("a broken row")] * 5
+        return plain(keys)
+
+    executor.step = step  # type: ignore[method-assign]
+    session = session_of(executor, clock)
+    session.join(task.supervisor)
+    session.run()
+    log = task.run.store.reader.log
+    assert [entry.step for entry in log.steps(1)] == [1]
+    assert [entry.step for entry in log.steps(0)] == [1, 2, 3, 4]
+    assert any("a broken row" in note for note in task.notes)
+
+
+def test_a_function_that_hears_of_each_step_hears_of_it_before_the_next(tmp_path: Path, clock: ManualClock) -> None:
+    executor = AheadExecutor(clock)
+    task = Task(tmp_path / "run", executor, [spec_of(0)], clock=clock)
+    object.__setattr__(task.run, "callbacks", Callbacks(on_step=lambda report: None))
+    session = session_of(executor, clock)
+    session.join(task.supervisor)
+    session.run()
+    assert executor.order == [f"{what} {number}" for number in range(1, 5) for what in ("launch", "read")]

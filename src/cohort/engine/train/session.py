@@ -1,7 +1,8 @@
 """The loop of an executor: admit trials, step all that are resident, give each task its own results.
 
 On several ranks a round of the loop is a window of steps: its events reach the tasks in the order of the steps, and who
-comes and goes is settled at its end.
+comes and goes is settled at its end. On one GPU it is the steps up to the next evaluation, each launched before the one
+before it is read.
 
 Usually there is one task. Several may share an executor when their base model and their adapted linears are the same: a
 task of higher priority takes slots at the next step boundary. A trial's bits depend neither on the others in its pack
@@ -21,8 +22,13 @@ from cohort.engine.train.supervisor import Supervisor
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.scheduling.admission import Capacity, Request, admit
+from cohort.training.launched_step import LaunchedStep
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 __all__ = ["Session", "StopRequestedError"]
+
+# steps are launched one ahead for so long; then whoever waits for a boundary has it, at the price of a gap
+AHEAD_SECONDS = 1.0
 
 
 class StopRequestedError(Exception):
@@ -190,9 +196,13 @@ class Session:
         if self._window_steps > 1 and not self._is_careful:
             self._take_window(began)
             return
+        executor = self._executor
+        if isinstance(executor, RankExecutor):
+            if executor.launches_ahead and not self._is_careful:
+                self._step_ahead(executor, began)
+                return
+            self._expect_evaluation(executor)
         self._is_careful = False
-        if isinstance(self._executor, RankExecutor):
-            self._executor.expect_evaluation([due for member in self._members if (due := member.due_after_step())])
         try:
             steps_done, failed = run_isolated(
                 self._executor.step,
@@ -209,6 +219,44 @@ class Session:
             self.fail(owners.pop(), error)
             return
         self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
+
+    def _step_ahead(self, executor: RankExecutor, began: float) -> None:
+        """Step up to the next evaluation; each step is launched before the one before it is read and recorded.
+
+        So the device has work while the host decides and writes. A trial that a step ends has taken one more by then,
+        which is dropped with it.
+        """
+        resident, until = executor.resident, began + AHEAD_SECONDS
+        num_left = min(member.steps_to_evaluation(trial_id) for member, trial_id in map(self._owner, resident))
+        if any(member.is_told_of_steps for member in self._members):
+            num_left = 1
+        launched: LaunchedStep | None = None
+        while True:
+            following, error = None, None
+            if num_left > 0:
+                try:
+                    self._expect_evaluation(executor)
+                    following = executor.launch_step()
+                    num_left -= 1
+                except Exception as raised:
+                    # the step before is taken in first; then a step by itself says whose the error is
+                    error, num_left = raised, 0
+            if launched is not None:
+                events = launched.events()
+                self._took(events, {}, seconds=self._clock.monotonic() - began)
+                began = self._clock.monotonic()
+                if executor.resident != resident or began >= until:
+                    num_left = 0
+            if error is not None:
+                self._is_careful = True
+                for key in executor.resident if isinstance(error, UnfinishedUpdateError) else ():
+                    self._reload(key)
+            if following is None:
+                return
+            launched = following
+
+    def _expect_evaluation(self, executor: RankExecutor) -> None:
+        executor.expect_evaluation([due for member in self._members if (due := member.due_after_step())])
 
     def _take_window(self, began: float) -> None:
         quotas = {}

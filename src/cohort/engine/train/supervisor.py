@@ -85,6 +85,11 @@ class Supervisor:
         """Whether every trial has ended."""
         return self._study.is_finished
 
+    @property
+    def is_told_of_steps(self) -> bool:
+        """Whether a function of the caller hears of each step, and may ask for something before the next."""
+        return self._run.callbacks.on_step is not None
+
     def restore(self, manifest: Manifest) -> None:
         """Put the trials of a checkpoint back where they were; the study has replayed the log up to it."""
         self._vacated = list(manifest.vacated)
@@ -263,7 +268,8 @@ class Supervisor:
         due = []
         for trial_id in self.share.resident:
             step = self.share.steps_of(trial_id)
-            if step == self._steps_known(trial_id) and self._study.next_evaluation(trial_id) == step + 1:
+            # further than what is known: the last step is launched and not read yet
+            if step >= self._steps_known(trial_id) and self._study.next_evaluation(trial_id) == step + 1:
                 due.append(self.share.key(trial_id))
         return due
 
