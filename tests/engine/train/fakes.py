@@ -205,7 +205,7 @@ class Task:
         ]
 
 
-class AheadExecutor(FakeExecutor, RankExecutor):
+class AheadExecutor(FakeExecutor, RankExecutor):  # type: ignore[misc]
     """Says in which order steps are launched and read; a trial's loss at a step may be given."""
 
     launches_ahead = True
