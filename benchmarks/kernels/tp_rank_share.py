@@ -24,10 +24,10 @@ from torch import Tensor
 from benchmarks.llama_shapes import SHAPES, decoder_config
 from benchmarks.measure import RESULTS, median_replay, print_table, write_result
 from cohort.adapters.bank import AdapterBank, AdapterState
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, rank_of_equal_size
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import shard_adapter
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, rank_of_equal_size
 from cohort.data.packing import SlotSample, pack
 from cohort.data.tokenised import Sample
 from cohort.models.checkpoint_layout import checkpoint_layout, linear_shapes

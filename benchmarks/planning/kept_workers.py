@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cohort.cluster.local import LocalPool
 from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
-from cohort.task_queue.messages import Ready, as_message
+from cohort.task_queue.workers.messages import Ready, as_message
 
 __all__ = ["KeptWorkers"]
 

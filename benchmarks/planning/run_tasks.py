@@ -43,10 +43,10 @@ from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.operations import add_to_queue, work_off
-from cohort.task_queue.pool import WORKER_TARGET
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import open_queue
+from cohort.task_queue.workers.pool import WORKER_TARGET
 
 # what is most wanted first
 POLICIES: dict[str, ListPolicy | None] = {

@@ -29,10 +29,10 @@ from benchmarks.measure import RESULTS, write_result
 from benchmarks.serving.adapter_bank import RandomAdapters
 from benchmarks.several_gpus.part import Part
 from benchmarks.several_gpus.slora_rows import attach_slora_rows, slora_layout
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, rank_of_equal_size
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import shard_adapter
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, rank_of_equal_size
 from cohort.divided_serving.divided_ranks import DividedRanks
 from cohort.models.checkpoint_layout import checkpoint_layout, linear_shapes
 from cohort.models.config import DecoderConfig

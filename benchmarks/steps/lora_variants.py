@@ -17,7 +17,7 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import median_seconds, trial_specs
 from cohort.adapters.bank import AdapterState, aligned_rank
-from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.training.executor import Executor, ExecutorSettings

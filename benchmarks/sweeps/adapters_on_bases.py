@@ -27,8 +27,14 @@ from benchmarks.sweeps.bd_quality import tasks
 from benchmarks.sweeps.format_quality import LENGTHS, Study, Variant
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter, serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    rank_rows_from_peft,
+    read_adapter,
+    serialised_weights,
+)
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS

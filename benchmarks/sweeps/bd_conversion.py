@@ -19,10 +19,10 @@ import torch
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.sweeps.bd_quality import tasks
 from cohort.adapters.bank import AdapterState
-from cohort.adapters.block_conversion import block_spectra, convert_to_blocks, input_blocks
-from cohort.adapters.block_diagonal import BlockDiagonal, rank_of_equal_size
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_conversion import block_spectra, convert_to_blocks, input_blocks
+from cohort.adapters.variants.block_diagonal import BlockDiagonal, rank_of_equal_size
 from cohort.data.loading import load_dataset
 from cohort.models.targets import select_linears
 from cohort.models.tokenizer import load_tokenizer

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS, print_table, write_result
-from cohort.adapters.block_diagonal import (
+from cohort.adapters.variants.block_diagonal import (
     COLUMN_PARALLEL,
     ROW_PARALLEL,
     BlockDiagonal,

@@ -10,7 +10,7 @@ import torch
 
 from cohort.adapter_files.base_model import RunBase
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import PeftAdapter, peft_tensors
+from cohort.adapters.peft_files.peft_format import PeftAdapter, peft_tensors
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.decoder import Decoder
 from cohort.prepare.fingerprints import model_fingerprint

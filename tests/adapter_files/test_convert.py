@@ -14,8 +14,8 @@ from cohort.adapter_files import convert
 from cohort.adapter_files.base_model import RunBase
 from cohort.adapter_files.convert import BlockTarget, write_as_blocks, write_as_lora
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import read_adapter, serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import read_adapter, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.machine.machine import Machine

@@ -12,7 +12,7 @@ import torch
 
 from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_directory
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import WEIGHTS_FILE, read_adapter
+from cohort.adapters.peft_files.peft_format import WEIGHTS_FILE, read_adapter
 from cohort.adapters.spec import AdapterSpec
 
 

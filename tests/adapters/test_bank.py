@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort.adapters.bank import AdapterBank, AdapterState, BankFullError, Moment
-from cohort.adapters.block_diagonal import BlockDiagonal
-from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
+from cohort.adapters.variants.block_factors import outside_blocks
 
 LAYOUT = AdapterLayout({"a": (3, 5), "b": (4, 2)})
 MOMENTS = (Moment("mean"), Moment("square", dtype=torch.float64))

@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
-from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import (
     Parallelism,
@@ -23,6 +21,8 @@ from cohort.adapters.sharding import (
     slora_slices,
 )
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
+from cohort.adapters.variants.block_factors import outside_blocks
 
 LAYOUT = AdapterLayout({"l.q_proj": (16, 24), "l.k_proj": (16, 8), "l.o_proj": (24, 16), "l.down_proj": (16, 16)})
 DEGREES = (1, 2, 4, 8)

@@ -71,7 +71,7 @@ print([name for name in heavy if name in sys.modules], file=sys.stderr)
 WORKER_IMPORT = """
 import sys
 import cohort.engine.tune
-from cohort.task_queue.worker import _warm_up
+from cohort.task_queue.workers.worker import _warm_up
 _warm_up()
 heavy = ("scipy.optimize", "ortools", "pandas", "optuna", "transformers.models.auto.modeling_auto")
 print([name for name in heavy if name in sys.modules])

@@ -14,7 +14,7 @@ import pytest
 from cohort.cluster.ray import RayPool, connect
 from cohort.cluster.worker_pool import PoolEvent, SlotsGained, SlotsLost, WorkerDied, WorkerMessage
 from cohort.core.errors import InputError
-from cohort.task_queue.pool import PoolRequest, open_pool
+from cohort.task_queue.workers.pool import PoolRequest, open_pool
 from tests.cluster.ray_nodes import RayNodes, nodes
 
 __all__ = ["nodes"]

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
-from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
 from cohort.adapters.sharding import local_layout
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
+from cohort.adapters.variants.block_factors import outside_blocks
 from cohort.core.errors import InputError
 from cohort.divided_serving.divided_ranks import DividedRanks
 from cohort.divided_serving.serving_rank import Command, ServingRank

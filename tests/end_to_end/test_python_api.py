@@ -15,7 +15,7 @@ from cohort.core.errors import InputError
 from cohort.machine.local_slots import hardware_of_slots
 from cohort.runs.results.task_result import TasksFailedError
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.task_queue.pool import PoolRequest
+from cohort.task_queue.workers.pool import PoolRequest
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, write_inputs
 from tests.task_queue.inline_pool import InlinePool
 

@@ -25,10 +25,10 @@ from cohort.runs.directory import QUEUE_DATABASE
 from cohort.runs.reader import RunReader
 from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.operations import add_to_queue, work_off
-from cohort.task_queue.pool import WORKER_TARGET
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.task_queue.settings import DispatcherSettings, Limits
 from cohort.task_queue.store import QueueStore
+from cohort.task_queue.workers.pool import WORKER_TARGET
 from tests.cli.tiny_task import write_rows
 from tests.cluster.ray_nodes import RayNodes, nodes
 from tests.conftest import REPOSITORY

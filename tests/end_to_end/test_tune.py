@@ -58,7 +58,7 @@ def test_best_gives_the_same_logits_in_peft(folder: Path, run: Path) -> None:
 
     from cohort.adapters.bank import AdapterBank, AdapterState
     from cohort.adapters.layout import AdapterLayout
-    from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
+    from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
     from cohort.data.packing import SlotSample, pack
     from cohort.data.tokenised import Sample
     from cohort.models.attention import PackedAttention

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.errors import InputError
 from cohort.memory.rank_groups import choose_group, pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cohort.adapters.block_diagonal import BlockDiagonal
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
 from cohort.runs.facts import SizeFacts
 from tests.memory.test_sizes import LAYOUT_8B, gpu, grid

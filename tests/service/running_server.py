@@ -15,8 +15,8 @@ import torch
 import uvicorn
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.errors import InputError
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config

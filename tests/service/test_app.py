@@ -12,7 +12,7 @@ import pytest
 
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
 from cohort.data.tokenise import encode_prompt
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder

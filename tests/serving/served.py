@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.serving.generate import GenerateRequest, generate

@@ -14,10 +14,16 @@ from safetensors.torch import load_file, save_file
 
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter, serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    rank_rows_from_peft,
+    read_adapter,
+    serialised_weights,
+)
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.adapter_registry import AdapterHandle, NameTakenError, UnknownAdapterError

@@ -15,7 +15,7 @@ from cohort.cluster.worker_pool import (
     WorkerMessage,
 )
 from cohort.core.clock import ManualClock
-from cohort.task_queue.messages import (
+from cohort.task_queue.workers.messages import (
     CannotShare,
     Heartbeat,
     Ready,

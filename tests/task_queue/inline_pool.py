@@ -8,7 +8,7 @@ from pathlib import Path
 from cohort.cluster.worker_pool import Message, PoolEvent, Slot, WorkerMessage
 from cohort.core.errors import CohortError
 from cohort.engine.tune import RunOptions, tune
-from cohort.task_queue.messages import (
+from cohort.task_queue.workers.messages import (
     Ready,
     RunTask,
     TaskDone,

@@ -14,7 +14,7 @@ from tests.task_queue.dispatcher_scene import Scene, all_done
 
 @pytest.fixture(autouse=True)
 def no_check_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.task_queue.worker_orders.find_changes", lambda task, **_: [])
+    monkeypatch.setattr("cohort.task_queue.workers.worker_orders.find_changes", lambda task, **_: [])
 
 
 FIVE = {"a": 20.0, "b": 20.0, "c": 20.0, "d": 30.0, "e": 30.0}

@@ -7,7 +7,7 @@ from typing import Any
 
 from cohort.cluster.worker_pool import Slot
 from cohort.task_queue.dispatcher_parts import DispatcherParts
-from cohort.task_queue.worker_slots import WorkerSlot
+from cohort.task_queue.workers.worker_slots import WorkerSlot
 
 
 def test_a_gang_has_the_devices_of_its_slots_in_order() -> None:

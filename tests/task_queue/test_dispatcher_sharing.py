@@ -19,7 +19,7 @@ QUICKLY: dict[str, Any] = {"room_seconds": 1.0, "policy": ListPolicy.FIRST_COME}
 
 @pytest.fixture(autouse=True)
 def no_check_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.task_queue.worker_orders.find_changes", lambda task, **_: [])
+    monkeypatch.setattr("cohort.task_queue.workers.worker_orders.find_changes", lambda task, **_: [])
 
 
 def scene(folder: Path, **seconds: float) -> Scene:

@@ -58,7 +58,7 @@ def test_only_open_tasks_are_removed_and_every_wrong_name_is_listed(tmp_path: Pa
 
 
 def test_a_queue_is_worked_off_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.task_queue.worker_orders.find_changes", lambda task, **_: [])
+    monkeypatch.setattr("cohort.task_queue.workers.worker_orders.find_changes", lambda task, **_: [])
     enqueue(queued("a"), tmp_path, expect=refuse_large)
     clock = ManualClock()
     pool = FakePool(clock=clock, num_slots=1, seconds={"a": 5.0})

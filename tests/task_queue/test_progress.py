@@ -9,12 +9,12 @@ import pytest
 from cohort.cluster.worker_pool import Slot
 from cohort.scheduling.placement.cluster_events import TaskArrived
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
-from cohort.task_queue.messages import Heartbeat
 from cohort.task_queue.progress import view_queue
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.store import QueueStore
-from cohort.task_queue.worker_slots import WorkerSlot, WorkerSlotState
+from cohort.task_queue.workers.messages import Heartbeat
+from cohort.task_queue.workers.worker_slots import WorkerSlot, WorkerSlotState
 
 
 @pytest.fixture

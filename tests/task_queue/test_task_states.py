@@ -19,13 +19,13 @@ from cohort.scheduling.placement.cluster_events import (
 )
 from cohort.scheduling.placement.records import Cluster, TaskOption
 from cohort.task_queue.log import QueueLog
-from cohort.task_queue.messages import Heartbeat
 from cohort.task_queue.progress import SilentQueueWatcher
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
 from cohort.task_queue.task_states import TaskStates
+from cohort.task_queue.workers.messages import Heartbeat
 
 
 class Scene:

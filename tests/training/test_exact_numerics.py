@@ -14,8 +14,8 @@ from torch import Tensor
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import ReferenceFiles, TokenisedRows

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.events import StepDone
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder

@@ -17,8 +17,8 @@ from transformers.models.gemma2 import modeling_gemma2
 
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config, shortest_target_modules
-from cohort.adapters.peft_format import peft_tensors, serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config, shortest_target_modules
+from cohort.adapters.peft_files.peft_format import peft_tensors, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder

@@ -12,12 +12,12 @@ from peft.tuners.lora.config import BdLoraConfig
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, BlockFactor
-from cohort.adapters.block_factors import packed
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.vector_adapter import VectorAdapter
-from cohort.adapters.vera import lambda_d_columns
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, BlockFactor
+from cohort.adapters.variants.block_factors import packed
+from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera import lambda_d_columns
 
 VARIANTS: dict[str, AdapterSpec] = {
     "gaussian": AdapterSpec(r=6, lora_alpha=9, init_lora_weights="gaussian", lora_dropout=0.2),

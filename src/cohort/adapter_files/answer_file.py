@@ -23,7 +23,7 @@ from cohort.adapter_files.input_rows import find_source, raise_problems, read_ro
 from cohort.adapter_files.pace import BatchProgress, Pace
 from cohort.adapter_files.prompts import PromptRenderer
 from cohort.adapter_files.run_model import RunModel, read_chosen
-from cohort.adapters.peft_format import PeftAdapter
+from cohort.adapters.peft_files.peft_format import PeftAdapter
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import atomic_file, storage_full_named
 from cohort.core.errors import InputError, Problem

@@ -13,7 +13,7 @@ from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.model_card import render_model_card
 from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_files
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.errors import InputError, Problem
 from cohort.data.chat import use_chat_template

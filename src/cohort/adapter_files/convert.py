@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from cohort.adapter_files.base_model import RunBase
-from cohort.adapters.block_conversion import Conversion, convert_to_blocks, input_blocks, spec_with_blocks
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, rank_of_equal_size
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import (
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import (
     CONFIG_FILE,
     WEIGHTS_FILE,
     PeftAdapter,
@@ -25,6 +23,8 @@ from cohort.adapters.peft_format import (
     serialised_weights,
 )
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_conversion import Conversion, convert_to_blocks, input_blocks, spec_with_blocks
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, rank_of_equal_size
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem

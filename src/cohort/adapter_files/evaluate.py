@@ -13,7 +13,7 @@ from cohort.adapter_files.held_out_scores import HeldOutScores
 from cohort.adapter_files.input_rows import find_source
 from cohort.adapter_files.pace import BatchProgress
 from cohort.adapter_files.run_model import RunModel, read_chosen
-from cohort.adapters.peft_format import PeftAdapter
+from cohort.adapters.peft_files.peft_format import PeftAdapter
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place

@@ -12,8 +12,8 @@ from typing import Any
 from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.adapter_files.convert import BlockTarget, write_as_blocks, write_as_lora
-from cohort.adapters.merge import merge_into_base
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
+from cohort.adapters.peft_files.merge import merge_into_base
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
 from cohort.models.checkpoint.safetensors_files import read_headers

@@ -11,7 +11,7 @@ from cohort.adapter_files.base_model import RunBase
 from cohort.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_files.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
 from cohort.core.cache_directory import default_cache_directory
 from cohort.data.chat import use_chat_template
 from cohort.machine.machine import Machine

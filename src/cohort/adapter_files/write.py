@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config, shortest_target_modules
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config, shortest_target_modules
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.durable_files import (
     atomic_directory,

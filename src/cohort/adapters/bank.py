@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cohort.adapters.block_gradients import BlockGradients
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
-from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
 from cohort.adapters.module_scales import module_scales
 from cohort.adapters.rank_row_slots import BankFullError, RankRowSlots, aligned_rank
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.vera import ScalingVectors
+from cohort.adapters.variants.block_gradients import BlockGradients
+from cohort.adapters.variants.magnitude import Magnitudes, MagnitudeSlot
+from cohort.adapters.variants.vera import ScalingVectors
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import module_key
 from cohort.kernels.packed_linear import LoraPart, SlotTable

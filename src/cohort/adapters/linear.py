@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
+from cohort.adapters.variants.magnitude import Magnitudes, MagnitudeSlot
 from cohort.core.errors import ShapeError
 from cohort.kernels.apart import Apart
 from cohort.kernels.fp8_product import Fp8Rows

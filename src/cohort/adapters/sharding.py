@@ -27,10 +27,10 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from cohort.adapters.block_conversion import spec_with_blocks
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, BlockFactor
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_conversion import spec_with_blocks
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, BlockFactor
 from cohort.core.errors import CohortError
 
 __all__ = [

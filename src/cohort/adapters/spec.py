@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cohort.adapters.block_diagonal import BlockDiagonal
-from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
+from cohort.adapters.variants.vector_adapter import VectorAdapter
 
 __all__ = ["INITIALISATIONS", "AdapterSpec", "VariantError", "changes_base", "check_initialisation"]
 
@@ -51,9 +51,10 @@ class AdapterSpec:
         use_bdlora: The block structure of BD-LoRA; None for plain LoRA. ``r`` is the rank of all blocks together.
         init_lora_weights: ``true`` (A Kaiming-uniform, B zero), ``gaussian``, ``pissa``, ``pissa_niter_N`` or
             ``olora``.
-        use_dora: Train a magnitude for each output of an adapted linear as well (:mod:`cohort.adapters.magnitude`).
-        use_vera: Train vectors around shared frozen projections instead of A and B (:mod:`cohort.adapters.vera`); the
-            scale is 1, and ``lora_alpha`` and ``use_rslora`` are not read.
+        use_dora: Train a magnitude for each output of an adapted linear as well
+            (:mod:`cohort.adapters.variants.magnitude`).
+        use_vera: Train vectors around shared frozen projections instead of A and B
+            (:mod:`cohort.adapters.variants.vera`); the scale is 1, and ``lora_alpha`` and ``use_rslora`` are not read.
         rank_pattern: Ranks of modules that have another than ``r``, by pattern. As in PEFT a pattern is a regular
             expression that a module's path ends with, behind a dot or as a whole, and the first that fits counts.
         alpha_pattern: The same for ``lora_alpha``.

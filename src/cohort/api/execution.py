@@ -18,11 +18,11 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.operations import enqueue, work_off
-from cohort.task_queue.pool import PoolRequest, most_slots_of_node, open_pool
 from cohort.task_queue.progress import QueueProgress
 from cohort.task_queue.records import TaskState
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.submission import submission_of
+from cohort.task_queue.workers.pool import PoolRequest, most_slots_of_node, open_pool
 from cohort.tasks.loading import TaskFile
 
 __all__ = ["Conduct", "results_of", "run_as_queue", "run_in_turn"]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cohort.cli.exits import exits, format_input_error
-from cohort.cli.options import (
+from cohort.cli.arguments.options import (
     DebugOption,
     MaxNewTokensOption,
     ModelOption,
@@ -22,6 +21,7 @@ from cohort.cli.options import (
     report_note,
     report_so_far,
 )
+from cohort.cli.exits import exits, format_input_error
 
 if TYPE_CHECKING:
     from cohort.adapter_files.chat import Chat

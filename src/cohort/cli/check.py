@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, JsonOption, TaskArgument
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, TaskArgument
 
 if TYPE_CHECKING:
     from cohort.engine.check import Outlook

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, JsonOption
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption
 
 if TYPE_CHECKING:
     from cohort.machine.doctor import MachineReport

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cohort.cli.exits import exits
-from cohort.cli.options import (
+from cohort.cli.arguments.options import (
     DebugOption,
     JsonOption,
     ModelOption,
@@ -19,6 +18,7 @@ from cohort.cli.options import (
     report_note,
     report_so_far,
 )
+from cohort.cli.exits import exits
 from cohort.core.errors import InputError, Problem
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cohort.cli.exits import exits
-from cohort.cli.options import (
+from cohort.cli.arguments.options import (
     DebugOption,
     JsonOption,
     MaxNewTokensOption,
@@ -23,6 +22,7 @@ from cohort.cli.options import (
     report_note,
     report_so_far,
 )
+from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
     from cohort.adapter_files.generate import GenerationSettings

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, JsonOption
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption
 
 __all__ = ["init"]
 

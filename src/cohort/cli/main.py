@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from cohort.cli.arguments.override_arguments import take_overrides
+from cohort.cli.arguments.parameter_errors import PlainGroup
 from cohort.cli.chat import chat
 from cohort.cli.check import check
 from cohort.cli.doctor import doctor
@@ -18,8 +20,6 @@ from cohort.cli.exits import EXIT_INTERRUPTED
 from cohort.cli.export import export
 from cohort.cli.generate import generate
 from cohort.cli.init import init
-from cohort.cli.override_arguments import take_overrides
-from cohort.cli.parameter_errors import PlainGroup
 from cohort.cli.plan import plan
 from cohort.cli.queue import build_queue_app
 from cohort.cli.report import report

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, JsonOption, QueueDirOption
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, QueueDirOption
 
 if TYPE_CHECKING:
     from cohort.task_queue.records import QueuedTask

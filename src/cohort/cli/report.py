@@ -6,9 +6,9 @@ import json
 from functools import partial
 from pathlib import Path
 
+from cohort.cli.arguments.options import DebugOption, JsonOption, RunOrQueueArgument
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunOrQueueArgument
-from cohort.cli.repeating import WatchOption, repeat
+from cohort.cli.terminal.repeating import WatchOption, repeat
 
 __all__ = ["report"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, RunOrQueueArgument
 from cohort.cli.exits import exits
 from cohort.cli.launched_ranks import launched_ranks, most_losses, options_with, refuse_own_recovery, refuse_queue
-from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, RunOrQueueArgument
 from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 
 if TYPE_CHECKING:

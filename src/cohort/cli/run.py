@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, JsonOption, MaxGpusOption, QueueDirOption
 from cohort.cli.exits import EXIT_FAILED, exits
-from cohort.cli.options import DebugOption, JsonOption, MaxGpusOption, QueueDirOption
 
 if TYPE_CHECKING:
     from cohort.cluster.worker_pool import WorkerPool
@@ -68,8 +68,8 @@ def run(
         from cohort.core.errors import InputError, Problem
         from cohort.machine.local_slots import refuse_more_workers_than_cores
         from cohort.task_queue.operations import add_to_queue
-        from cohort.task_queue.pool import PoolRequest, open_pool
         from cohort.task_queue.store import find_queue, queue_holder
+        from cohort.task_queue.workers.pool import PoolRequest, open_pool
 
         _refuse_numbers(stall_limit=stall_limit, max_gpus_per_task=max_gpus_per_task)
         if not tasks and not find_queue(output):
@@ -112,8 +112,8 @@ def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) 
 def continue_queue(directory: Path, *, as_json: bool) -> None:
     """Run the queue in ``directory`` with the settings of the last ``cohort run``."""
     from cohort.machine.local_slots import num_cores
-    from cohort.task_queue.pool import PoolRequest, open_pool
     from cohort.task_queue.store import open_queue, queue_holder
+    from cohort.task_queue.workers.pool import PoolRequest, open_pool
 
     with open_queue(directory) as store:
         request = {"policy": get_args(Policy)[0], "stall_limit": STALL_LIMIT_SECONDS, **store.facts().request}
@@ -149,7 +149,7 @@ def _refuse_numbers(*, stall_limit: float, max_gpus_per_task: int | None) -> Non
 
 def _expected_time(directory: Path, pool: WorkerPool, hardware: Hardware, *, most_gpus: int | None) -> ExpectedTime:
     from cohort.task_queue.expected_time import ExpectedTime
-    from cohort.task_queue.pool import most_slots_of_node
+    from cohort.task_queue.workers.pool import most_slots_of_node
 
     return ExpectedTime(directory, hardware, slots_of_node=most_slots_of_node(pool), most_gpus=most_gpus)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, ModelOption, report_note
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, ModelOption, report_note
 
 if TYPE_CHECKING:
     from cohort.service.opening import Opened

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from cohort.cli.arguments.options import DebugOption, JsonOption, RunOrQueueArgument
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunOrQueueArgument
-from cohort.cli.repeating import WatchOption, clear_terminal, repeat
+from cohort.cli.terminal.repeating import WatchOption, clear_terminal, repeat
 
 __all__ = ["status"]
 

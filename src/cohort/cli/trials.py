@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, JsonOption, RunDirArgument
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunDirArgument
 
 if TYPE_CHECKING:
     from cohort.runs.requests.asking import Asked

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
 from cohort.cli.exits import exits
 from cohort.cli.launched_ranks import (
     launched_ranks,
@@ -16,7 +17,6 @@ from cohort.cli.launched_ranks import (
     refuse_other_number,
     refuse_own_recovery,
 )
-from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
 from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import ShardingError, local_layout, shard_adapter
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_factors import outside_blocks
 from cohort.core.errors import InputError, Problem
 from cohort.divided_serving.serving_rank import Announce, Command, Fetch, Forget, Insert, Keep, OpenCache, Remove
 from cohort.serving.pass_record import PassRecord

@@ -9,7 +9,7 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import ShardingError, replicated_columns
-from cohort.adapters.vera import projection_widths
+from cohort.adapters.variants.vera import projection_widths
 from cohort.core.errors import InputError, Problem
 from cohort.core.numerics import Numerics
 from cohort.core.units import counted

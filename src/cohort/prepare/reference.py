@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.adapters.peft_format import CONFIG_FILE
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import InputError, Problem, SampleTooLargeError, StorageFullError

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from cohort.adapters.peft_format import CONFIG_FILE
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cohort.adapter_files.base_model import open_base
 from cohort.adapter_files.run_model import read_chosen
-from cohort.adapters.peft_format import CONFIG_FILE, PeftAdapter
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, PeftAdapter
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place

@@ -20,7 +20,7 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
-from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft
+from cohort.adapters.peft_files.peft_format import PeftAdapter, rank_rows_from_peft
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.segments import SegmentTable

@@ -16,9 +16,9 @@ from pathlib import Path
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_files.strict_loading import tensor_problems
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.strict_loading import tensor_problems
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.serving.ranks import KeptAdapter
 

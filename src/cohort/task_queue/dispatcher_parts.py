@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cohort.cluster.worker_pool import WorkerPool
-from cohort.task_queue.gangs import Gangs
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.progress import QueueWatcher
 from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
 from cohort.task_queue.task_states import TaskStates
-from cohort.task_queue.worker_slots import WorkerSlot
+from cohort.task_queue.workers.gangs import Gangs
+from cohort.task_queue.workers.worker_slots import WorkerSlot
 
 __all__ = ["DispatcherParts"]
 

@@ -154,7 +154,7 @@ def work_off(
     """Work off the queue in ``directory`` and return its tasks as they ended.
 
     Args:
-        pool: Where workers run (:func:`~cohort.task_queue.pool.open_pool`); closed at the end.
+        pool: Where workers run (:func:`~cohort.task_queue.workers.pool.open_pool`); closed at the end.
         expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.ExpectedTime`).
         work: Returns what is left of a task in an executor that it could share; without it tasks share none.
 

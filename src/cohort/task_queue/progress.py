@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from cohort.task_queue.messages import Heartbeat
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.task_queue.store import QueueStore
+from cohort.task_queue.workers.messages import Heartbeat
 
 if TYPE_CHECKING:
     # `cohort status` reads a queue with this module alone: the planner behind these takes seconds to load
     from cohort.task_queue.replanner import Replanner
-    from cohort.task_queue.worker_slots import WorkerSlot
+    from cohort.task_queue.workers.worker_slots import WorkerSlot
 
 __all__ = ["QueueProgress", "QueueWatcher", "SilentQueueWatcher", "SlotView", "TaskView", "view_queue"]
 

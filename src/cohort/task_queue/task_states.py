@@ -24,11 +24,11 @@ from cohort.scheduling.placement.cluster_events import (
 )
 from cohort.scheduling.placement.records import TaskRequest, find_unplaceable
 from cohort.task_queue.log import QueueLog
-from cohort.task_queue.messages import Heartbeat
 from cohort.task_queue.records import Expecting, QueuedTask, TaskState
 from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
+from cohort.task_queue.workers.messages import Heartbeat
 
 __all__ = ["TaskStates"]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, SerializeAsAny, WithJsonSchema, model_validator
 from ruamel.yaml import YAML
 
-from cohort.adapters.block_diagonal import BlockDiagonal
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.discovery import modules_of
 from cohort.core.errors import Problem
 from cohort.core.place import Place

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
+from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample

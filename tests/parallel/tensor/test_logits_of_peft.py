@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from cohort.adapters.bank import AdapterBank, AdapterState
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import read_adapter
+from cohort.adapters.peft_files.peft_format import read_adapter
+from cohort.adapters.peft_files.strict_loading import load_shard
 from cohort.adapters.sharding import local_layout
-from cohort.adapters.strict_loading import load_shard
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL
 from cohort.data.packing import SlotSample, pack
 from cohort.models.attention import PackedAttention
 from cohort.models.checkpoint.stored_tensors import check_checkpoint

@@ -17,11 +17,11 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import local_layout, shard_adapter
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
 from cohort.core.errors import InputError
 from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.models.attention import PackedAttention

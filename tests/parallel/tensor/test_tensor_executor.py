@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import ShardingError, replicated_columns
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
 from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.models.weights import load_decoder

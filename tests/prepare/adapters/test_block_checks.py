@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.prepare.adapters.block_checks import adapted_shapes, block_notes, block_warnings
 
 LINEARS = {

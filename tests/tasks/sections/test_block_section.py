@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
 from cohort.core.errors import InputError
 from cohort.tasks.loading import TaskFile, task_from_mapping
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from cohort.adapters.bank import AdapterBank, AdapterState
-from cohort.adapters.block_conversion import convert_to_blocks
-from cohort.adapters.block_diagonal import BlockDiagonal
-from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_conversion import convert_to_blocks
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
+from cohort.adapters.variants.block_factors import outside_blocks
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.compression import distillation

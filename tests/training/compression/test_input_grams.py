@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from cohort.adapters.block_conversion import input_blocks
-from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.block_conversion import input_blocks
+from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.models.weights import load_decoder
 from cohort.training.compression.input_grams import input_grams
 from tests.training.small_models import random_rows, save_llama

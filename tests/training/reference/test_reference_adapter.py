@@ -11,8 +11,8 @@ import torch
 
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_config import adapter_config
-from cohort.adapters.peft_format import serialised_weights
+from cohort.adapters.peft_files.peft_config import adapter_config
+from cohort.adapters.peft_files.peft_format import serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.data.tokenised import ReferenceFiles

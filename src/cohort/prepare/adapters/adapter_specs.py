@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
-from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError, Problem
 from cohort.models.targets import ModuleFilter
 from cohort.prepare.adapters.vector_checks import vector_problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from cohort.adapters.block_diagonal import BlockFactor, num_parameters, rank_of_equal_size
+from cohort.adapters.variants.block_diagonal import BlockFactor, num_parameters, rank_of_equal_size
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_count
 from cohort.models.config import DecoderConfig

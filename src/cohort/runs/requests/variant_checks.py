@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cohort.adapters.spec import AdapterSpec, VariantError
-from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import Problem
 from cohort.runs.facts import RunFacts
 from cohort.tasks.task_file import TaskFile

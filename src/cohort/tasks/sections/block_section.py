@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL
+from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.fields import Section, Whole, refuse, setting
 from cohort.tasks.hyperparameters import NBLOCKS

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place

@@ -1,0 +1,22 @@
+"""What ``--watch`` does until a run ends, or the user has seen enough."""
+
+from __future__ import annotations
+
+from cohort.cli.terminal.repeating import repeat
+
+
+def test_it_is_shown_until_nothing_more_will_come() -> None:
+    slept: list[float] = []
+    going_on = iter([True, True, False])
+    repeat(lambda: next(going_on), every_seconds=3.0, sleep=slept.append)
+    assert slept == [3.0, 3.0]
+    assert next(going_on, None) is None
+
+
+def test_an_interruption_ends_the_watching_quietly() -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    shown = iter([True, True])
+    repeat(lambda: next(shown), every_seconds=3.0, sleep=interrupt)
+    assert list(shown) == [True]
