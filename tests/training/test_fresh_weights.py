@@ -11,7 +11,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.fresh_weights import fresh_weights
+from cohort.training.fresh_weights import FreshWeights
 from tests.training.small_models import save_llama
 
 
@@ -24,7 +24,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 
 def test_weights_follow_from_rank_and_seed_alone(decoder: Decoder) -> None:
     bank = AdapterBank(AdapterLayout(decoder.linears), num_slots=1, num_rank_rows=16)
-    fresh = fresh_weights(bank, decoder)
+    fresh = FreshWeights(bank, decoder).of
     plain = AdapterSpec(r=4, lora_alpha=8.0)
     first = fresh(plain, 1)
     assert torch.equal(first, initial_weights(bank.layout, plain, seed=1, weight_of=decoder.weight_of))
@@ -35,6 +35,21 @@ def test_weights_follow_from_rank_and_seed_alone(decoder: Decoder) -> None:
 
 def test_weights_of_the_base_model_are_the_same_for_every_seed(decoder: Decoder) -> None:
     bank = AdapterBank(AdapterLayout(decoder.linears), num_slots=1, num_rank_rows=16)
-    fresh = fresh_weights(bank, decoder)
+    fresh = FreshWeights(bank, decoder).of
     pissa = AdapterSpec(r=4, lora_alpha=8.0, init_lora_weights="pissa")
     assert fresh(pissa, 1) is fresh(pissa, 2)
+
+
+def test_weights_that_were_drawn_in_a_thread_are_those_that_are_drawn_when_asked_for(decoder: Decoder) -> None:
+    bank = AdapterBank(AdapterLayout(decoder.linears), num_slots=1, num_rank_rows=16)
+    ahead = FreshWeights(bank, decoder)
+    specs = [AdapterSpec(r=r, lora_alpha=8.0) for r in (2, 4, 2, 6, 8, 10)]
+    ahead.draw_ahead([(spec, 1) for spec in specs])
+    for spec in specs:
+        assert torch.equal(ahead.of(spec, 1), FreshWeights(bank, decoder).of(spec, 1))
+    # an error comes where the weights are asked for
+    broken = FreshWeights(bank, decoder)
+    broken._dtype = "no dtype"  # type: ignore[assignment]
+    broken.draw_ahead([(specs[0], 1)])
+    with pytest.raises(TypeError):
+        broken.of(specs[0], 1)

@@ -24,7 +24,7 @@ from cohort.training.batch_values import with_measured_values
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.exact_numerics import set_numerics
-from cohort.training.fresh_weights import fresh_weights
+from cohort.training.fresh_weights import FreshWeights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.micro_batches import MicroBatches, RowsTooLarge
@@ -84,6 +84,7 @@ class Executor:
 
     Attributes:
         memory: Watches its passes.
+        fresh_weights: Draws what trials begin with.
         gradient_checkpointing: Decides which training passes are recomputed.
         reliefs: Called one after another before a row is declared too large. Each frees what is kept on the device only
             to save time, and returns whether there was anything.
@@ -130,7 +131,7 @@ class Executor:
         )
         set_numerics(settings.numerics, decoder=decoder, bank=self.bank)
         self._residents: dict[int, Resident] = {}
-        self._fresh_weights = fresh_weights(self.bank, decoder)
+        self.fresh_weights = FreshWeights(self.bank, decoder)
         self.captured = CapturedPasses.where_they_run(decoder, self.bank, most_rows=settings.graph_tokens)
         self.memory = DeviceMemory(
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
@@ -192,7 +193,7 @@ class Executor:
         if spec.trial_id in self._residents:
             raise ValueError(f"trial {spec.trial_id} is already resident")
         if state is None:
-            state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter, spec.seed)))
+            state = TrialState(adapter=AdapterState(weights=self.fresh_weights.of(spec.adapter, spec.seed)))
         if self.captured is not None and self.bank.needs_separate_compute(spec.adapter):
             # graphs have recorded where products read
             self.captured.give_up()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 from torch import Tensor
@@ -14,28 +15,66 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.staging import pinned
 from cohort.models.decoder import Decoder
 
-__all__ = ["fresh_weights"]
+__all__ = ["FreshWeights"]
+
+# trials of a sweep mostly share their seed: the weights of a few ranks serve all of them
+MOST_KEPT = 4
+
+_Key = tuple[AdapterSpec, int]
 
 
-def fresh_weights(bank: AdapterBank, decoder: Decoder) -> Callable[[AdapterSpec, int], Tensor]:
-    """Return what makes the initial weights of an adapter [its rank rows, D] from its seed, on the host.
+class FreshWeights:
+    """Draws the initial weights of adapters on the host, and keeps those of the last few."""
 
-    It keeps neither ``bank`` nor drawn weights of more than a few adapters.
-    """
-    layout, dtype, on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
+    def __init__(self, bank: AdapterBank, decoder: Decoder) -> None:
+        """Draw for ``bank``, which is not kept."""
+        self._layout, self._dtype, self._on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
+        self._decoder = decoder
+        self._kept: OrderedDict[_Key, Tensor | Future[Tensor]] = OrderedDict()
 
-    # trials of a sweep mostly share their seed: the weights of a few ranks serve all of them
-    @functools.lru_cache(maxsize=4)
-    def draw(spec: AdapterSpec, seed: int) -> Tensor:
-        weights_rD = initial_weights(layout, spec, seed=seed, dtype=dtype, weight_of=decoder.weight_of)
+    def of(self, spec: AdapterSpec, seed: int) -> Tensor:
+        """Return the initial weights of an adapter [its rank rows, D]; not to be written to."""
+        key = _key(spec, seed)
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            kept = self._draw(key)
+        elif isinstance(kept, Future):
+            kept = kept.result()
+        self._keep(key, kept)
+        return kept
+
+    def draw_ahead(self, wanted: Sequence[tuple[AdapterSpec, int]]) -> None:
+        """Draw in a thread what will be asked for; of many only the first few.
+
+        A draw for a large model takes a second, in which its first trials would wait.
+        """
+        # those that begin with the base model's weights work on the device, which has other work by then
+        plain = (pair for pair in wanted if not (pair[0].has_frozen_rows or pair[0].use_dora))
+        missing = [key for key in dict.fromkeys(_key(*pair) for pair in plain) if key not in self._kept]
+        if not missing:
+            return
+        threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-fresh")
+        for key in missing[:MOST_KEPT]:
+            self._keep(key, threads.submit(self._draw, key))
+        threads.shutdown(wait=False)
+
+    def _keep(self, key: _Key, drawn: Tensor | Future[Tensor]) -> None:
+        self._kept[key] = drawn
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+
+    def _draw(self, key: _Key) -> Tensor:
+        spec, seed = key
+        weights_rD = initial_weights(
+            self._layout, spec, seed=seed, dtype=self._dtype, weight_of=self._decoder.weight_of
+        )
         # pinned: the copy to the bank does not wait for the device
-        return pinned(weights_rD) if on_gpu else weights_rD
+        return pinned(weights_rD) if self._on_gpu else weights_rD
 
-    def fresh(spec: AdapterSpec, seed: int) -> Tensor:
-        # trials that differ in nothing that the weights depend on share them
-        spec = replace(spec, lora_dropout=0.0)
-        if not spec.has_frozen_rows:
-            spec = replace(spec, lora_alpha=1.0, alpha_pattern=(), use_rslora=False)
-        return draw(spec, 0 if spec.init_lora_weights in ("pissa", "olora") else seed)
 
-    return fresh
+def _key(spec: AdapterSpec, seed: int) -> _Key:
+    """Return what the weights depend on: trials that differ in nothing else share them."""
+    spec = replace(spec, lora_dropout=0.0)
+    if not spec.has_frozen_rows:
+        spec = replace(spec, lora_alpha=1.0, alpha_pattern=(), use_rslora=False)
+    return spec, 0 if spec.init_lora_weights in ("pissa", "olora") else seed

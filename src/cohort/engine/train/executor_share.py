@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.answers import Prompt
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.objectives import DEFAULT_OBJECTIVE
@@ -67,6 +68,11 @@ class ExecutorShare:
         # safe, as draws are keyed by the trial's seed and not by its number
         own = replace(spec, trial_id=self.key(spec.trial_id))
         return self._executor.load(own, state, rows=self._rows, rank=rank)
+
+    def draw_ahead(self, specs: Iterable[TrialSpec]) -> None:
+        """Draw what new trials begin with in a thread, where the device has other work meanwhile."""
+        if isinstance(self._executor, RankExecutor) and self._executor.launches_ahead:
+            self._executor.fresh_weights.draw_ahead([(spec.adapter, spec.seed) for spec in specs])
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         return self._executor.state(self.key(trial_id), on_device=on_device)

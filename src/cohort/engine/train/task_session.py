@@ -61,7 +61,10 @@ class TaskSession:
         member = TaskRun(preparation, share, run, arrival=self._num_joined)
         self._members[member.supervisor] = member
         try:
-            if checkpoint is not None:
+            if checkpoint is None:
+                # while the base model is measured
+                share.draw_ahead(trial.spec for trial in preparation.proposals.first)
+            else:
                 # decisions first: they say which of the checkpoint's trials still train
                 member.replay()
                 member.supervisor.restore(checkpoint)
