@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.several_gpus.kernels_ahead import compile_kernels
+from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.launch.start_ranks import start_ranks
 from cohort.memory.rank_groups import pipeline_group
@@ -30,11 +32,18 @@ STRATEGIES = ("replicas", "adapter_parallel", "pipeline", "tensor")
 def start(
     folder: Path, strategy: str, *, num_ranks: int, rows: TokenisedRows, settings: ExecutorSettings
 ) -> TrainingExecutor:
-    """Start ranks that train the model in ``folder`` together; the caller closes them."""
+    """Start ranks that train adapters of rank 16 on the model in ``folder`` together; the caller closes them."""
     config = read_config(folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = "bfloat16" if device == "cuda" else "float32"
     weights, group = ALL_RESIDENT, _group(strategy, folder, num_ranks=num_ranks)
+    compile_kernels(
+        config,
+        adapters=[AdapterSpec(r=16, lora_alpha=32.0)],
+        usual=round(float(rows.lengths.mean())),
+        token_budget=settings.token_budget,
+        group=group,
+    )
     if strategy == "adapter_parallel":
         weights = RankWeights(layers=tuple(range(config.num_layers)), num_ranks=num_ranks, are_divided=True)
     setup = RankSetup(

@@ -23,6 +23,7 @@ import torch
 from benchmarks.llama_shapes import gsm8k_rows, hf_config
 from benchmarks.several_gpus.benchmark_ranks import local_rank, other_ranks, rank_zero_decoder
 from benchmarks.several_gpus.fsdp_peer import FsdpCase, fsdp_steps
+from benchmarks.several_gpus.kernels_ahead import compile_kernels
 from benchmarks.several_gpus.model_folder import model_folder
 from benchmarks.several_gpus.part import Part, keep
 from benchmarks.several_gpus.rank_reports import report_rows
@@ -33,15 +34,11 @@ from benchmarks.sweeps.replayed_sweep import Curves
 from benchmarks.sweeps.sweep_grid import PlannedGridTrial, plan_grid
 from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan, _sizes
 from cohort.data.tokenised import TokenisedRows
-from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.memory.sizes import Sizes
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
-from cohort.models.stand_in import stand_in_decoder
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.step_window import window_steps
-from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
-from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 
 __all__ = ["QUESTION", "measure"]
 
@@ -95,8 +92,7 @@ def measure(options: argparse.Namespace) -> Part:
             for count in (num_ranks,) if divides else (num_ranks, 1):
                 window = window_steps(num_ranks=count, device_type=decoder.device.type, flops_per_step=flops / count)
                 found.append({"strategy": "adapter_parallel" if divides else "replicas" if count > 1 else "one GPU"})
-                # in the first one each rank records its graphs, and launches what is met for the first time
-                for sweep in ("first", "again"):
+                for sweep in ("first", "again") if count > 1 else ("again",):
                     row = _swept(
                         executor,
                         planned,
@@ -108,7 +104,10 @@ def measure(options: argparse.Namespace) -> Part:
                         window=window,
                     )
                     detail[f"{count} GPUs, {sweep}"] = {key: row.pop(key) for key in ("rank_reports", "windows")}
-                    found[-1] |= {f"{sweep}_{key}": row[key] for key in ("seconds", "wall_seconds", "capture_seconds")}
+                    if sweep == "first":
+                        found[-1] |= {
+                            f"first_{key}": row[key] for key in ("seconds", "wall_seconds", "capture_seconds")
+                        }
                     found[-1] |= row
                     _price(found, runs)
                     print(sweep, found[-1], detail[f"{count} GPUs, {sweep}"]["rank_reports"], flush=True)
@@ -218,27 +217,14 @@ def _started(
     settings = sizes.executor
     others = other_ranks(folder, num_ranks=num_ranks, settings=settings, rows=rows, weights=weights)
     # while they load: they find the kernels on the disk
-    _compile(planned, decoder, rows=rows, token_budget=settings.token_budget)
+    compile_kernels(
+        decoder.config,
+        adapters=[trial.spec.adapter for trial in planned],
+        usual=round(float(rows.lengths.mean())),
+        token_budget=settings.token_budget,
+    )
     local = local_rank(folder, decoder, settings=settings, rows=rows)
     return ReplayedRanks(local, others), sizes, decoder
-
-
-def _compile(planned: Sequence[PlannedGridTrial], decoder: Decoder, *, rows: TokenisedRows, token_budget: int) -> None:
-    """Compile the kernels of the sweep as a run does, on all cores."""
-    if decoder.device.type != "cuda":
-        return
-    begun = time.perf_counter()
-    with KernelCompiler() as compiler:
-        collect_launches(
-            stand_in_decoder(decoder.config, dtype=decoder.dtype, device=decoder.device),
-            compiler=compiler,
-            target_linears=decoder.linears,
-            adapters=kinds_of_adapters(trial.spec.adapter for trial in planned),
-            usual=round(float(rows.lengths.mean())),
-            pass_tokens=[tokens for tokens in PASS_TOKENS if tokens <= token_budget],
-            step_tokens=[tokens for tokens in STEP_TOKENS if tokens <= token_budget],
-        )
-        print(f"{compiler.wait()} in {time.perf_counter() - begun:.1f} s", flush=True)
 
 
 def _warm_up(executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], validation: TokenisedRows) -> float:

@@ -16,11 +16,14 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.compile_ahead import Compiled
+from cohort.parallel.launched_model import LaunchedModel
 from cohort.prepare import kernels
 from cohort.prepare.kernels import KernelWarmUp, workers_ahead
 
 
-def warm_up(device: str, *, say: Any, workers: Any = None, quantization: str = "none") -> KernelWarmUp:
+def warm_up(
+    device: str, *, say: Any, workers: Any = None, quantization: str = "none", region: Any = None
+) -> KernelWarmUp:
     machine: Any = SimpleNamespace(
         device=torch.device(device),
         device_name="a GPU",
@@ -34,8 +37,7 @@ def warm_up(device: str, *, say: Any, workers: Any = None, quantization: str = "
     config: Any = "sizes of a model"
     return KernelWarmUp(
         machine,
-        config=config,
-        layout=AdapterLayout({"q": (8, 8)}),
+        model=LaunchedModel(config=config, layout=AdapterLayout({"q": (8, 8)}), region=region),
         specs=[spec],
         rows=rows,
         say=say,
@@ -79,7 +81,9 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(kernels, "describe_backend", lambda _: choice)
     monkeypatch.setattr(kernels, "cache_marker", lambda *_: tmp_path / "cohort-0.compiled")
     monkeypatch.setattr(kernels, "release_cached", lambda _: None)
-    monkeypatch.setattr(kernels, "stand_in_decoder", lambda *_, **__: "stand-in")
+    monkeypatch.setattr(
+        kernels, "stand_in_decoder", lambda *_, region, **__: "stand-in" if region is None else f"{region} of it"
+    )
     monkeypatch.setattr(
         kernels, "collect_launches", lambda decoder, *, compiler, **_: compiler.calls.append(f"collect {decoder}")
     )
@@ -115,6 +119,20 @@ def test_kernels_are_collected_before_the_weights_are_there_where_nothing_depend
     assert workers.calls == calls
     assert (on_gpu / "cohort-0.compiled").exists() == ("wait" in calls)
     assert said == ["compiling kernels, once for this model, these ranks and this GPU"] * ("wait" in calls)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "calls"), [("none", ["collect shard of it", "wait", "end"]), ("nf4", ["end"])]
+)
+def test_kernels_of_ranks_that_load_the_model_themselves_are_compiled_before_they_start(
+    on_gpu: Path, quantization: str, calls: list[str]
+) -> None:
+    workers = Workers()
+    with warm_up("cuda", say=str, workers=workers, quantization=quantization, region="shard") as found:
+        found.begin()
+        found.finish(None)
+    assert workers.calls == calls
+    assert (on_gpu / "cohort-0.compiled").exists() == ("wait" in calls)
 
 
 def test_what_is_not_compiled_is_said_and_workers_end_with_an_error(on_gpu: Path) -> None:

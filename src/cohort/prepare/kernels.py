@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.durable_files import write_text
 from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
@@ -16,10 +15,10 @@ from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.compile_ahead import SUFFIX, KernelCompiler, cache_marker, triton_cache
 from cohort.kernels.packed_linear.choice.own_table import own_rows
 from cohort.machine.machine import Machine
-from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weight_formats import PLAIN
+from cohort.parallel.launched_model import LaunchedModel
 from cohort.tasks.task_file import TaskFile
 from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.training.device_memory import release_cached
@@ -58,23 +57,25 @@ class KernelWarmUp:
         self,
         machine: Machine,
         *,
-        config: DecoderConfig,
-        layout: AdapterLayout,
+        model: LaunchedModel,
         specs: Sequence[TrialSpec],
         rows: TokenisedRows,
         say: Callable[[str], None],
         workers: KernelCompiler | None = None,
     ) -> None:
         """Look whether the kernels were compiled before; start workers if not and there are none."""
-        self._machine, self._config, self._layout, self._say = machine, config, layout, say
+        self._machine, self._model, self._say = machine, model, say
         self._usual = max(2, round(float(rows.lengths.mean())))
         self._adapters = kinds_of_adapters(spec.adapter for spec in specs)
         self._marker = None
         self._has_collected = False
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
             tiles = own_rows(machine.device_name)
-            facts = (config, machine.dtype, machine.precision, tuple(sorted(layout.linears)), self._adapters, tiles)
-            self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS)
+            linears = tuple(sorted(model.layout.linears))
+            facts = (model.config, machine.dtype, machine.precision, linears, self._adapters, tiles)
+            # a shard's layers end otherwise than those of a whole model of its sizes
+            shard = () if model.region is None else ("shard",)
+            self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS, *shard)
         needs_some = self._marker is not None and not _is_whole(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None
 
@@ -90,14 +91,23 @@ class KernelWarmUp:
         # what a quantised weight launches depends on how it is kept
         if self._compiler is not None and self._machine.quantization == PLAIN.name:
             dtype: torch.dtype = getattr(torch, self._machine.dtype)
-            self._collect(lambda: stand_in_decoder(self._config, dtype=dtype, device=self._machine.device))
+            model = self._model
+            self._collect(
+                lambda: stand_in_decoder(model.config, dtype=dtype, device=self._machine.device, region=model.region)
+            )
 
-    def finish(self, decoder: Decoder) -> None:
-        """Wait until all kernels are compiled; nothing happens where there is nothing to compile."""
+    def finish(self, decoder: Decoder | None) -> None:
+        """Wait until all kernels are compiled; nothing happens where there is nothing to compile.
+
+        Args:
+            decoder: The model; None where other processes load it.
+        """
         # the layers of a ring are not all on the device at once
-        if self._compiler is None or self._marker is None or (decoder.ring is not None and not self._has_collected):
+        is_elsewhere = decoder is None or decoder.ring is not None
+        if self._compiler is None or self._marker is None or (is_elsewhere and not self._has_collected):
             return
         if not self._has_collected:
+            assert decoder is not None, "kernels are collected from a model that is here"
             self._collect(lambda: decoder)
         compiled = self._compiler.wait()
         if compiled.num_failed:
@@ -116,7 +126,7 @@ class KernelWarmUp:
             collect_launches(
                 decoder_of(),
                 compiler=self._compiler,
-                target_linears=self._layout.linears,
+                target_linears=self._model.layout.linears,
                 adapters=self._adapters,
                 usual=self._usual,
                 pass_tokens=PASS_TOKENS,

@@ -19,6 +19,7 @@ from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.parallel.launched_model import launched_model
 from cohort.parallel.rank_group import RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.prepare.inputs import TaskInputs
@@ -111,12 +112,24 @@ def place_model(
         began_with=request.began_with,
     )
     decoder = None
+    kernels = KernelWarmUp(
+        machine,
+        model=launched_model(place.group, config=config, layout=layout),
+        specs=specs,
+        rows=rows,
+        say=say,
+        workers=workers,
+    )
     if place.group is not None and place.held is not None:
-        # every rank is a process of its own, which loads its part
+        # every rank is a process of its own, which loads its part, and finds the kernels compiled
+        with kernels:
+            kernels.begin()
+            kernels.finish(None)
         loaded_at = clock.monotonic()
         memory = place.held.plan(task, machine, num_gpus=request.ranks_here or place.group.size)
     else:
-        decoder = _load(task, inputs, machine, place.weights, specs=specs, say=say, workers=workers)
+        with kernels:
+            decoder = _load(task, inputs, machine, place.weights, kernels=kernels)
         loaded_at = clock.monotonic()
         memory = plan_memory(
             task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=rows, clock=clock, say=say
@@ -133,39 +146,21 @@ def place_model(
 
 
 def _load(
-    task: TaskFile,
-    inputs: TaskInputs,
-    machine: Machine,
-    weights: RankWeights,
-    *,
-    specs: Sequence[TrialSpec],
-    say: Callable[[str], None],
-    workers: KernelCompiler | None,
+    task: TaskFile, inputs: TaskInputs, machine: Machine, weights: RankWeights, *, kernels: KernelWarmUp
 ) -> Decoder:
     """Return the base model with its kernels compiled."""
-    with KernelWarmUp(
-        machine,
-        config=inputs.config,
-        layout=inputs.layout,
-        specs=specs,
-        rows=inputs.data.train,
-        say=say,
-        workers=workers,
-    ) as kernels:
-        streaming = weights.streaming(machine.device, rank=0)
-        if streaming is None:
-            kernels.begin()
-        try:
-            decoder = load_decoder(
-                inputs.model_directory,
-                dtype=machine.dtype,
-                device=machine.device,
-                streaming=streaming,
-                weight_format=machine.quantization,
-                cache_directory=default_cache_directory(),
-                room_bytes=task.memory.limit,
-            )
-        except InputError as error:
-            raise InputError([task.located(problem) for problem in error.problems]) from error
-        kernels.finish(decoder)
+    kernels.begin()
+    try:
+        decoder = load_decoder(
+            inputs.model_directory,
+            dtype=machine.dtype,
+            device=machine.device,
+            streaming=weights.streaming(machine.device, rank=0),
+            weight_format=machine.quantization,
+            cache_directory=default_cache_directory(),
+            room_bytes=task.memory.limit,
+        )
+    except InputError as error:
+        raise InputError([task.located(problem) for problem in error.problems]) from error
+    kernels.finish(decoder)
     return decoder
