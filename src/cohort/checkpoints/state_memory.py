@@ -6,7 +6,7 @@ for no copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -22,6 +22,26 @@ __all__ = ["HOST", "StateMemory"]
 HOST = torch.device("cpu")
 # states begin to leave a GPU when this share of their room is left
 SHARE_FOR_COPIES = 1 / 8
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Where a state is and what it takes there.
+
+    Attributes:
+        value: The state itself.
+        parts: The bytes of its tensors by address.
+    """
+
+    value: TrialState | Tensor
+    device: torch.device
+    parts: dict[int, int]
+
+    @classmethod
+    def of(cls, value: TrialState | Tensor) -> _Room:
+        tensors = tuple(value.adapter.tensors.values()) if isinstance(value, TrialState) else (value,)
+        parts = {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}
+        return cls(value, tensors[0].device, parts)
 
 
 @dataclass(frozen=True)
@@ -46,6 +66,8 @@ class StateMemory:
     def __init__(self, *, device_budget_bytes: int) -> None:
         """Let states take ``device_budget_bytes`` of each GPU."""
         self._kept: dict[StoredState, TrialState | Tensor | _Leaving] = {}
+        # asked for at every state that comes, so it is found out once for each
+        self._rooms: dict[StoredState, _Room] = {}
         self._device_budget_bytes = device_budget_bytes
         self._copies = HostCopies()
 
@@ -65,50 +87,80 @@ class StateMemory:
 
     def put(self, name: StoredState, value: TrialState | Tensor) -> None:
         """Keep ``value``; one that is kept under its name already keeps its place in the order."""
-        self._kept[name] = value
+        self._keep(name, value)
 
     def get(self, name: StoredState) -> TrialState | Tensor | None:
         """Return what is kept under ``name``, wherever it is; what is still on its way stays on its GPU instead."""
         kept = self._kept.get(name)
         if isinstance(kept, _Leaving):
             is_there = kept.copies.done() and kept.copies.exception() is None
-            kept = self._kept[name] = kept.arrived() if is_there else kept.value
+            kept = self._keep(name, kept.arrived() if is_there else kept.value)
         return kept
 
     def pop(self, name: StoredState) -> TrialState | Tensor | None:
         """Return what is kept under ``name``, and forget it."""
         kept = self.get(name)
-        self._kept.pop(name, None)
+        self.forget(name)
         return kept
 
     def forget(self, name: StoredState) -> None:
         """Forget what is kept under ``name``; a copy that is on its way ends unseen."""
         self._kept.pop(name, None)
+        # it names the state, whose memory would stay taken
+        self._rooms.pop(name, None)
+
+    def _keep(self, name: StoredState, value: TrialState | Tensor) -> TrialState | Tensor:
+        self._kept[name] = value
+        self._rooms.pop(name, None)
+        return value
+
+    def _room(self, name: StoredState) -> _Room:
+        kept = self._kept[name]
+        value = kept.value if isinstance(kept, _Leaving) else kept
+        room = self._rooms.get(name)
+        if room is None or room.value is not value:
+            room = self._rooms[name] = _Room.of(value)
+        return room
 
     def oldest_on_host(self) -> StoredState:
         """Return what leaves the host first: a spare state, else the oldest."""
-        return _first_to_leave([name for name, kept in self._kept.items() if _device_of(kept, arrived=True) == HOST])
+        return _first_to_leave([name for name in self._kept if self._will_be_on(name) == HOST])
 
     def num_bytes(self, device: torch.device) -> int:
         """Return the bytes that states take on a device, or will once their copies are there."""
-        kept = [tensor for value in self._kept.values() for tensor in _tensors(value)]
+        coming = 0
+        if device == HOST:
+            leaving = (name for name, kept in self._kept.items() if isinstance(kept, _Leaving))
+            coming = sum(sum(self._room(name).parts.values()) for name in leaving)
+        return self._bytes_of(self._kept, device) + coming
+
+    def _bytes_of(self, names: Iterable[StoredState], device: torch.device) -> int:
         # by address: weights that a state shares with a best checkpoint count once
-        own = {tensor.data_ptr(): tensor for tensor in kept if tensor.device == device}
-        coming = sum(_num_bytes(kept) for kept in self._kept.values() if isinstance(kept, _Leaving))
-        return sum(map(_bytes_of, own.values())) + (coming if device == HOST else 0)
+        own: dict[int, int] = {}
+        for name in names:
+            if (room := self._room(name)).device == device:
+                own |= room.parts
+        return sum(own.values())
+
+    def _will_be_on(self, name: StoredState) -> torch.device:
+        """Return where a state is; one that is on its way counts as being there."""
+        return HOST if isinstance(self._kept[name], _Leaving) else self._room(name).device
+
+    def _is_leaving(self, name: StoredState, gpu: torch.device) -> bool:
+        return isinstance(self._kept[name], _Leaving) and self._room(name).device == gpu
 
     def make_room_on_devices(self) -> None:
         """Bring what is kept on each GPU within the budget: spare states are dropped, then the oldest leave."""
         self._take_arrived()
         for gpu in self._gpus():
             start_above = self._device_budget_bytes - int(self._device_budget_bytes * SHARE_FOR_COPIES)
-            while staying := [name for name, kept in self._kept.items() if _device_of(kept, arrived=True) == gpu]:
-                if self._staying_bytes(gpu) <= start_above:
+            while staying := [name for name in self._kept if self._will_be_on(name) == gpu]:
+                if self._bytes_of(staying, gpu) <= start_above:
                     break
                 self._leave(_first_to_leave(staying))
             while self.num_bytes(gpu) > self._device_budget_bytes:
                 # in the order in which they left, so the first arrives first
-                self._arrive(next(name for name, kept in self._kept.items() if _is_leaving(kept, gpu)))
+                self._arrive(next(name for name in self._kept if self._is_leaving(name, gpu)))
 
     def limit_devices(self, num_bytes: int) -> None:
         """Let states take ``num_bytes`` of each GPU from now on; none after a device ran out of memory."""
@@ -121,7 +173,7 @@ class StateMemory:
         """Move everything to the host, now and in future; return whether there was anything to move."""
         # states to come go to the host as well: the device has run out of memory once
         self._device_budget_bytes = 0
-        there = [name for name, kept in self._kept.items() if _device_of(kept, arrived=False) != HOST]
+        there = [name for name in self._kept if self._room(name).device != HOST]
         for name in there:
             if not isinstance(self._kept[name], _Leaving):
                 self._leave(name)
@@ -133,7 +185,7 @@ class StateMemory:
         value = self._kept[name]
         assert not isinstance(value, _Leaving), "a state leaves once"
         if name.kind is StoredStateKind.SPARE:
-            del self._kept[name]
+            self.forget(name)
             return
         tensors = value.adapter.tensors if isinstance(value, TrialState) else {"weights": value}
         self._kept[name] = _Leaving(value, self._copies.start(tensors))
@@ -153,42 +205,13 @@ class StateMemory:
         kept = self._kept.get(name)
         if isinstance(kept, _Leaving):
             # first, for a copy that never comes
-            self._kept[name] = kept.value
-            self._kept[name] = kept.arrived()
-
-    def _staying_bytes(self, gpu: torch.device) -> int:
-        kept = [
-            tensor for value in self._kept.values() if not isinstance(value, _Leaving) for tensor in _tensors(value)
-        ]
-        own = {tensor.data_ptr(): tensor for tensor in kept if tensor.device == gpu}
-        return sum(map(_bytes_of, own.values()))
+            self._keep(name, kept.value)
+            self._keep(name, kept.arrived())
 
     def _gpus(self) -> set[torch.device]:
         """Return the GPUs that something is kept on."""
-        return {_device_of(kept, arrived=False) for kept in self._kept.values()} - {HOST}
+        return {self._room(name).device for name in self._kept} - {HOST}
 
 
 def _first_to_leave(names: list[StoredState]) -> StoredState:
     return next((name for name in names if name.kind is StoredStateKind.SPARE), names[0])
-
-
-def _tensors(kept: TrialState | Tensor | _Leaving) -> tuple[Tensor, ...]:
-    value = kept.value if isinstance(kept, _Leaving) else kept
-    return tuple(value.adapter.tensors.values()) if isinstance(value, TrialState) else (value,)
-
-
-def _bytes_of(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _num_bytes(kept: TrialState | Tensor | _Leaving) -> int:
-    return sum(map(_bytes_of, _tensors(kept)))
-
-
-def _device_of(kept: TrialState | Tensor | _Leaving, *, arrived: bool) -> torch.device:
-    """Return where a state is; ``arrived``: one on its way counts as being there."""
-    return HOST if arrived and isinstance(kept, _Leaving) else _tensors(kept)[0].device
-
-
-def _is_leaving(kept: TrialState | Tensor | _Leaving, gpu: torch.device) -> bool:
-    return isinstance(kept, _Leaving) and _device_of(kept, arrived=False) == gpu

@@ -299,6 +299,8 @@ class Supervisor:
             self._carry_out(decision, is_useless=decision.trial_id in useless)
         for trial_id in useless:
             self._run.state_store.spare_state(trial_id)
+            # its best weights stay as they are, and the last checkpoint waits for all that are not written by then
+            self._run.state_store.write_ahead(trial_id)
         return decisions
 
     def _carry_out(self, decision: Decision, *, is_useless: bool) -> None:
