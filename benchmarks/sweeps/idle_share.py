@@ -109,16 +109,15 @@ def main() -> None:
         os.environ |= {"COHORT_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
         os.environ["CUDA_CACHE_PATH"] = str(caches / "cuda")
         windows = Windows(length=options.window, period=options.period)
-        samples = StackSamples()
+        samples = None if options.stacks is None else StackSamples(options.stacks)
         began = time.perf_counter()
         windows.start()
-        if options.stacks is not None:
+        if samples is not None:
             samples.start()
         _tune(folder)
         wall = time.perf_counter() - began
-        if options.stacks is not None:
+        if samples is not None:
             samples.end()
-            samples.write(options.stacks)
         windows.end()
     rows = windows.rows()
     print_table(rows, columns=("at_s", "idle_share", "in_long_gaps", "longest_gap_s", "kernels"))
