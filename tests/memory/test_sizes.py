@@ -126,6 +126,24 @@ def test_recorded_passes_give_way_to_trials_that_wait() -> None:
     assert rank_rows > 1400
 
 
+def test_a_bank_leaves_room_for_the_states_of_parked_trials() -> None:
+    specs = grid()
+    all_rows = sum(aligned_rank(spec.adapter.r) for spec in specs)
+    layout_bytes = 12 * LAYOUT_8B.width
+
+    def sizes(gibibytes: float) -> tuple[int, float]:
+        found = sizes_on(gpu(gibibytes), specs=specs, activation_bytes=4_000_000)
+        return found.executor.num_rank_rows, found.device_state_bytes / (all_rows * layout_bytes)
+
+    # passes of 4,096 tokens are full with ten trials of the grid's batch sizes, weighted by their steps; on a small card
+    # states move through the host, and packs stay full
+    num_usual = 4096 / (200 * 4 / (1 + 1 / 2 + 1 / 4 + 1 / 8))
+    assert sizes(80)[0] == aligned_rank(round(all_rows / 60 * num_usual))
+    # where all states have room, the rest is the bank's
+    assert sizes(124)[0] > sizes(80)[0]
+    assert sizes(124)[1] >= 1.0
+
+
 def test_measured_needs_take_the_place_of_the_estimate() -> None:
     needs = MemoryNeeds(pass_bytes=lambda tokens: 1e6 * tokens, reserve_bytes=GIB, margin_share=0.05)
     measured, estimated = (

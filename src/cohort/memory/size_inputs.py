@@ -147,6 +147,17 @@ class SizeInputs:
         return own + self.layout.width * torch.float32.itemsize * (has_scaled + has_dropped)
 
     @property
+    def state_row_bytes(self) -> int:
+        """Bytes of one rank row of a parked trial: its weight and its moments."""
+        moments = moment_bytes(self.optimizer, width=self.layout.width, weights_dtype=torch.float32)
+        return self.layout.width * torch.float32.itemsize + moments
+
+    @property
+    def mean_batch_size(self) -> float:
+        """Batch size of a resident, averaged over the steps of an epoch: trials of small batches take more steps."""
+        return len(self.specs) / sum(1 / spec.batch_size for spec in self.specs)
+
+    @property
     def mask_bytes(self) -> int:
         """Bytes of what keeps gradients in the blocks of BD-LoRA: one for each block and column of a rank row."""
         structures = {spec.adapter.use_bdlora for spec in self.specs}

@@ -119,6 +119,8 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         )
     # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none
     rank_rows = min(wanted, affordable // 16 * 16)
+    if on_gpu and request.rank_rows is None:
+        rank_rows = _rows_beside_states(inputs, wanted=rank_rows, affordable=affordable, tokens=passes.tokens)
     tokens = max(passes.tokens, inputs.longest_row)
     return Sizes(
         executor=ExecutorSettings(
@@ -170,6 +172,20 @@ def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  
     # a CPU works sample by sample, so more residents cost it nothing
     most = max(1, tokens // USUAL_ROW) if on_gpu else len(by_need)
     return max(by_need[0], aligned_rank(round(sum(by_need) * min(1.0, most / len(by_need)))))
+
+
+def _rows_beside_states(inputs: SizeInputs, *, wanted: int, affordable: int, tokens: int) -> int:
+    """Return the rank rows of a bank that leaves room for the states of parked trials; at most ``wanted``.
+
+    A bank with room for more trials than fill a pass trains no faster, while states that find no room on the device
+    pass through the host: half a second each for an 8B model, in which the device may wait. A bank as large as the
+    trials of usual batch sizes need is kept whatever the states take.
+    """
+    by_need = inputs.rows_by_need
+    num_usual = tokens / (USUAL_ROW * inputs.mean_batch_size)
+    usual = round(sum(by_need) * min(1.0, num_usual / len(by_need)))
+    states = math.ceil(sum(by_need) * inputs.state_row_bytes / inputs.row_bytes)
+    return min(wanted, max(aligned_rank(usual), by_need[0], (affordable - states) // 16 * 16))
 
 
 def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
