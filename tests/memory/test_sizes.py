@@ -135,8 +135,8 @@ def test_a_bank_leaves_room_for_the_states_of_parked_trials() -> None:
         found = sizes_on(gpu(gibibytes), specs=specs, activation_bytes=4_000_000)
         return found.executor.num_rank_rows, found.device_state_bytes / (all_rows * layout_bytes)
 
-    # passes of 4,096 tokens are full with ten trials of the grid's batch sizes, weighted by their steps; on a small card
-    # states move through the host, and packs stay full
+    # passes of 4,096 tokens are full with ten trials of the grid's batch sizes, weighted by their steps; on a small
+    # card states move through the host, and packs stay full
     num_usual = 4096 / (200 * 4 / (1 + 1 / 2 + 1 / 4 + 1 / 8))
     assert sizes(80)[0] == aligned_rank(round(all_rows / 60 * num_usual))
     # where all states have room, the rest is the bank's
