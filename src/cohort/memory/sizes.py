@@ -119,8 +119,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         )
     # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none
     rank_rows = min(wanted, affordable // 16 * 16)
-    if on_gpu and request.rank_rows is None:
-        rank_rows = _rows_beside_states(inputs, wanted=rank_rows, affordable=affordable, tokens=passes.tokens)
+    rank_rows = _rows_beside_states(inputs, wanted=rank_rows, affordable=affordable, tokens=passes.tokens)
     tokens = max(passes.tokens, inputs.longest_row)
     return Sizes(
         executor=ExecutorSettings(
@@ -181,6 +180,8 @@ def _rows_beside_states(inputs: SizeInputs, *, wanted: int, affordable: int, tok
     pass through the host: half a second each for an 8B model, in which the device may wait. A bank as large as the
     trials of usual batch sizes need is kept whatever the states take.
     """
+    if inputs.request.rank_rows is not None or inputs.machine.device.type != "cuda":
+        return wanted
     by_need = inputs.rows_by_need
     num_usual = tokens / (USUAL_ROW * inputs.mean_batch_size)
     usual = round(sum(by_need) * min(1.0, num_usual / len(by_need)))
