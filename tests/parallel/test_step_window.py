@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
 from cohort.core.events import StepDone
 from cohort.parallel.step_window import MOST_STEPS, StepWindow, joined, pipeline_window_steps, run_window, window_steps
+from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 
@@ -18,11 +19,21 @@ def event(trial_id: int, step: int, *, loss: float = 1.0) -> StepDone:
 class Trials:
     """Steps trials; one of them raises at a step, or has a loss that is no number."""
 
-    def __init__(self, *, fails: Exception | None = None, at: int = 0, nan: int | None = None) -> None:
+    def __init__(
+        self, *, fails: Exception | None = None, at: int = 0, nan: int | None = None, launches_ahead: bool = False
+    ) -> None:
+        self.launches_ahead = launches_ahead
+        # what happened, in order: rounds that were launched and read
+        self.order: list[str] = []
         self.steps: dict[int, int] = {}
         self.fails, self.at, self.nan = fails, at, nan
+        self.resident = (1, 2, 3, 4, 5)
+        self.expected: list[list[int]] = []
 
-    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
+    def expect_step(self, trial_ids: Collection[int]) -> None:
+        self.expected.append([*trial_ids])
+
+    def launch_step(self, trial_ids: Sequence[int] | None = None) -> LaunchedStep:
         assert trial_ids is not None
         if self.fails is not None and self.steps.get(trial_ids[0], 0) == self.at:
             raise self.fails
@@ -30,7 +41,15 @@ class Trials:
         for trial_id in trial_ids:
             self.steps[trial_id] = step = self.steps.get(trial_id, 0) + 1
             done.append(event(trial_id, step, loss=float("nan") if trial_id == self.nan else 1.0))
-        return tuple(done)
+        number = sum("launched" in each for each in self.order)
+        self.order.append(f"launched {number}")
+
+        class Launched(LaunchedStep):
+            def events(own) -> tuple[StepDone, ...]:  # noqa: N805 - self is the trials'
+                self.order.append(f"read {number}")
+                return tuple(done)
+
+        return Launched(samples=None, numbers=tuple)
 
 
 def test_each_trial_takes_its_steps() -> None:
@@ -38,18 +57,34 @@ def test_each_trial_takes_its_steps() -> None:
     window = run_window(trials, {3: 2, 1: 1, 2: 4, 5: 0})
     assert trials.steps == {3: 2, 1: 1, 2: 4}
     assert [[each.trial_id for each in events] for events in window.rounds] == [[3, 1, 2], [3, 2], [2], [2]]
+    assert trials.expected == [[3, 2], [2], [2], [1, 2, 3, 4, 5]]
     assert window.error is None
 
 
-def test_a_trial_whose_loss_is_no_number_takes_no_further_step() -> None:
-    trials = Trials(nan=1)
-    run_window(trials, {1: 5, 2: 5})
-    assert trials.steps == {1: 1, 2: 5}
+def test_a_step_is_launched_before_the_one_before_it_is_read_where_the_host_is_free() -> None:
+    in_turn, ahead = Trials(), Trials(launches_ahead=True)
+    assert run_window(in_turn, {1: 2, 2: 3}) == run_window(ahead, {1: 2, 2: 3})
+    assert in_turn.order == ["launched 0", "read 0", "launched 1", "read 1", "launched 2", "read 2"]
+    assert ahead.order == ["launched 0", "launched 1", "read 0", "launched 2", "read 1", "read 2"]
 
 
+@pytest.mark.parametrize("launches_ahead", [False, True])
+def test_a_trial_whose_loss_is_no_number_takes_no_step_that_is_launched_after_that_is_known(
+    launches_ahead: bool,
+) -> None:
+    trials = Trials(nan=1, launches_ahead=launches_ahead)
+    window = run_window(trials, {1: 5, 2: 5})
+    assert trials.steps == {1: 1 + launches_ahead, 2: 5}
+    # what it has taken is told: its state is further than a step that ended it
+    assert [len(events) for events in window.rounds] == ([2, 2, 1, 1, 1] if launches_ahead else [2, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("launches_ahead", [False, True])
 @pytest.mark.parametrize(("error", "broken"), [(RuntimeError("bad"), ()), (UnfinishedUpdateError("half"), (1, 2))])
-def test_an_error_ends_the_window_and_keeps_the_steps_before_it(error: Exception, broken: tuple[int, ...]) -> None:
-    window = run_window(Trials(fails=error, at=2), {1: 5, 2: 5})
+def test_an_error_ends_the_window_and_keeps_the_steps_before_it(
+    error: Exception, broken: tuple[int, ...], launches_ahead: bool
+) -> None:
+    window = run_window(Trials(fails=error, at=2, launches_ahead=launches_ahead), {1: 5, 2: 5})
     assert len(window.rounds) == 2
     assert window.error is error
     assert window.broken == broken

@@ -10,6 +10,7 @@ import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.passes import StagedPass
 from cohort.training.trial import TrialSpec
@@ -60,3 +61,31 @@ def test_a_step_that_was_staged_trains_alike_and_a_stale_one_is_not_used(tmp_pat
     assert all(torch.equal(found, expected) for found, expected in zip(staged, plain, strict=True))
     # five steps stage the next one; one of those is taken as it is, by a step that then stages nothing itself
     assert attempts == passes + 5 - 1
+
+
+def test_a_window_lays_out_the_steps_that_it_takes(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    decoder = load_decoder(tmp_path, dtype="float32")
+
+    def train(*, stages: bool) -> tuple[list[torch.Tensor], int]:
+        sizes = ExecutorSettings(num_slots=3, num_rank_rows=48, token_budget=80, evaluation_token_budget=80)
+        executor = RankExecutor(decoder, target_linears=decoder.linears, train_rows=random_rows(12), settings=sizes)
+        executor._ahead.is_used = stages
+        stage, made = executor._passes.stage, []
+
+        def counted(*arguments: Any, **named: Any) -> StagedPass:
+            made.append(stage(*arguments, **named))
+            return made[-1]
+
+        executor._passes.stage = counted  # type: ignore[method-assign]
+        for trial_id in range(3):
+            executor.load(spec_of(trial_id))
+        # rounds of all, of two and of one trial; the second window begins with all, as the last round expects
+        for _ in range(2):
+            assert executor.run({0: 1, 1: 2, 2: 3}).error is None
+        return [executor.weights(trial_id) for trial_id in range(3)], len(made)
+
+    (plain, passes), (staged, attempts) = train(stages=False), train(stages=True)
+    assert all(torch.equal(found, expected) for found, expected in zip(staged, plain, strict=True))
+    # each of six steps but the first is staged as it is, and one for a third window
+    assert attempts == passes + 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Protocol
 
 from cohort.core.events import StepDone
+from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 __all__ = ["StepWindow", "Stepping", "joined", "pipeline_window_steps", "run_window", "window_steps"]
@@ -39,25 +41,48 @@ class StepWindow:
 
 
 class Stepping(Protocol):
-    """Steps trials together."""
+    """Steps trials together.
 
-    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]: ...
+    Attributes:
+        launches_ahead: Whether the host is free while a step is computed, so that it can launch the next one.
+    """
+
+    launches_ahead: bool
+
+    @property
+    def resident(self) -> tuple[int, ...]: ...
+    def expect_step(self, trial_ids: Collection[int]) -> None: ...
+    def launch_step(self, trial_ids: Sequence[int] | None = None) -> LaunchedStep: ...
 
 
 def run_window(executor: Stepping, quotas: Mapping[int, int]) -> StepWindow:
-    """Run up to ``quotas`` steps of each trial, all that are left together; a trial whose loss is no number stops."""
+    """Run up to ``quotas`` steps of each trial, all that are left together; a trial whose loss is no number stops.
+
+    Where a step is launched before the one before it is read, such a trial has taken one more by then.
+    """
     rounds: list[tuple[StepDone, ...]] = []
     left = {trial_id: count for trial_id, count in quotas.items() if count > 0}
-    while left:
-        try:
-            events = executor.step(tuple(left))
-        except Exception as error:
-            broken = tuple(left) if isinstance(error, UnfinishedUpdateError) else ()
-            return StepWindow(rounds=tuple(rounds), error=error, broken=broken)
-        rounds.append(events)
-        ended = {event.trial_id for event in events if not math.isfinite(event.loss)}
-        left = {trial_id: count - 1 for trial_id, count in left.items() if count > 1 and trial_id not in ended}
-    return StepWindow(rounds=tuple(rounds))
+    unread: deque[LaunchedStep] = deque()
+    error: Exception | None = None
+    broken: tuple[int, ...] = ()
+    while left or unread:
+        if left:
+            try:
+                # the next window begins with all that are still here
+                executor.expect_step([trial_id for trial_id, count in left.items() if count > 1] or executor.resident)
+                unread.append(executor.launch_step(tuple(left)))
+            except Exception as raised:
+                error, broken = raised, tuple(left) if isinstance(raised, UnfinishedUpdateError) else ()
+                left = {}
+        left = {trial_id: count - 1 for trial_id, count in left.items() if count > 1}
+        while len(unread) > (1 if executor.launches_ahead and left else 0):
+            try:
+                rounds.append(unread.popleft().events())
+            except Exception as raised:
+                return StepWindow(rounds=tuple(rounds), error=raised)
+            ended = {event.trial_id for event in rounds[-1] if not math.isfinite(event.loss)}
+            left = {trial_id: count for trial_id, count in left.items() if trial_id not in ended}
+    return StepWindow(rounds=tuple(rounds), error=error, broken=broken)
 
 
 def joined(windows: Iterable[StepWindow]) -> StepWindow:

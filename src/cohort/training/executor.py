@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -131,6 +131,7 @@ class Executor:
         )
         set_numerics(settings.numerics, decoder=decoder, bank=self.bank)
         self._residents: dict[int, Resident] = {}
+        self._expected: frozenset[int] | None = None
         self.fresh_weights = FreshWeights(self.bank, decoder)
         self.captured = CapturedPasses.where_they_run(decoder, self.bank, most_rows=settings.graph_tokens)
         self.memory = DeviceMemory(
@@ -301,7 +302,7 @@ class Executor:
         # the only numbers that the host reads of the step; nothing that is launched from here on is waited for
         numbers = lists_unwaited([terms_G, norms])
         self._evaluations.follow(residents)
-        self._ahead.lay_out(residents)
+        self._ahead.lay_out(self._before_next(residents))
         for resident in residents:
             resident.step += 1
         return LaunchedStep(samples=samples, numbers=numbers)
@@ -324,10 +325,29 @@ class Executor:
         """
         self._evaluations.ahead.expect(groups)
 
+    def expect_step(self, trial_ids: Collection[int]) -> None:
+        """Say which trials the step after the next one will be of: those of the next one where nothing is said.
+
+        Where they are, it begins earlier; otherwise nothing but time is lost.
+        """
+        self._expected = frozenset(trial_ids)
+
     def evaluate_base(
         self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
     ) -> EvaluationLoss:
         return self._evaluations.of_base(rows=rows, row_ids=row_ids, objective=objective)
+
+    def _before_next(self, residents: Sequence[Resident]) -> Sequence[Resident]:
+        """Return the trials of the step after that of ``residents``, each as it stands one step before it."""
+        expected, self._expected = self._expected, None
+        if expected is None:
+            return residents
+        stepping = {resident.spec.trial_id for resident in residents}
+        return [
+            resident if resident.spec.trial_id in stepping else replace(resident, step=resident.step - 1)
+            for resident in self._by_slot()
+            if resident.spec.trial_id in expected
+        ]
 
     def _clear_gradients(self, residents: Sequence[Resident]) -> None:
         """Gradients are zero between steps, or written by the next: an unfinished step must leave none."""

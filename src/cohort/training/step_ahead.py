@@ -48,7 +48,11 @@ class StepAhead:
 
     def lay_out(self, residents: Sequence[Resident]) -> None:
         """Lay out the step after the one that ``residents`` are in; void where trials come or go before it."""
-        if not self.is_used or any(resident.step + 1 >= resident.spec.num_steps for resident in residents):
+        if (
+            not self.is_used
+            or not residents
+            or any(resident.step + 1 >= resident.spec.num_steps for resident in residents)
+        ):
             return
         # ranks record together, so none of them may hide an error of it
         if self._passes.are_recorded_together:
