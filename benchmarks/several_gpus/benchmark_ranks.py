@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +20,8 @@ from cohort.parallel.rank_weights import RankWeights
 from cohort.training.executor import ExecutorSettings
 
 __all__ = ["local_rank", "other_ranks", "rank_zero_decoder"]
+
+_Kind = TypeVar("_Kind", bound=RankExecutor)
 
 
 def _device() -> tuple[str, str]:
@@ -51,9 +54,11 @@ def other_ranks(
     return [RankProcess(replace(setup, rank=rank)) for rank in range(1, num_ranks)]
 
 
-def local_rank(folder: Path, decoder: Decoder, *, settings: ExecutorSettings, rows: TokenisedRows) -> RankExecutor:
-    """Return the first rank, in this process."""
-    return RankExecutor(
+def local_rank(
+    folder: Path, decoder: Decoder, *, settings: ExecutorSettings, rows: TokenisedRows, kind: type[_Kind]
+) -> _Kind:
+    """Return the first rank, in this process, as an executor of ``kind``."""
+    return kind(
         decoder,
         target_linears=linear_shapes(read_config(folder)),
         train_rows=rows,

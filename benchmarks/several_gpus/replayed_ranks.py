@@ -13,10 +13,10 @@ from torch import Tensor
 
 from benchmarks.several_gpus.rank_reports import RankPasses, ReportPasses
 from benchmarks.sweeps.replayed_run import Losses
+from benchmarks.sweeps.replayed_sweep import TimedExecutor
 from cohort.core.events import StepDone
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_link import RankLink
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.step_window import StepWindow
@@ -27,20 +27,20 @@ __all__ = ["ReplayedRanks"]
 
 
 class ReplayedRanks(ReplicaExecutor):
-    """Adds up what moving states and recording graphs takes, on all ranks or as if there were only the first.
+    """Adds up what moving states and recording graphs takes on all ranks.
 
     Attributes:
+        first: The first rank.
         curves: The losses that are reported; None for the real ones.
-        num_used: How many ranks trials may be on.
         state_seconds: Of new adapters, and of states and best checkpoints that came and went.
         trained_tokens, evaluated_tokens: Until now.
         windows: Of each window of steps: rounds, tokens of each rank, seconds of each rank.
     """
 
-    def __init__(self, local: RankExecutor, others: Sequence[RankLink]) -> None:
+    def __init__(self, local: TimedExecutor, others: Sequence[RankLink]) -> None:
         """Join the ranks, as :class:`ReplicaExecutor` does."""
+        self.first = local
         self.curves: Losses | None = None
-        self.num_used = 1 + len(others)
         self.num_steps: dict[int, int] = {}
         self.clear()
         super().__init__(local, others)
@@ -60,10 +60,6 @@ class ReplayedRanks(ReplicaExecutor):
         """What each rank has recorded and replayed so far."""
         return [RankPasses.of(self._local), *self._others.ask_all(ReportPasses())]
 
-    def fits(self, spec: TrialSpec) -> bool:
-        """As the executor's, on the ranks that are used."""
-        return any(self._fits(rank, spec) for rank in range(self.num_used))
-
     def load(
         self,
         spec: TrialSpec,
@@ -75,7 +71,7 @@ class ReplayedRanks(ReplicaExecutor):
         """As the executor's."""
         self.num_steps[spec.trial_id] = spec.num_steps
         with self._timed():
-            return super().load(spec, state, rows=rows, rank=0 if self.num_used == 1 else rank)
+            return super().load(spec, state, rows=rows, rank=rank)
 
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """As the executor's."""

@@ -30,7 +30,7 @@ from benchmarks.several_gpus.rank_reports import report_rows
 from benchmarks.several_gpus.replayed_ranks import ReplayedRanks
 from benchmarks.steps.step_timing import peft_step
 from benchmarks.sweeps.replayed_run import train_all
-from benchmarks.sweeps.replayed_sweep import Curves
+from benchmarks.sweeps.replayed_sweep import Curves, TimedExecutor, run_sweep
 from benchmarks.sweeps.sweep_grid import PlannedGridTrial, plan_grid
 from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan, _sizes
 from cohort.data.tokenised import TokenisedRows
@@ -47,6 +47,8 @@ CURVES = Path(__file__).parents[1] / "sweeps" / "curves" / "gsm8k_llama16M_seed0
 COLUMNS = ("gpus", "strategy", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "price", "times_one")
 # of an ordinary run, to time
 MOST_STEPS = 16
+# for parked states
+HOST_BYTES = 100 << 30
 # next to half of a 70B model, two buffers and passes that are recomputed, an H200 has 41 GB for the rows of adapters,
 # and a row of 80 layers takes 233 MB; it keeps the activations of passes of 1,536 tokens
 BANK_ROWS_70B, TOKENS_70B = 176, 1536
@@ -93,24 +95,24 @@ def measure(options: argparse.Namespace) -> Part:
                 window = window_steps(num_ranks=count, device_type=decoder.device.type, flops_per_step=flops / count)
                 found.append({"strategy": "adapter_parallel" if divides else "replicas" if count > 1 else "one GPU"})
                 for sweep in ("first", "again") if count > 1 else ("again",):
-                    row = _swept(
+                    curves = Curves(CURVES)
+                    row = (_swept if count > 1 else _swept_alone)(
                         executor,
                         planned,
-                        count=count,
-                        sizes=sizes,
-                        rows=rows,
+                        curves=curves,
+                        early_exit=RECORDED_EXITS,
+                        sizes=replace(sizes, capacity=replace(sizes.capacity, num_ranks=count)),
                         validation=validation,
                         num_evaluation_rows=evaluation.num_rows,
                         window=window,
                     )
-                    detail[f"{count} GPUs, {sweep}"] = {key: row.pop(key) for key in ("rank_reports", "windows")}
-                    if sweep == "first":
-                        found[-1] |= {
-                            f"first_{key}": row[key] for key in ("seconds", "wall_seconds", "capture_seconds")
-                        }
-                    found[-1] |= row
+                    detail[f"{count} GPUs, {sweep}"] = row.pop("detail")
+                    kept = ("seconds", "wall_seconds", "capture_seconds") if sweep == "first" else ()
+                    found[-1] |= (
+                        {f"first_{key}": row[key] for key in kept} | {"gpus": count, "window_steps": window} | row
+                    )
                     _price(found, runs)
-                    print(sweep, found[-1], detail[f"{count} GPUs, {sweep}"]["rank_reports"], flush=True)
+                    print(sweep, found[-1], flush=True)
                     keep(options, part())
         finally:
             executor.close()
@@ -118,49 +120,61 @@ def measure(options: argparse.Namespace) -> Part:
 
 
 def _swept(
-    executor: ReplayedRanks,
-    planned: Sequence[PlannedGridTrial],
-    *,
-    count: int,
-    sizes: Sizes,
-    rows: TokenisedRows,
-    validation: TokenisedRows,
-    num_evaluation_rows: int,
-    window: int,
+    executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], *, curves: Curves, window: int, **asked: Any
 ) -> dict[str, Any]:
-    """Return a row of the whole sweep on the first ``count`` ranks."""
-    curves = executor.curves = Curves(CURVES)
-    executor.num_used = count
+    """Return a row of the whole sweep on all ranks; ``asked`` is that of ``train_all``."""
+    executor.curves = curves
     executor.clear()
     captured, work, passes = executor.capture_seconds, executor.work, executor.passes
     trained = train_all(
         executor,
         planned,
-        train_rows=rows,
+        train_rows=executor.first.train_rows,
         curves=curves,
-        early_exit=RECORDED_EXITS,
-        sizes=replace(sizes, capacity=replace(sizes.capacity, num_ranks=count)),
-        validation=validation,
-        num_evaluation_rows=num_evaluation_rows,
-        host_memory_bytes=100 << 30,
+        host_memory_bytes=HOST_BYTES,
         window_steps=window,
+        **asked,
     )
     state = executor.state_seconds + trained.shelf_seconds
     capture = executor.capture_seconds - captured
-    seconds = trained.seconds - state - capture
+    reports = report_rows(executor.work, work, executor.passes, passes)
+    print(reports, flush=True)
+    return _row(
+        seconds=trained.seconds - state - capture,
+        state_seconds=state,
+        capture_seconds=capture,
+        saved_share=trained.saved_share,
+        trained_tokens=executor.trained_tokens,
+        evaluated_tokens=executor.evaluated_tokens,
+        detail={"rank_reports": reports, "windows": executor.windows},
+    )
+
+
+def _swept_alone(
+    executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], *, curves: Curves, window: int, **asked: Any
+) -> dict[str, Any]:
+    """Return a row of the sweep on the first rank, as a run on one GPU has it."""
+    del window
+    times = run_sweep(executor.first, planned, curves=curves, host_memory_bytes=HOST_BYTES, **asked)
+    return _row(
+        seconds=times.seconds,
+        state_seconds=times.state_seconds,
+        capture_seconds=times.capture_seconds,
+        saved_share=times.saved_share,
+        trained_tokens=times.trained_tokens,
+        evaluated_tokens=times.evaluated_tokens,
+        detail={"parts": times.parts, "replayed_passes": times.replayed_passes, "steps": times.steps},
+    )
+
+
+def _row(*, seconds: float, state_seconds: float, capture_seconds: float, **found: Any) -> dict[str, Any]:
     return {
-        "gpus": count,
         "seconds": seconds,
-        "wall_seconds": trained.seconds,
-        "state_seconds": state,
-        "capture_seconds": capture,
-        "saved_share": trained.saved_share,
-        "trained_tokens": executor.trained_tokens,
-        "evaluated_tokens": executor.evaluated_tokens,
-        "tokens_per_second": executor.trained_tokens / seconds,
-        "window_steps": window,
-        "rank_reports": report_rows(executor.work, work, executor.passes, passes),
-        "windows": executor.windows,
+        "wall_seconds": seconds + state_seconds + capture_seconds,
+        "state_seconds": state_seconds,
+        "capture_seconds": capture_seconds,
+        "tokens_per_second": found["trained_tokens"] / seconds,
+        **found,
     }
 
 
@@ -223,7 +237,7 @@ def _started(
         usual=round(float(rows.lengths.mean())),
         token_budget=settings.token_budget,
     )
-    local = local_rank(folder, decoder, settings=settings, rows=rows)
+    local = local_rank(folder, decoder, settings=settings, rows=rows, kind=TimedExecutor)
     return ReplayedRanks(local, others), sizes, decoder
 
 

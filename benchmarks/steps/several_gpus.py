@@ -29,6 +29,7 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.several_gpus.benchmark_ranks import local_rank, other_ranks, rank_zero_decoder
 from benchmarks.steps.step_timing import trial_specs
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.training.executor import ExecutorSettings
@@ -131,7 +132,7 @@ def start(
     )
     others = other_ranks(folder, num_ranks=num_ranks, settings=settings, rows=rows, weights=weights)
     decoder = rank_zero_decoder(folder, weights=weights)
-    local = local_rank(folder, decoder, settings=settings, rows=rows)
+    local = local_rank(folder, decoder, settings=settings, rows=rows, kind=RankExecutor)
     return ReplicaExecutor(local, others), time.perf_counter() - began
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from cohort.core.errors import RankLostError
-from cohort.core.events import StepDone
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.memory import sizes
@@ -22,6 +21,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.status import read_status
 from cohort.training.executor import Executor
+from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
 
@@ -151,16 +151,16 @@ def test_a_killed_rank_ends_the_run_and_a_resume_gives_the_same_bits(
 def test_an_error_within_a_window_costs_no_trial_a_bit(
     folder: Path, tmp_path: Path, expected: Outcome, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    step, calls = Executor.step, []
+    step, calls = Executor.launch_step, []
 
-    def failing(self: Executor, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
+    def failing(self: Executor, trial_ids: Sequence[int] | None = None) -> LaunchedStep:
         calls.append(trial_ids)
         # in the middle of the second window of rank 0, and again in the step by itself that follows
         if len(calls) in (5, 6):
             raise error
         return step(self, trial_ids)
 
-    monkeypatch.setattr(Executor, "step", failing)
+    monkeypatch.setattr(Executor, "launch_step", failing)
     tune(tiny_task(folder, **SECTIONS), tmp_path / "run", options=TWO)
     assert result_of(tmp_path / "run") == expected
     assert len(calls) > 8
