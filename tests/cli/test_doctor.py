@@ -7,6 +7,8 @@ import json
 import pytest
 
 from cohort.cli.main import main
+from cohort.engine import warm_caches
+from cohort.engine.warm_caches import WarmReport
 
 
 def run(*arguments: str) -> int:
@@ -41,11 +43,31 @@ def test_doctor_tells_of_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[st
     assert "numerics: auto is fast: what exact costs was not measured on " in capsys.readouterr().out
 
 
-def test_doctor_warms_for_this_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("doctor", "--warm", "no/such/model", "--gpu", "NVIDIA H200") == 2
-    assert "Leave --gpu out" in capsys.readouterr().err
+def test_doctor_warms_for_this_machine_and_for_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run("doctor", "--warm", "no/such/model") == 2
     assert "no/such/model" in capsys.readouterr().err
+    assert run("doctor", "--warm", "no/such/model", "--gpu", "NVIDIA H200") == 2
+    assert "no/such/model" in capsys.readouterr().err
+    assert run("doctor", "--warm", "no/such/model", "--gpu", "h200") == 2
+    assert "Did you mean 'NVIDIA H200'?" in capsys.readouterr().err
+
+    def warm(model: str, *, watcher: object, gpu: str) -> WarmReport:
+        del watcher
+        return WarmReport(
+            model=model, device=gpu, phases=(("compiling", 61.0),), caches=("/c", "/t"), is_task=False, num_kernels=7
+        )
+
+    monkeypatch.setattr(warm_caches, "warm_caches", warm)
+    assert run("doctor", "--warm", "model", "--gpu", "NVIDIA H200") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ready on NVIDIA H200: model",
+        "  compiling: 1m 01s",
+        "compiled 7 kernels",
+        "Keep the second directory at its path: Triton finds kernels where they were compiled. Runs measure what passes take.",
+        "kept in /c, /t",
+    ]
 
 
 def test_doctor_measures_for_this_machine_alone(capsys: pytest.CaptureFixture[str]) -> None:

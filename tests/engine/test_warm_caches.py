@@ -13,6 +13,7 @@ from cohort.engine import warm_caches as module
 from cohort.engine.train.progress import SilentWatcher
 from cohort.engine.warm_caches import warm_caches
 from cohort.kernels.backend import Backend
+from cohort.kernels.compile_ahead import Compiled
 from tests.end_to_end.tiny_tasks import tiny_data, write_inputs
 
 
@@ -50,6 +51,23 @@ def test_a_cache_that_cannot_be_written_is_said_before_anything_is_read(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(InputError, match="Set COHORT_CACHE_DIR and TRITON_CACHE_DIR"):
         warm_caches(str(folder / "model"), watcher=SilentWatcher())
+
+
+def test_a_gpu_that_is_not_here_is_compiled_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_inputs(tmp_path / "in")
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    found = Compiled(num_kernels=7, num_failed=0)
+    monkeypatch.setattr(module, "compile_for_absent_gpu", lambda task, kind, *, say: say("compiling") or found)
+    watcher = SilentWatcher()
+    report = warm_caches(str(folder / "model"), watcher=watcher, gpu="NVIDIA H200")
+    assert (report.device, report.num_kernels) == ("NVIDIA H200", 7)
+    assert [phase for phase, _ in report.phases] == ["compiling"]
+    with pytest.raises(InputError, match="Did you mean 'NVIDIA H200'"):
+        warm_caches(str(folder / "model"), watcher=watcher, gpu="H200")
+    found = Compiled(num_kernels=7, num_failed=2, first_error="ValueError: no such architecture")
+    with pytest.raises(InputError, match="2 of 9 kernels that Triton did not compile for NVIDIA B200: ValueError"):
+        warm_caches(str(folder / "model"), watcher=watcher, gpu="NVIDIA B200")
 
 
 def test_wrong_models_and_machines_are_refused(tmp_path: Path) -> None:

@@ -164,21 +164,3 @@ def test_workers_start_ahead_where_nothing_was_compiled(on_gpu: Path, monkeypatc
     (on_gpu / "cohort-1.compiled").touch()
     with workers_ahead(on_a_gpu) as workers:
         assert workers is None
-
-
-def test_a_cache_that_lost_kernels_is_filled_again(tmp_path: Path) -> None:
-    marker = tmp_path / "cohort-0.compiled"
-    assert not kernels._is_whole(marker)
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    kernels._mark(marker)
-    assert kernels._is_whole(marker)
-    # kernels of another model only add to it
-    (tmp_path / "three").mkdir()
-    assert kernels._is_whole(marker)
-    for name in ("one", "two"):
-        (tmp_path / name).rmdir()
-    assert not kernels._is_whole(marker)
-    for damaged in ("not a number", ""):
-        marker.write_text(damaged)
-        assert not kernels._is_whole(marker)

@@ -24,7 +24,8 @@ _GpuOption = Annotated[
         "--gpu",
         metavar="NAME",
         help="Show the kernel settings of the packed linear for each layer shape on the named GPU instead, and what "
-        "numerics: auto takes there, on any machine. NAME is torch's name for it: 'NVIDIA H200'.",
+        "numerics: auto takes there, on any machine. With --warm: compile for that GPU, on any machine. NAME is torch's "
+        "name for it: 'NVIDIA H200'.",
     ),
 ]
 
@@ -35,7 +36,7 @@ _WarmOption = Annotated[
         "--warm",
         metavar="MODEL|TASK.yaml",
         help="Compile the kernels for a base model now, so that no run waits for them. For a task file, also measure "
-        "what its passes take.",
+        "what its passes take. With --gpu NAME no GPU is needed, and nothing is measured.",
     ),
 ]
 
@@ -65,11 +66,11 @@ def doctor(
     """
     with exits(as_json=as_json, debug=debug):
         _require_one(gpu=gpu, warm=warm, measure=measure)
+        if warm is not None:
+            _warm(warm, gpu=gpu, as_json=as_json)
+            return
         if gpu is not None:
             _show_choices(gpu, as_json=as_json)
-            return
-        if warm is not None:
-            _warm(warm, as_json=as_json)
             return
         if measure is not None:
             _measure(measure, as_json=as_json)
@@ -99,9 +100,9 @@ def _require_one(**given: str | None) -> None:
     from cohort.core.errors import InputError, Problem
 
     names = [f"--{name}" for name, value in given.items() if value is not None]
-    if len(names) > 1:
+    if len(names) > 1 and names != ["--gpu", "--warm"]:
         hint = (
-            "Leave --gpu out: kernels are compiled and measured for the GPU of this machine."
+            "Leave --gpu out: kernels are measured on the GPU of this machine."
             if "--gpu" in names
             else "Run --measure first, then --warm, which compiles what was chosen."
         )
@@ -110,12 +111,18 @@ def _require_one(**given: str | None) -> None:
 
 def _measure(model: str, *, as_json: bool) -> None:
     from cohort.cli.terminal.progress import RUN_VIEW, watching
+    from cohort.core.clock import SystemClock
     from cohort.engine.train.progress import RunProgress
     from cohort.machine.measured_tiles import measure_tiles
     from cohort.scheduling.cost.exact_steps import described_ratios, is_cheap
 
+    clock = SystemClock()
+    begin = clock.monotonic()
     with watching(RUN_VIEW) as watcher:
-        report = measure_tiles(model, say=lambda phase: watcher.update(RunProgress(phase=phase)))
+        report = measure_tiles(
+            model,
+            say=lambda phase: watcher.update(RunProgress(phase=phase, elapsed_seconds=clock.monotonic() - begin)),
+        )
     if as_json:
         print(json.dumps(asdict(report), indent=2))
         return
@@ -135,20 +142,27 @@ def _measure(model: str, *, as_json: bool) -> None:
     print(f"kept in {report.kept_in}; shapes in the table of this version keep its settings")
 
 
-def _warm(model_or_task: str, *, as_json: bool) -> None:
+def _warm(model_or_task: str, *, gpu: str | None, as_json: bool) -> None:
     from cohort.cli.terminal.progress import RUN_VIEW, watching
-    from cohort.core.units import format_duration
+    from cohort.core.units import counted, format_duration
     from cohort.engine.warm_caches import warm_caches
 
     with watching(RUN_VIEW) as watcher:
-        report = warm_caches(model_or_task, watcher=watcher)
+        report = warm_caches(model_or_task, watcher=watcher, gpu=gpu)
     if as_json:
         print(json.dumps(asdict(report), indent=2))
         return
     print(f"ready on {report.device}: {report.model}")
     for phase, seconds in report.phases:
         print(f"  {phase}: {format_duration(seconds)}")
-    if not report.is_task:
+    if report.num_kernels is not None:
+        counts = counted(report.num_kernels, "kernel") if report.num_kernels else "nothing: the cache held all kernels"
+        print(f"compiled {counts}")
+        print(
+            "Keep the second directory at its path: Triton finds kernels where they were compiled. "
+            "Runs measure what passes take."
+        )
+    elif not report.is_task:
         print("What passes take depends on the rows too; `cohort doctor --warm TASK.yaml` measures them.")
     print(f"kept in {', '.join(report.caches)}")
 

@@ -6,7 +6,7 @@ What a run does before its first step, and nothing else: all of it ends up in ca
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohort.core.cache_directory import default_cache_directory
@@ -15,10 +15,12 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.run_start import prepare_task
 from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.kernels.backend import Backend, describe_backend
+from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
 from cohort.machine.machine import choose_machine
 from cohort.machine.writable_directory import require_writable
 from cohort.memory.size_inputs import SizeRequest
 from cohort.models.source import find_model
+from cohort.prepare.absent_gpu_kernels import compile_for_absent_gpu
 from cohort.tasks.loading import load_task
 from cohort.tasks.task import Task
 from cohort.tasks.task_file import TaskFile
@@ -37,6 +39,8 @@ class WarmReport:
     Attributes:
         model: The base model, as the task names it.
         device: What it was done for.
+        num_kernels: Compiled, where it was done for a GPU that is not here; 0 where the cache held all. None for the
+            GPU of this machine.
         phases: (what, seconds) of all that took time, in order.
         caches: Where the results are.
         is_task: Whether it was done for a task file, whose rows decide which passes are measured.
@@ -47,6 +51,7 @@ class WarmReport:
     phases: tuple[tuple[str, float], ...]
     caches: tuple[str, ...]
     is_task: bool
+    num_kernels: int | None = None
 
 
 class _Phases:
@@ -55,11 +60,14 @@ class _Phases:
     def __init__(self, watcher: ProgressWatcher, clock: Clock) -> None:
         self._watcher, self._clock = watcher, clock
         self._began: list[tuple[str, float]] = []
+        self._start = clock.monotonic()
 
     def update(self, progress: RunProgress) -> None:
+        now = self._clock.monotonic()
         if not self._began or self._began[-1][0] != progress.phase:
-            self._began.append((progress.phase, self._clock.monotonic()))
-        self._watcher.update(progress)
+            self._began.append((progress.phase, now))
+        # there is no run yet that would count them
+        self._watcher.update(replace(progress, elapsed_seconds=now - self._start))
 
     def note(self, text: str) -> None:
         self._watcher.note(text)
@@ -69,33 +77,61 @@ class _Phases:
         return tuple((what, end - began) for (what, began), end in zip(self._began, ends, strict=True))
 
 
-def warm_caches(model_or_task: str, *, watcher: ProgressWatcher, clock: Clock | None = None) -> WarmReport:
+def warm_caches(
+    model_or_task: str, *, watcher: ProgressWatcher, clock: Clock | None = None, gpu: str | None = None
+) -> WarmReport:
     """Do what a run does before its first step, and leave it in the caches.
 
     Args:
         model_or_task: A task file; or a base model, a hub id or a directory, for usual ranks on all of its linears.
         watcher: Receives what is being done.
         clock: Measures it.
+        gpu: The kind of GPU, by torch's name, that kernels are compiled for, whatever is in this machine. Then they are
+            all that is done: what passes take can be measured on the GPU only.
 
     Raises:
-        InputError: there is no such model or file, no GPU that kernels are compiled for, or a cache cannot be written.
+        InputError: there is no such model, file or kind of GPU, no GPU that kernels are compiled for, kernels could not
+            be compiled, or a cache cannot be written.
     """
     clock = clock or SystemClock()
+    kind = None if gpu is None else find_gpu_kind(gpu, where="--gpu")
     is_task = model_or_task.endswith(_TASK_SUFFIXES)
     task = load_task(model_or_task) if is_task else _usual_task(model_or_task)
-    _require_gpu(task)
+    if kind is None:
+        _require_gpu(task)
     caches = (default_cache_directory(), _triton_cache())
     for cache in caches:
         require_writable(cache, hint="Set COHORT_CACHE_DIR and TRITON_CACHE_DIR to directories on a disk with room.")
     phases = _Phases(watcher, clock)
-    preparation = prepare_task(task, watcher=phases, clock=clock, request=SizeRequest())
+    num_kernels: int | None = None
+    if kind is None:
+        device = prepare_task(task, watcher=phases, clock=clock, request=SizeRequest()).machine.device_name
+    else:
+        device, num_kernels = kind.name, _compile_for(kind, task, phases)
     return WarmReport(
         model=task.model_name_or_path,
-        device=preparation.machine.device_name,
+        device=device,
         phases=phases.ended(),
         caches=tuple(map(str, caches)),
         is_task=is_task,
+        num_kernels=num_kernels,
     )
+
+
+def _compile_for(kind: GpuKind, task: TaskFile, phases: _Phases) -> int:
+    """Return how many kernels were compiled, all of the task's."""
+    compiled = compile_for_absent_gpu(task, kind, say=lambda phase: phases.update(RunProgress(phase=phase)))
+    if compiled.num_failed:
+        raise InputError(
+            Problem(
+                where="--gpu",
+                found=f"{compiled.num_failed} of {compiled.num_kernels + compiled.num_failed} kernels that Triton did "
+                f"not compile for {kind.name}: {compiled.first_error}",
+                allowed="a GPU that this Triton compiles for",
+                hint="Take the Triton of the machine that trains; runs compile there what is missing here.",
+            )
+        )
+    return compiled.num_kernels
 
 
 def _usual_task(model: str) -> TaskFile:

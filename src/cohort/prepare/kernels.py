@@ -8,17 +8,17 @@ from pathlib import Path
 
 import torch
 
-from cohort.core.durable_files import write_text
 from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, describe_backend
-from cohort.kernels.compile_ahead import SUFFIX, KernelCompiler, cache_marker, triton_cache
+from cohort.kernels.compile_ahead import SUFFIX, Compiled, KernelCompiler, cache_marker, triton_cache
 from cohort.kernels.packed_linear.choice.own_table import own_rows
 from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
 from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weight_formats import PLAIN
 from cohort.parallel.launched_model import LaunchedModel
+from cohort.prepare.kernel_cache import is_whole, mark, remove_damaged
 from cohort.tasks.task_file import TaskFile
 from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.training.device_memory import release_cached
@@ -51,7 +51,11 @@ def workers_ahead(task: TaskFile) -> Iterator[KernelCompiler | None]:
 
 
 class KernelWarmUp:
-    """The kernels of a task: collected before its model is loaded where that is possible, compiled meanwhile."""
+    """The kernels of a task: collected before its model is loaded where that is possible, compiled meanwhile.
+
+    Attributes:
+        problem: Why they could not be collected; empty where they were, or need not be.
+    """
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class KernelWarmUp:
         self._adapters = kinds_of_adapters(spec.adapter for spec in specs)
         self._marker = None
         self._has_collected = False
+        self.problem = ""
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
             tiles = own_rows(machine.device_name)
             linears = tuple(sorted(model.layout.linears))
@@ -76,7 +81,7 @@ class KernelWarmUp:
             # a shard's layers end otherwise than those of a whole model of its sizes
             shard = () if model.region is None else ("shard",)
             self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS, *shard)
-        needs_some = self._marker is not None and not _is_whole(self._marker)
+        needs_some = self._marker is not None and not self._are_there(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None
 
     def __enter__(self) -> KernelWarmUp:
@@ -96,8 +101,10 @@ class KernelWarmUp:
                 lambda: stand_in_decoder(model.config, dtype=dtype, device=self._machine.device, region=model.region)
             )
 
-    def finish(self, decoder: Decoder | None) -> None:
-        """Wait until all kernels are compiled; nothing happens where there is nothing to compile.
+    def finish(self, decoder: Decoder | None) -> Compiled:
+        """Wait until all kernels are compiled; return how many were, or were found in the cache after all.
+
+        Nothing happens where there is nothing to compile.
 
         Args:
             decoder: The model; None where other processes load it.
@@ -105,7 +112,7 @@ class KernelWarmUp:
         # the layers of a ring are not all on the device at once
         is_elsewhere = decoder is None or decoder.ring is not None
         if self._compiler is None or self._marker is None or (is_elsewhere and not self._has_collected):
-            return
+            return Compiled(num_kernels=0, num_failed=0)
         if not self._has_collected:
             assert decoder is not None, "kernels are collected from a model that is here"
             self._collect(lambda: decoder)
@@ -117,7 +124,14 @@ class KernelWarmUp:
             )
         # none where the workers could not compile: the next start tries again
         if compiled.num_kernels and self._has_collected:
-            _mark(self._marker)
+            mark(self._marker)
+        return compiled
+
+    def _are_there(self, marker: Path) -> bool:
+        num_damaged = remove_damaged(marker.parent)
+        if num_damaged:
+            self._say(f"{counted(num_damaged, 'kernel')} in {marker.parent} cannot be loaded: compiled again")
+        return not num_damaged and is_whole(marker)
 
     def _collect(self, decoder_of: Callable[[], Decoder]) -> None:
         assert self._compiler is not None
@@ -134,27 +148,8 @@ class KernelWarmUp:
                 numerics=self._machine.numerics,
             )
         except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself
-            self._say(f"kernels will be compiled as they are needed ({type(error).__name__}: {error})")
+            self.problem = f"{type(error).__name__}: {error}"
+            self._say(f"kernels will be compiled as they are needed ({self.problem})")
         else:
             self._has_collected = True
         release_cached(self._machine.device)
-
-
-def _is_whole(marker: Path) -> bool:
-    """Return whether Triton's cache can still hold all that it held when ``marker`` was written."""
-    try:
-        before = int(marker.read_text(encoding="utf-8").split()[0])
-    except (OSError, ValueError, IndexError):
-        return False
-    # where somebody removed some, the workers find which are missing
-    return _num_folders(marker.parent) >= before
-
-
-def _mark(marker: Path) -> None:
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    write_text(marker, f"{_num_folders(marker.parent)} kernels in the cache\n")
-
-
-def _num_folders(cache: Path) -> int:
-    # Triton keeps each kernel in a folder of its own
-    return sum(entry.is_dir() for entry in cache.iterdir())

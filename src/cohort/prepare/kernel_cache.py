@@ -1,0 +1,81 @@
+"""What is left of the kernels that were compiled on this machine, and which of them are damaged.
+
+Triton trusts what it finds: a run would end at a file that a full disk or a broken copy has cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+from cohort.core.durable_files import write_text
+
+__all__ = ["is_whole", "mark", "remove_damaged"]
+
+_GROUP = "__grp__"
+_ELF_HEADER = struct.Struct("<4s28xQQ6xHHHH")
+
+
+def is_whole(marker: Path) -> bool:
+    """Return whether Triton's cache can still hold all that it held, at this path, when ``marker`` was written."""
+    try:
+        before, _, cache = marker.read_text(encoding="utf-8").strip().partition(" kernels in ")
+        # where somebody removed some, the workers find which are missing; Triton looks for files where they were
+        # written, so a cache that was moved holds none
+        return _num_folders(marker.parent) >= int(before) and cache == str(marker.parent)
+    except (OSError, ValueError):
+        return False
+
+
+def mark(marker: Path) -> None:
+    """Write down that Triton's cache holds all kernels that ``marker`` stands for."""
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    write_text(marker, f"{_num_folders(marker.parent)} kernels in {marker.parent}\n")
+
+
+def remove_damaged(cache: Path) -> int:
+    """Remove kernels from Triton's cache that it could not load; return how many.
+
+    What another process is compiling meanwhile is left alone: it is no kernel before its last file is there.
+    """
+    try:
+        # Triton keeps each kernel in a folder of its own, and its list of files in one of them
+        lists = list(cache.glob(f"*/{_GROUP}*.json"))
+    except OSError:
+        return 0
+    damaged = {path.parent for path in lists if not _is_loadable(path)}
+    for folder in damaged:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(damaged)
+
+
+def _is_loadable(list_of_files: Path) -> bool:
+    folder = list_of_files.parent
+    try:
+        names = json.loads(list_of_files.read_text(encoding="utf-8"))["child_paths"]
+        description = folder / list_of_files.name.removeprefix(_GROUP)
+        if not isinstance(json.loads(description.read_text(encoding="utf-8")), dict):
+            return False
+        return all(_is_complete(folder / name) for name in names)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _is_complete(path: Path) -> bool:
+    size = path.stat().st_size
+    if path.suffix != ".cubin":
+        return size > 0
+    with path.open("rb") as file:
+        header = file.read(_ELF_HEADER.size)
+    if len(header) < _ELF_HEADER.size:
+        return False
+    # its tables of segments and sections are the last of it
+    magic, segments, sections, segment_bytes, num_segments, section_bytes, num_sections = _ELF_HEADER.unpack(header)
+    ends = (segments + segment_bytes * num_segments, sections + section_bytes * num_sections)
+    return bool(magic == b"\x7fELF" and size >= max(ends))
+
+
+def _num_folders(cache: Path) -> int:
+    return sum(entry.is_dir() for entry in cache.iterdir())

@@ -1,0 +1,86 @@
+"""A script: which kernels a model's passes launch on a kind of GPU that is not here, or on the one that is."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cohort.adapters.spec import AdapterSpec
+from cohort.kernels.compile_ahead import _compile
+from cohort.machine.absent_gpu import absent_gpu
+from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
+from cohort.models.config_file import read_config
+from cohort.models.stand_in import stand_in_decoder
+from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
+
+
+class _Collected:
+    """Stands in for workers: keeps what they would compile."""
+
+    def __init__(self) -> None:
+        self.jobs = dict[bytes, str]()
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        jit: Any = importlib.import_module("triton.runtime.jit").JITFunction
+        own = jit._do_compile
+
+        def take(fn: Any, _: Any, signature: Any, __: Any, constants: Any, options: Any, attrs: Any, *___: Any) -> None:
+            job = pickle.dumps((fn.fn.__module__, fn.fn.__qualname__, signature, constants, vars(options), attrs))
+            self.jobs[job] = fn.fn.__name__
+
+        jit._do_compile = take
+        try:
+            yield
+        finally:
+            jit._do_compile = own
+
+
+def _collect(folder: str) -> dict[bytes, str]:
+    found: Any = _Collected()
+    decoder = stand_in_decoder(read_config(Path(folder)), dtype=torch.bfloat16, device=torch.device("cuda"))
+    adapters = kinds_of_adapters([AdapterSpec(r=16, lora_alpha=16.0)])
+    collect_launches(
+        decoder, compiler=found, target_linears=decoder.linears, adapters=adapters, usual=20, pass_tokens=(200,)
+    )
+    jobs: dict[bytes, str] = found.jobs
+    return jobs
+
+
+def _counts(folder: str, name: str, compiled: str) -> dict[str, int]:
+    with absent_gpu(find_gpu_kind(name, where="--gpu")):
+        jobs = _collect(folder)
+    # as a worker does
+    _compile(next(job for job, kernel in jobs.items() if kernel == compiled), (9, 0))
+    return collections.Counter(jobs.values())
+
+
+def _compared(folder: str) -> dict[str, int]:
+    here, properties = _collect(folder), torch.cuda.get_device_properties(0)
+    kind = GpuKind(
+        name=properties.name,
+        capability=(properties.major, properties.minor),
+        num_multiprocessors=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
+    )
+    with absent_gpu(kind):
+        there = _collect(folder)
+    return {
+        "both": len(here.keys() & there.keys()),
+        "only here": len(here.keys() - there.keys()),
+        "only by its kind": len(there.keys() - here.keys()),
+    }
+
+
+if __name__ == "__main__":
+    folder, gpu, *kernel = sys.argv[1:]
+    print(json.dumps(_compared(folder) if gpu == "here" else _counts(folder, gpu, kernel[0])))
