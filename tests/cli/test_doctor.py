@@ -65,7 +65,8 @@ def test_doctor_warms_for_this_machine_and_for_others(
         "ready on NVIDIA H200: model",
         "  compiling: 1m 01s",
         "compiled 7 kernels",
-        "Keep the second directory at its path: Triton finds kernels where they were compiled. Runs measure what passes take.",
+        "Keep the second directory at its path: Triton finds kernels where they were compiled. "
+        "Runs measure what passes take.",
         "kept in /c, /t",
     ]
 

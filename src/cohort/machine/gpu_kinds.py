@@ -84,7 +84,7 @@ def find_gpu_kind(name: str, *, where: str) -> GpuKind:
             where=where,
             found=f"{name!r}, whose sizes are not known",
             allowed=" | ".join(names),
-            hint=f"{hint}The name is torch's, as in `cohort doctor` on a machine that has one. Kernels for other GPUs are "
-            "compiled there: leave --gpu out.",
+            hint=f"{hint}The name is torch's, as in `cohort doctor` on a machine that has one. Kernels for other "
+            "GPUs are compiled there: leave --gpu out.",
         )
     )
