@@ -69,6 +69,9 @@ def test_the_kernels_of_a_task_are_compiled_once_for_each_kind(tmp_path: Path, c
     assert compile_for_absent_gpu(task, other, say=said.append).num_kernels == 3
     assert [entry[3] for entry in collected] == ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"]
     assert {marker} < set((tmp_path / "triton").glob("*.compiled"))
+    # a rank that holds half of each layer launches others
+    halves = task_of(tmp_path, num_gpus=2, strategy="tensor")
+    assert compile_for_absent_gpu(halves, H200, say=said.append).num_kernels == 3
     # this machine computes as before
     assert torch.ones(2).sum().item() == 2
 

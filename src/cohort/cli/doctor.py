@@ -24,8 +24,8 @@ _GpuOption = Annotated[
         "--gpu",
         metavar="NAME",
         help="Show the kernel settings of the packed linear for each layer shape on the named GPU instead, and what "
-        "numerics: auto takes there, on any machine. With --warm: compile for that GPU, on any machine. NAME is torch's "
-        "name for it: 'NVIDIA H200'.",
+        "numerics: auto takes there, on any machine. With --warm: compile for that GPU, on any machine. NAME is "
+        "torch's name for it: 'NVIDIA H200'.",
     ),
 ]
 
