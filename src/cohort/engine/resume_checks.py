@@ -76,7 +76,7 @@ def require_same_task(
                 Problem(
                     where=Place(file=str(path), text=key),
                     found=_shown(now),
-                    allowed=f"{_shown(then)}, {since}",
+                    allowed=f"{_as_before(key, then, machine)}, {since}",
                     hint=hint,
                 )
                 for key, then, now in differences
@@ -114,6 +114,13 @@ def _keeps_numerics(then: str | None, now: str, machine: MachineFacts | None) ->
     # before the key existed there was no other way than fast
     began_with = decided if then == AUTO else then or str(Numerics.FAST)
     return now in (AUTO, began_with)
+
+
+def _as_before(key: str, then: Any, machine: MachineFacts | None) -> str:
+    """Return what a key may hold; where a GPU chose the numerics, a task may name them as well."""
+    if key == "numerics" and then == AUTO and machine is not None and machine.numerics is not None:
+        return f"{machine.numerics} | {AUTO}"
+    return _shown(then)
 
 
 def _is_default(key: str, value: Any, task: TaskFile) -> bool:
