@@ -69,7 +69,11 @@ class Base:
 
 def compile_kernels(decoder: Decoder) -> None:
     """Compile what the packs launch, by all cores: the widest rank of a pack decides, and its rows the tiles."""
-    kinds = [AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout) for dropout in (0.0, 0.1) for r in WIDEST_RANKS]
+    kinds = [
+        AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout, use_dora=use_dora)
+        for dropout, use_dora in ((0.0, False), (0.1, False), (0.1, True))
+        for r in WIDEST_RANKS
+    ]
     begun = time.perf_counter()
     with KernelCompiler() as compiler:
         found = compile_ahead(

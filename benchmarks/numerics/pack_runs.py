@@ -235,5 +235,7 @@ class Run:
             self.events["replaced"] += 1
         if draw.random() < 0.06:
             budget = self.executor.token_budgets[PassKind.TRAIN]
-            self.executor.lower_token_budgets({PassKind.TRAIN: max(60, round(budget * draw.uniform(0.3, 0.95)))})
+            # a large pack in passes of a row or two takes minutes
+            least = 60 if len(self._pack.trials) < 12 else 600
+            self.executor.lower_token_budgets({PassKind.TRAIN: max(least, round(budget * draw.uniform(0.3, 0.95)))})
             self.events["budget lowered"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from cohort.adapters.magnitude import Magnitudes
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.models.config_file import read_config
+from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weights import load_decoder
 from cohort.training import compile_ahead as training_ahead
 from cohort.training.compile_ahead import _few_layers, _run, compile_ahead, kinds_of_adapters
@@ -24,6 +28,30 @@ def test_one_adapter_stands_for_each_padded_rank_with_and_without_dropout() -> N
     found = [(spec.r, spec.lora_dropout > 0) for spec in kinds_of_adapters(specs)]
     assert found == [(8, False), (8, True), (17, False), (17, True), (64, False), (64, True), (130, False), (130, True)]
     assert kinds_of_adapters([]) == ()
+    # DoRA multiplies dropped rows in passes of their own; without dropout it reads what a plain adapter reads
+    specs = [
+        AdapterSpec(r=9, lora_alpha=1.0, lora_dropout=p, use_dora=dora) for p in (0.0, 0.1) for dora in (False, True)
+    ]
+    found = [(spec.lora_dropout > 0, spec.use_dora) for spec in kinds_of_adapters(specs)]
+    assert found == [(False, False), (True, False), (True, True)]
+
+
+def test_magnitudes_are_run_for_every_linear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model whose weights are not read yet."""
+    save_llama(tmp_path, num_layers=2)
+    decoder = stand_in_decoder(read_config(tmp_path), dtype=torch.float32, device=torch.device("cpu"))
+    seen: Counter[int] = Counter()
+    own = Magnitudes.apply
+
+    def apply(self: Magnitudes, *arguments: Any, magnitude_slots: Any, **named: Any) -> torch.Tensor:
+        for slot in magnitude_slots:
+            seen[len(slot.modules)] += 1
+        return own(self, *arguments, magnitude_slots=magnitude_slots, **named)
+
+    monkeypatch.setattr(Magnitudes, "apply", apply)
+    dora = AdapterSpec(r=4, lora_alpha=1.0, lora_dropout=0.1, use_dora=True)
+    _run(decoder, kinds_of_adapters([dora]), target_linears=decoder.linears, usual=20, pass_tokens=(64,))
+    assert set(seen) == {len(decoder.linears)}
 
 
 def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(

@@ -24,13 +24,16 @@ __all__ = ["collect_launches", "compile_ahead", "kinds_of_adapters"]
 
 
 def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...]:
-    """Return one plain adapter of each kind that launches kernels of its own: by padded rank and dropout."""
-    found: dict[tuple[int, int, bool], AdapterSpec] = {}
+    """Return one adapter of each kind that launches kernels of its own: by padded rank, dropout and DoRA under it."""
+    found: dict[tuple[int, int, bool, bool], AdapterSpec] = {}
     for spec in adapters:
-        r = spec.num_factor_rows
+        r, drops = spec.num_factor_rows, spec.lora_dropout > 0
         passes = -(-r // WIDEST_RANK)
-        kind = (passes, rank_class(min(r, WIDEST_RANK)), spec.lora_dropout > 0)
-        found.setdefault(kind, AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=0.1 if kind[-1] else 0.0))
+        # its norms leave the input whole, so without dropout it reads and adds what a plain adapter does
+        is_dora = spec.use_dora and drops
+        kind = (passes, rank_class(min(r, WIDEST_RANK)), drops, is_dora)
+        plain = AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=0.1 if drops else 0.0, use_dora=is_dora)
+        found.setdefault(kind, plain)
     return tuple(found[kind] for kind in sorted(found))
 
 
@@ -130,7 +133,7 @@ def _run(
         train_rows=probe_rows(ProbePass(r=1, lengths=(2,)), vocabulary=2),
         settings=ExecutorSettings(
             num_slots=len(specs),
-            num_rank_rows=sum(aligned_rank(spec.r) for spec in specs),
+            num_rank_rows=sum(aligned_rank(spec.num_rows) for spec in specs),
             token_budget=1 << 40,
             evaluation_token_budget=1 << 40,
             numerics=numerics,
@@ -145,8 +148,10 @@ def _run(
         each = max(1, round(tokens / usual / len(specs)))
         rows = probe_rows(ProbePass(r=1, lengths=(usual,) * each), vocabulary=decoder.config.vocab_size)
         for trial_id, adapter in enumerate(specs):
-            # zeros: drawing weights takes longer than all passes
-            weights_rD = torch.zeros(1, 1, device=decoder.device).expand(adapter.r, executor.bank.layout.width)
+            # drawing weights takes longer than all passes; a magnitude of zero would be none
+            weights_rD = torch.ones(1, 1, device=decoder.device).expand(
+                adapter.num_trained_rows, executor.bank.layout.width
+            )
             spec = TrialSpec(
                 trial_id=trial_id, seed=0, adapter=adapter, learning_rate=0.0, batch_size=each, num_steps=1
             )
