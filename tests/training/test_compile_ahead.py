@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.adapters.magnitude import Magnitudes
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.variants.magnitude import Magnitudes
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.config_file import read_config
 from cohort.models.stand_in import stand_in_decoder
