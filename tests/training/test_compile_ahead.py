@@ -17,7 +17,8 @@ from cohort.models.config_file import read_config
 from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weights import load_decoder
 from cohort.training import compile_ahead as training_ahead
-from cohort.training.compile_ahead import _few_layers, _run, compile_ahead, kinds_of_adapters
+from cohort.training.compile_ahead import _run, compile_ahead, kinds_of_adapters
+from cohort.training.recorded.few_layers import few_layers
 from tests.training.small_models import save_llama
 
 
@@ -63,7 +64,7 @@ def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(
     recorded: Any = SimpleNamespace(launch=lambda need, *, kind: names.append(f"{need.num_rows} {kind.name}"))
     monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
     specs = kinds_of_adapters([AdapterSpec(r=r, lora_alpha=1.0) for r in (16, 32)])
-    with _few_layers(decoder):
+    with few_layers(decoder):
         assert decoder.layers == (layers[0], layers[3])
         assert list(decoder.part) == [0, 3]
         # 64 is wanted whole, though its step is asked for as well

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -17,6 +17,7 @@ from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.memory_probe import ProbePass, probe_rows
 from cohort.training.recorded.captured_passes import CapturedPasses
+from cohort.training.recorded.few_layers import few_layers
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
 from cohort.training.trial import TrialSpec, TrialState
 
@@ -87,7 +88,7 @@ def collect_launches(
     # the widest adapter of a pack decides what is launched: each alone, and all of them together; what takes longest to
     # compile comes first
     packs = ([list(adapters)] if len(adapters) > 1 else []) + [[spec] for spec in reversed(adapters)]
-    with contextlib.suppress(torch.OutOfMemoryError), _few_layers(decoder), compiler.collecting():
+    with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder), compiler.collecting():
         for specs in packs:
             _run(
                 decoder,
@@ -99,22 +100,6 @@ def collect_launches(
                 numerics=numerics,
             )
     release_cached(decoder.device)
-
-
-@contextlib.contextmanager
-def _few_layers(decoder: Decoder) -> Iterator[None]:
-    """Leave the decoder its first layer, whose input needs no gradient, and one more of each kind.
-
-    The others launch the same kernels.
-    """
-    layers, part, windows = decoder.layers, decoder.part, decoder.config.windows
-    # the last of each window, and the first layer of all
-    kept = sorted({0, *{windows[layer]: place for place, layer in enumerate(part) if place}.values()})
-    decoder.layers, decoder.part = tuple(layers[place] for place in kept), [part[place] for place in kept]
-    try:
-        yield
-    finally:
-        decoder.layers, decoder.part = layers, part
 
 
 def _run(

@@ -47,25 +47,25 @@ def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:
 def test_a_recording_counts_only_where_all_ranks_made_it() -> None:
     nothing: Any = None
     passes = CapturedPasses(nothing, nothing, most_rows=64)
-    graph: Any = SimpleNamespace(record=lambda _: None)
+    graph: Any = SimpleNamespace(record=lambda *_, **__: None)
 
-    def short(_: object) -> None:
+    def short(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     def another_did_not(recorded: bool) -> bool:
         asked.append(recorded)
         return False
 
-    assert passes._is_recorded(graph)
+    assert passes._is_recorded(graph, is_short=True)
     asked: list[bool] = []
     passes.agree = another_did_not
-    assert not passes._is_recorded(graph)
+    assert not passes._is_recorded(graph, is_short=True)
     graph.record = short
-    assert not passes._is_recorded(graph)
+    assert not passes._is_recorded(graph, is_short=True)
     assert asked == [True, False]
-    graph.record = lambda _: nothing.missing
+    graph.record = lambda *_, **__: nothing.missing
     with pytest.raises(AttributeError):
-        passes._is_recorded(graph)
+        passes._is_recorded(graph, is_short=True)
 
 
 class Graph:
@@ -81,11 +81,13 @@ class Graph:
         self.shape = shape
         return self
 
-    def warm_up(self) -> None:
+    def warm_up(self, *, with_few_layers: bool) -> None:
+        self.has_few_layers = with_few_layers
         if self._fails:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def record(self, _: object) -> None: ...
+    def record(self, _: object, *, is_short: bool) -> None:
+        self.is_short = is_short
 
 
 def fake_device(monkeypatch: pytest.MonkeyPatch, graphs: Iterable[Any], *, most_rows: int = 4096) -> CapturedPasses:
@@ -96,12 +98,13 @@ def fake_device(monkeypatch: pytest.MonkeyPatch, graphs: Iterable[Any], *, most_
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 << 30, 80 << 30))
     config = SimpleNamespace(
         hidden_size=2048, query_width=2048, kv_width=512, intermediate_size=8192, pads_attention=False
     )
-    layer = SimpleNamespace(linears=[SimpleNamespace(frozen=None)])
+    layer = SimpleNamespace(linears=[SimpleNamespace(frozen=None, parts=[SimpleNamespace(name="q")])])
     decoder = SimpleNamespace(ring=None, config=config, layers=[layer])
-    bank = SimpleNamespace(is_exact=False, weights_RD=torch.zeros(1))
+    bank = SimpleNamespace(is_exact=False, weights_RD=torch.zeros(1), layout=SimpleNamespace(columns={"q": None}))
     return CapturedPasses(cast(Any, decoder), cast(Any, bank), most_rows=most_rows)
 
 
@@ -121,6 +124,9 @@ def test_the_largest_training_pass_is_recorded_first_so_that_others_fit_into_its
     assert passes.sizes[GraphKind.SUMS][-1] == 2048
     # of the trained rows as many as the pass that was asked for has
     assert graphs[1].shape.num_trained == pytest.approx(1024, rel=0.15)
+    # what is smaller finds its kernels compiled and its memory there: few layers, and the device does not wait
+    assert [graph.has_few_layers for graph in graphs[:3]] == [False, False, True]
+    assert [graph.is_short for graph in graphs[1:3]] == [True, False]
 
 
 def spec_of(trial_id: int, *, r: int, batch_size: int, objective: Objective) -> TrialSpec:
@@ -158,7 +164,7 @@ def test_recorded_passes_train_alike(
     So they do where layers pass through a ring: its copies are recorded with the pass, of plain sums. Evaluations that
     are launched behind the step agree with those that are launched when they are asked for.
     """
-    save_llama(tmp_path, num_layers=6 if streamed else 2)
+    save_llama(tmp_path, num_layers=6)
     runs, fetches = {}, {}
     for graph_tokens in (0, 4096):
         streaming = host_streaming(streamed, torch.device("cuda"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,40 @@ from cohort.adapters.bank import AdapterBank
 from cohort.data.packing import HostStream
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
+from cohort.training.recorded.few_layers import few_layers
 from cohort.training.recorded.pass_tensors import PassTensors
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
 from cohort.training.seeded import seeded
 from cohort.training.token_losses import token_losses
 
-__all__ = ["CapturedPass", "StagedReplay"]
+__all__ = ["CapturedPass", "RecordingMemory", "StagedReplay"]
+
+
+class RecordingMemory:
+    """The memory that the graphs of one executor share: they are replayed one after the other."""
+
+    def __init__(self) -> None:
+        """Take none yet."""
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        # the allocator gives memory of a pool again on the stream that it was taken on
+        self._stream = torch.cuda.Stream()
+
+    @contextmanager
+    def recording(self, graph: torch.cuda.CUDAGraph, *, is_short: bool) -> Iterator[None]:
+        """Record into ``graph`` what is launched within; ``is_short``: as of :meth:`CapturedPass.record`."""
+        # threads that write states copy from the device meanwhile; only this one's calls are recorded
+        mode = "thread_local"
+        if is_short:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
+                yield
+            return
+        # what was launched before may still run: a recording runs nothing
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode=mode)
+            try:
+                yield
+            finally:
+                graph.capture_end()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,25 +98,29 @@ class CapturedPass:
         """Run the pass as it is filled, kernel by kernel."""
         self._pass()
 
-    def warm_up(self) -> None:
+    def warm_up(self, *, with_few_layers: bool) -> None:
         """Run the pass, all filler, which adds no gradient: kernels are compiled and libraries set up.
 
-        From now on no weight of the model may move.
+        From now on no weight of the model may move. Where layers are alike, a few of them launch all kernels.
         """
         self._decoder.is_recorded = True
         if self._decoder.ring is not None:
             self._decoder.ring.settle()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), few_layers(self._decoder) if with_few_layers else nullcontext():
             self._pass()
         torch.cuda.current_stream().wait_stream(stream)
 
-    def record(self, pool: Any) -> None:
-        """Record the pass in the memory of ``pool``."""
+    def record(self, memory: RecordingMemory | None, *, is_short: bool) -> None:
+        """Record the pass in ``memory``.
+
+        Args:
+            is_short: Whether memory that the allocator keeps may be needed; it is freed then, and the device waits.
+        """
+        assert memory is not None, "it is there before the first recording"
         graph = torch.cuda.CUDAGraph()
-        # threads that write states copy from the device meanwhile; only this one's calls are recorded
-        recording = functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local")
+        recording = functools.partial(memory.recording, is_short=is_short)
         if self._kind is not GraphKind.TERMS:
             with recording(graph):
                 losses_T = self._pass()

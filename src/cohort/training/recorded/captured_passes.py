@@ -15,7 +15,6 @@ Shapes:  T rows of the stream
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,10 +26,14 @@ from cohort.kernels.packed_linear import SlotTable
 from cohort.kernels.packed_linear.frozen_product import can_take_codes
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import is_out_of_memory, release_cached
-from cohort.training.recorded.captured_pass import CapturedPass, StagedReplay
+from cohort.training.recorded.captured_pass import CapturedPass, RecordingMemory, StagedReplay
+from cohort.training.recorded.few_layers import are_layers_alike
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape, RecordingPolicy, rounded_up
 
 __all__ = ["CapturedPasses"]
+
+# with as much free memory, a recording that finds most of its memory in its pool frees nothing before it
+LEAST_FREE_BYTES = 1 << 30
 
 
 class CapturedPasses:
@@ -48,7 +51,7 @@ class CapturedPasses:
         self._graphs: dict[tuple[GraphKind, int], list[CapturedPass]] = {}
         self._policy: RecordingPolicy | None = None
         self._has_launched = False
-        self._pool: Any | None = None
+        self._memory: RecordingMemory | None = None
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waited_seconds = 0.0
         self.num_replays = 0
@@ -90,7 +93,7 @@ class CapturedPasses:
         for graph in (graph for recorded in self._graphs.values() for graph in recorded):
             graph.free()
         self._graphs.clear()
-        self._pool = None
+        self._memory = None
         return held
 
     def add_gradients(self, staged: StagedReplay, weights_T: Tensor) -> None:
@@ -224,18 +227,19 @@ class CapturedPasses:
         """Return a new graph; None where there is no memory for it."""
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+        if self._memory is None:
+            self._memory = RecordingMemory()
+        is_short = self._is_short(shape)
         graph: CapturedPass | None = None
         try:
             graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
-            graph.warm_up()
+            graph.warm_up(with_few_layers=not is_short and self._are_layers_alike())
         except RuntimeError as error:
             # ranks that run it together wait for this one in the middle of the pass: they end with it
             if self.agree is not None or not is_out_of_memory(error):
                 raise
             graph = None
-        if graph is not None and not self._is_recorded(graph):
+        if graph is not None and not self._is_recorded(graph, is_short=is_short):
             graph = None
         if graph is None:
             self._forget_copies()
@@ -247,16 +251,29 @@ class CapturedPasses:
         self._waits.append((before, after))
         return graph
 
+    def _is_short(self, shape: PassShape) -> bool:
+        """Return whether a recording may need memory that the allocator keeps for other uses."""
+        # ranks that record together wait for each other anyway
+        if self.agree is not None or self._decoder.ring is not None:
+            return True
+        # a smaller pass finds room in the memory of a larger one
+        rows = [rows for of_kind in self.sizes.values() for rows in of_kind]
+        free, _ = torch.cuda.mem_get_info(self._bank.weights_RD.device)
+        return shape.num_rows > max(rows, default=0) or free < LEAST_FREE_BYTES
+
+    def _are_layers_alike(self) -> bool:
+        return are_layers_alike(self._decoder, adapted=self._bank.layout.columns)
+
     def _forget_copies(self) -> None:
         """Let a ring of layers copy them again: copies that a broken recording names were never made."""
         if self._decoder.ring is not None:
             self._decoder.ring.forget()
 
-    def _is_recorded(self, graph: CapturedPass) -> bool:
+    def _is_recorded(self, graph: CapturedPass, *, is_short: bool) -> bool:
         """Record a pass, and return whether that worked here and wherever it is run together."""
         is_recorded = True
         try:
-            graph.record(self._pool)
+            graph.record(self._memory, is_short=is_short)
         except BaseException as error:
             # a recording that runs out of memory may also end as an error of the recording itself
             is_shortage = is_out_of_memory(error) or "captur" in str(error).lower()
