@@ -9,9 +9,10 @@ from enum import Enum, auto
 from cohort.adapters.bank import AdapterState, aligned_rank
 from cohort.checkpoints.checkpoints import Manifest, save_checkpoint
 from cohort.core.errors import RunStateError
-from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
+from cohort.core.events import StepDone, TrialEvent, TrialFailed
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
+from cohort.engine.train.known_evaluations import Evaluator, KnownEvaluations
 from cohort.engine.train.open_run import OpenRun
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Request
@@ -23,10 +24,6 @@ from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
 
 __all__ = ["Evaluator", "Supervisor", "TaskTraits"]
-
-
-# returns one event for each resident trial of a mapping (optimizer steps done, by trial id), in its order
-Evaluator = Callable[[Mapping[int, int]], Sequence[Evaluated]]
 
 
 class _Keep(Enum):
@@ -74,7 +71,8 @@ class Supervisor:
     ) -> None:
         """Join the parts; ``specs`` may grow, and ``on_tick`` receives what happened once it is recorded."""
         self.share = share
-        self._run, self._study, self._specs, self._evaluate, self._traits = run, study, specs, evaluate, traits
+        self._run, self._study, self._specs, self._traits = run, study, specs, traits
+        self._evaluate = KnownEvaluations(evaluate)
         self._on_tick, self.note = on_tick, run.watcher.note
         self._errors = TrialErrors(steps_done=self._steps_known, note=self.note)
         self._vacated: list[int] = []
@@ -263,6 +261,12 @@ class Supervisor:
         self._run.store.append(events, decisions)
         self._on_tick(events, decisions)
 
+    def evaluate_ahead(self) -> None:
+        """Evaluate at once all residents that a window of steps has brought to an evaluation, by whichever step."""
+        if len(reached := self._reached()) > 1:
+            with self._run.time_spent.on(Activity.EVALUATE):
+                self._evaluate.make(reached)
+
     def due_after_step(self) -> list[int]:
         """Return the residents, by their numbers in the executor, that will be due if they take one more step."""
         due = []
@@ -273,15 +277,15 @@ class Supervisor:
                 due.append(self.share.key(trial_id))
         return due
 
+    def _reached(self) -> dict[int, int]:
+        """Return the residents that stand where they are evaluated, with their steps."""
+        steps = {trial_id: self.share.steps_of(trial_id) for trial_id in sorted(self.share.resident)}
+        return {trial_id: step for trial_id, step in steps.items() if step == self._study.next_evaluation(trial_id)}
+
     def _due(self) -> dict[int, int]:
         """Return the residents to evaluate now, with their steps."""
-        due = {}
-        for trial_id in sorted(self.share.resident):
-            step = self.share.steps_of(trial_id)
-            # a trial that repeats known steps is not due before it has caught up
-            if step == self._study.next_evaluation(trial_id) == self._steps_known(trial_id):
-                due[trial_id] = step
-        return due
+        # a trial that repeats known steps is not due before it has caught up
+        return {trial_id: step for trial_id, step in self._reached().items() if step == self._steps_known(trial_id)}
 
     def _steps_known(self, trial_id: int) -> int:
         return self._study.trajectory(trial_id).num_steps
