@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
 from cohort.kernels.compile_ahead import _compile
 from cohort.machine.absent_gpu import absent_gpu
 from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
@@ -47,11 +48,18 @@ class _Collected:
 
 def _collect(folder: str) -> dict[bytes, str]:
     found: Any = _Collected()
-    decoder = stand_in_decoder(read_config(Path(folder)), dtype=torch.bfloat16, device=torch.device("cuda"))
     adapters = kinds_of_adapters([AdapterSpec(r=16, lora_alpha=16.0)])
-    collect_launches(
-        decoder, compiler=found, target_linears=decoder.linears, adapters=adapters, usual=20, pass_tokens=(200,)
-    )
+    for numerics in Numerics:
+        decoder = stand_in_decoder(read_config(Path(folder)), dtype=torch.bfloat16, device=torch.device("cuda"))
+        collect_launches(
+            decoder,
+            compiler=found,
+            target_linears=decoder.linears,
+            adapters=adapters,
+            usual=20,
+            pass_tokens=(200,),
+            numerics=numerics,
+        )
     jobs: dict[bytes, str] = found.jobs
     return jobs
 

@@ -245,7 +245,8 @@ def _answers(kind: GpuKind) -> dict[str, Any]:
         **dict.fromkeys(("Stream", "Event", "device", "stream", "current_stream"), _Nothing),
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "is_current_stream_capturing": lambda: False,
+        # as while passes are recorded, nothing can be asked of the GPU
+        "is_current_stream_capturing": lambda: True,
         "is_bf16_supported": lambda *_, **__: kind.capability >= (8, 0),
         "device_count": lambda: _NUM_GPUS,
         "get_device_name": lambda *_: kind.name,
