@@ -19,6 +19,7 @@ from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
 from cohort.prepare.preparation import Preparation, prepare
 from cohort.runs.facts import RunState
+from cohort.tuning.decisions import DecisionKind
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 from tests.engine.train.fakes import Notes
 
@@ -64,6 +65,36 @@ def test_a_lone_task_is_finished_and_leaves_its_step_costs(
     assert facts.base_metrics is not None
     assert (tmp_path / "run" / "best" / "adapter_model.safetensors").is_file()
     assert len(recorders) == 1
+
+
+def test_a_run_whose_steps_are_launched_ahead_is_that_of_steps_in_turn(folder: Path, tmp_path: Path) -> None:
+    task = tiny_task(
+        folder,
+        training={"max_steps": 8},
+        search={"space": {"learning_rate": [1e-4, 1e-3, 1e-2, 1e20], "batch_size": [1, 2]}},
+        lora={"r": 2},
+    )
+    found = []
+    for is_ahead in (False, True):
+        preparation = prepare(task, clock=SystemClock())
+        session = TaskSession(preparation, clock=SystemClock())
+        executor: Any = session._executor
+        executor.launches_ahead = executor._ahead.is_used = executor._evaluations.ahead.is_used = is_ahead
+        path = tmp_path / f"{is_ahead}"
+        with opened(preparation, path) as run:
+            session.join(preparation, run)
+            session.run()
+            log = run.store.reader.log
+            found.append(
+                (
+                    [(one.trial_id, one.step, repr(one.loss), repr(one.grad_norm)) for one in log.steps()],
+                    [(one.trial_id, one.step, one.validation_loss) for one in log.evaluations()],
+                    [(one.decision.trial_id, one.decision.step, one.decision.kind) for one in log.decisions()],
+                    (path / "best" / "adapter_model.safetensors").read_bytes(),
+                )
+            )
+    assert found[0] == found[1]
+    assert {reason for _, _, reason in found[0][2]} >= {DecisionKind.STOP, DecisionKind.FINISH}
 
 
 def test_what_one_of_two_tasks_cannot_finish_is_passed_on_and_no_step_is_taken_for_its_own(

@@ -76,6 +76,8 @@ class Supervisor:
         self._on_tick, self.note = on_tick, run.watcher.note
         self._errors = TrialErrors(steps_done=self._steps_known, note=self.note)
         self._vacated: list[int] = []
+        # parked trials that no outcome of the others lets go on
+        self._useless: frozenset[int] = frozenset()
         self._saved_at, self._pause = run.clock.monotonic(), run.options.checkpoint_seconds
 
     @property
@@ -301,10 +303,11 @@ class Supervisor:
         useless = self._study.certain_to_stop() if self._traits.are_trials_complete() else frozenset()
         for decision in decisions:
             self._carry_out(decision, is_useless=decision.trial_id in useless)
-        for trial_id in useless:
+        for trial_id in useless - self._useless:
             self._run.state_store.spare_state(trial_id)
             # its best weights stay as they are, and the last checkpoint waits for all that are not written by then
             self._run.state_store.write_ahead(trial_id)
+        self._useless = useless
         return decisions
 
     def _carry_out(self, decision: Decision, *, is_useless: bool) -> None:
