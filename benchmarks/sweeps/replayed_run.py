@@ -6,7 +6,7 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -133,7 +133,7 @@ class _TimedShelf(TrialStateStore):
 class _Unsaved(Supervisor):
     """The product's supervisor without its checkpoints, which cost by the clock and not by the step."""
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, bests_of: Collection[int] | None = None) -> None:
         """Save nothing."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from cohort.checkpoints import state_writer
 from cohort.checkpoints.state_writer import StateWriter
-from cohort.training.checkpoint import file_parts, read_weights
+from cohort.core.errors import StorageFullError
+from cohort.training.checkpoint import read_weights, write_state
 
 
 def test_a_file_has_the_bytes_of_its_parts_and_their_checksum(tmp_path: Path) -> None:
@@ -18,11 +20,16 @@ def test_a_file_has_the_bytes_of_its_parts_and_their_checksum(tmp_path: Path) ->
     writer, path = StateWriter(), tmp_path / "0001" / "state-000003.safetensors"
     writer.start(path, tensors, step=3)
     assert writer.is_writing(path)
-    checksum = writer.finish(path)
+    checksum = writer.secure([path])[path]
     assert not writer.is_writing(path)
-    expected = b"".join(file_parts(tensors, step=3))
-    assert path.read_bytes() == expected
-    assert checksum == hashlib.sha256(expected).hexdigest()
+    expected = io.BytesIO()
+    write_state(expected, tensors, step=3)
+    assert path.read_bytes() == expected.getvalue()
+    assert checksum == hashlib.sha256(expected.getvalue()).hexdigest()
+    behind = path.with_name("behind")
+    writer.start(behind, tensors, step=3, is_behind=True)
+    # hashed once a checkpoint comes to name it, as a file is that was there before
+    assert writer.secure([behind, path]) == {behind: checksum, path: checksum}
 
 
 def test_many_files_at_once_are_each_their_own(tmp_path: Path) -> None:
@@ -37,14 +44,14 @@ def test_many_files_at_once_are_each_their_own(tmp_path: Path) -> None:
 
 
 def test_an_error_reaches_who_waits_and_no_half_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_path: Path, parts: object) -> None:
+    def fails(_stream: object, _tensors: object, **_keys: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(state_writer, "write_parts", fails)
+    monkeypatch.setattr(state_writer, "write_state", fails)
     writer, path = StateWriter(), tmp_path / "best"
     writer.start(path, {"weights": torch.zeros(2, 2)}, step=1)
     writer.settle()
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StorageFullError, match="no space left"):
         writer.finish(path)
     assert not list(tmp_path.iterdir())
 

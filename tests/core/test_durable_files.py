@@ -75,7 +75,7 @@ def test_no_space_left_names_the_path_and_leaves_nothing(
 ) -> None:
     path = tmp_path / "results.csv"
     write_bytes(path, b"old")
-    monkeypatch.setattr(durable_files, "_flush_to_disk", _os_error(number))
+    monkeypatch.setattr(durable_files, "flush_to_disk", _os_error(number))
     with pytest.raises(StorageFullError, match=r"results\.csv.*cohort resume"):
         write_bytes(path, b"new")
     with pytest.raises(StorageFullError, match="best"), atomic_directory(tmp_path / "best") as partial:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from cohort.adapters.bank import AdapterState
 from cohort.training.checkpoint import (
     DamagedStateError,
     deserialise_state,
-    file_parts,
     read_weights,
+    write_state,
 )
 from cohort.training.trial import TrialState
 
@@ -25,12 +26,18 @@ def state() -> TrialState:
     return TrialState(adapter=AdapterState(weights=torch.randn(5, 7), moments=moments), step=12)
 
 
+def written(tensors: dict[str, torch.Tensor], *, step: int) -> bytes:
+    stream = io.BytesIO()
+    write_state(stream, tensors, step=step)
+    return stream.getvalue()
+
+
 def serialise_state(state: TrialState) -> bytes:
-    return b"".join(file_parts(state.adapter.tensors, step=state.step))
+    return written(state.adapter.tensors, step=state.step)
 
 
 def serialise_weights(weights: torch.Tensor, *, step: int) -> bytes:
-    return b"".join(file_parts({"weights": weights}, step=step))
+    return written({"weights": weights}, step=step)
 
 
 def test_state_comes_back_bit_for_bit(tmp_path: Path) -> None:

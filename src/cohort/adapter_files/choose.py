@@ -195,12 +195,16 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
     if trial is not None and (checkpoint := _checkpoint(directory, trial)) is not None:
         return trial, checkpoint
     there = _there(directory, results)
+    hint = "Choose one of these, or leave --trial out for the best."
+    if trial is not None and trial.best_step is not None and results.facts.are_results_written:
+        # the run ended before it was written, or the task keeps none of trials that lost
+        hint = f"Train it again, to the same adapter: `cohort resume {directory.root} --trial {trial_id}`."
     raise InputError(
         Problem(
             where="--trial",
             found=f"{trial_id}, which {'is not a trial of this run' if trial is None else 'has no checkpoint on disk'}",
             allowed=f"one of {', '.join(map(str, there))}" if there else "no trial of this run has an adapter yet",
-            hint="Choose one of these, or leave --trial out for the best.",
+            hint=hint,
         )
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,12 +33,15 @@ class Manifest:
         resident: Trials in the bank, in slot order.
         files: SHA-256 of each state file by path within the run directory.
         vacated: Batch sizes of the trials that left in the last tick, which the next admission looks at.
+        spares: Paths of best checkpoints that no result needs: written after this checkpoint, each whole by itself or
+            not there.
     """
 
     position: int
     resident: tuple[int, ...]
     files: dict[str, str]
     vacated: tuple[int, ...] = ()
+    spares: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), indent=1, sort_keys=True).encode()
@@ -57,6 +60,8 @@ class Manifest:
                 resident=tuple(record["resident"]),
                 vacated=tuple(record["vacated"]),
                 files=dict(record["files"]),
+                # earlier versions waited for every file
+                spares=tuple(record.get("spares", ())),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise RunStateError(f"not a checkpoint manifest ({type(error).__name__}: {error})") from error
@@ -69,16 +74,26 @@ def save_checkpoint(
     directory: RunDirectory,
     resident: Sequence[int],
     vacated: Sequence[int] = (),
+    bests_of: Collection[int] | None = None,
 ) -> Manifest:
     """Save what ``state_store`` holds as a checkpoint at the store's present position, and remove all but the last two.
+
+    Args:
+        bests_of: Trials whose best checkpoints belong to it (None: all); those of others are its spares.
 
     Raises:
         StorageFullError: the disk is full; earlier checkpoints are untouched.
     """
     # The order makes a kill at any point harmless: first the state files, then the manifest that names them, then its
     # row in the store, then a copy of the store. Only then are old rows and files deleted.
-    files = state_store.flush()
-    manifest = Manifest(position=store.position, resident=tuple(resident), vacated=tuple(vacated), files=files)
+    files = state_store.flush(bests_of=bests_of)
+    manifest = Manifest(
+        position=store.position,
+        resident=tuple(resident),
+        vacated=tuple(vacated),
+        files=files,
+        spares=tuple(state_store.spares()),
+    )
     content = manifest.to_bytes()
     name = f"checkpoints/{manifest.position:09d}.json"
     path = directory.root / name
@@ -126,7 +141,7 @@ def latest_good_checkpoint(
                 raise RunStateError(f"{path} does not match its checksum; it is damaged")
             manifest = Manifest.from_bytes(content)
             # reads every file it names: a manifest alone says nothing of the states
-            state_store.restore(manifest.files)
+            state_store.restore(manifest.files, spares=manifest.spares)
         except (OSError, RunStateError) as error:
             problems.append(str(error))
             continue
@@ -136,7 +151,8 @@ def latest_good_checkpoint(
 
 def _files_of(manifest: Path) -> list[str]:
     try:
-        return list(Manifest.from_bytes(manifest.read_bytes()).files)
+        found = Manifest.from_bytes(manifest.read_bytes())
+        return [*found.files, *found.spares]
     except (OSError, RunStateError):
         # a damaged manifest keeps no files: those of the other one stay
         return []

@@ -126,6 +126,10 @@ class StateMemory:
         """Return what leaves the host first: a spare state, else the oldest."""
         return _first_to_leave([name for name in self._kept if self._will_be_on(name) == HOST])
 
+    def bytes_of(self, name: StoredState) -> int:
+        """Return the bytes of what is kept under ``name``, wherever it is."""
+        return _num_bytes(self._kept[name])
+
     def num_bytes(self, device: torch.device) -> int:
         """Return the bytes that states take on a device, or will once their copies are there."""
         coming = 0

@@ -1,22 +1,23 @@
 """Writes state files in threads of its own, while trials train.
 
 The states of a sweep on an 8B model are tens of gigabytes: copying them from the GPU, hashing and writing them takes a
-minute that nothing else needs to wait for. All of it lets the interpreter go on. A checkpoint waits for what it names.
+minute that nothing else needs to wait for. All of it lets the interpreter go on. A checkpoint waits for what it names,
+and only that has to be on the disk with a SHA-256; what is written behind survives the process and has a CRC-32.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from cohort.checkpoints.transfer_threads import OfThread, ready_events, state_threads
-from cohort.core.durable_files import write_parts
-from cohort.training.checkpoint import file_parts
+from cohort.checkpoints.transfer_threads import BUFFER_BYTES, OfThread, ready_events, state_threads
+from cohort.core.durable_files import atomic_file, flush_to_disk
+from cohort.training.checkpoint import write_state
 
 __all__ = ["StateWriter"]
 
@@ -27,70 +28,125 @@ class StateWriter:
     def __init__(self) -> None:
         """Start no thread before there is something to write."""
         self._threads: ThreadPoolExecutor | None = None
-        self._running: dict[Path, Future[str]] = {}
+        # the SHA-256 of each, None for what is written behind
+        self._running: dict[Path, Future[str | None]] = {}
         self._own = OfThread()
 
     def is_writing(self, path: Path) -> bool:
         """Whether ``path`` was started and its end not yet waited for."""
         return path in self._running
 
-    def start(self, path: Path, tensors: Mapping[str, Tensor], *, step: int) -> None:
+    def is_written(self, path: Path) -> bool:
+        """Whether nothing is left to wait for; :meth:`finish` says how it ended."""
+        return self._running[path].done()
+
+    def start(self, path: Path, tensors: Mapping[str, Tensor], *, step: int, is_behind: bool = False) -> None:
         """Begin to write the state ``tensors`` after ``step``.
 
         Args:
             path: In a folder that is made where it is missing.
             tensors: By name, on the host or a GPU; they must not change before :meth:`finish`.
+            is_behind: Neither hash it nor wait for the disk; :meth:`secure` does both if a checkpoint comes to name it.
         """
-        if self._threads is None:
-            self._threads = state_threads("cohort-states")
         ready = ready_events(tensors.values())
-        self._running[path] = self._threads.submit(self._write, path, dict(tensors), step, ready)
+        write = self._write_behind if is_behind else self._write
+        self._running[path] = self._pool().submit(write, path, dict(tensors), step, ready)
 
-    def finish(self, path: Path) -> str:
-        """Wait for a file that was started; return its SHA-256.
+    def withdraw(self, path: Path) -> bool:
+        """Take back what was started, if it has not begun; return whether it is taken back."""
+        is_withdrawn = self._running[path].cancel()
+        if is_withdrawn:
+            del self._running[path]
+        return is_withdrawn
+
+    def finish(self, path: Path) -> None:
+        """Wait until a file that was started is whole.
 
         Raises:
             StorageFullError: the disk is full; there is no such file then.
         """
-        return self._running.pop(path).result()
+        self._running.pop(path).result()
 
-    def settle(self) -> None:
-        """Wait for all files, whatever becomes of them."""
-        wait(self._running.values())
+    def secure(self, paths: Collection[Path]) -> dict[Path, str]:
+        """Wait until files are on the disk, those that were started and others that are there; return each SHA-256.
+
+        Raises:
+            StorageFullError: the disk is full; the files that did not fit are not there.
+        """
+        hashing: dict[Path, Future[str | None]] = {}
+        found: dict[Path, str] = {}
+        for path in paths:
+            written = self._running.pop(path, None)
+            digest = None if written is None else written.result()
+            if digest is None:
+                hashing[path] = self._pool().submit(_secured, path)
+            else:
+                found[path] = digest
+        for path, hashed in hashing.items():
+            found[path] = str(hashed.result())
+        return found
+
+    def settle(self, *, but: Collection[Path] = ()) -> None:
+        """Wait for all files ``but`` those, whatever becomes of them."""
+        wait([running for path, running in self._running.items() if path not in but])
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = state_threads("cohort-states")
+        return self._threads
 
     def _write(
         self, path: Path, tensors: dict[str, Tensor], step: int, ready: Mapping[torch.device, torch.cuda.Event]
     ) -> str:
-        digest = hashlib.sha256()
+        with atomic_file(path) as partial:
+            self._write_parts(partial, tensors, step, ready)
+            # read back from the page cache: a tensor is copied from its GPU once
+            return _sha256(partial)
 
-        def hashed(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-            for part in parts:
-                digest.update(part)
-                yield part
+    def _write_behind(
+        self, path: Path, tensors: dict[str, Tensor], step: int, ready: Mapping[torch.device, torch.cuda.Event]
+    ) -> None:
+        # neither hashed nor flushed: the page cache takes in a second what the disk takes in ten
+        with atomic_file(path, is_flushed=False) as partial:
+            self._write_parts(partial, tensors, step, ready)
 
-        write_parts(path, hashed(file_parts(tensors, step=step, read=self._reader(ready))))
-        return digest.hexdigest()
-
-    def _reader(
-        self, ready: Mapping[torch.device, torch.cuda.Event]
-    ) -> Callable[[Tensor], Iterator[memoryview]] | None:
-        """Return what reads tensors of GPUs through a small buffer; None where all are on the host."""
-        if not ready:
-            return None
+    def _write_parts(
+        self, path: Path, tensors: dict[str, Tensor], step: int, ready: Mapping[torch.device, torch.cuda.Event]
+    ) -> None:
         for device, event in ready.items():
             self._own.stream(device).wait_event(event)
+        with path.open("wb") as stream:
+            write_state(stream, tensors, step=step, read=self._read)
 
-        def read(tensor: Tensor) -> Iterator[memoryview]:
-            buffer = self._own.buffer(0)
-            for part in tensor.reshape(-1).view(torch.uint8).split(len(buffer)):
-                copy = buffer[: len(part)]
-                if part.is_cuda:
-                    stream = self._own.stream(part.device)
-                    with torch.cuda.stream(stream):
-                        copy.copy_(part, non_blocking=True)
-                    stream.synchronize()
-                else:
-                    copy.copy_(part)
-                yield copy.numpy().data
+    def _read(self, tensor: Tensor) -> Iterator[memoryview]:
+        """Yield the bytes of a tensor; of one on a GPU through two small buffers, one filled while one is used."""
+        parts = tensor.reshape(-1).view(torch.uint8).split(BUFFER_BYTES)
+        if not tensor.is_cuda:
+            yield from (part.numpy().data for part in parts)
+            return
+        stream, arrived = self._own.stream(tensor.device), list[torch.cuda.Event]()
 
-        return read
+        def fill(index: int) -> None:
+            with torch.cuda.stream(stream):
+                self._own.buffer(index % 2)[: len(parts[index])].copy_(parts[index], non_blocking=True)
+                arrived.append(stream.record_event())
+
+        fill(0)
+        for index, part in enumerate(parts):
+            if index + 1 < len(parts):
+                fill(index + 1)
+            arrived[index].synchronize()
+            yield self._own.buffer(index % 2)[: len(part)].numpy().data
+
+
+def _secured(path: Path) -> str:
+    """Wait until a file is on the disk; return its SHA-256."""
+    digest = _sha256(path)
+    flush_to_disk(path)
+    flush_to_disk(path.parent)
+    return digest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

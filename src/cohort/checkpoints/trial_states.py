@@ -7,7 +7,7 @@ steps; a file is written once and never changed, so a checkpoint is a list of na
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from cohort.checkpoints.state_memory import HOST, StateMemory
 from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
+from cohort.checkpoints.written_behind import WrittenBehind
 from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import (
@@ -178,11 +179,31 @@ class TrialStateStore:
         """
         return self._weights(trial_id, StoredStateKind.BEST)
 
+    def best_step(self, trial_id: int) -> int | None:
+        """Return the step of a trial's best checkpoint; None where it is not here."""
+        name = self._newest.get((trial_id, StoredStateKind.BEST))
+        return None if name is None else name.step
+
     def write_ahead(self, trial_id: int) -> None:
         """Begin to write the best checkpoint of a trial that has ended, so that no checkpoint has to wait for it."""
         name = self._newest.get((trial_id, StoredStateKind.BEST))
         if name is not None and name in self._in_memory:
-            self._start(name)
+            self._start(name, is_behind=True)
+
+    def write_behind(self) -> WrittenBehind:
+        """Begin to write the best checkpoints that the last checkpoint does not name; return those on their way."""
+        names = [name for name in self._spares() if name in self._in_memory]
+        for name in names:
+            self._start(name, is_behind=True)
+        return WrittenBehind({name: self._path(name) for name in names}, memory=self._in_memory, writer=self._writer)
+
+    def spares(self) -> list[str]:
+        """Return the paths of the best checkpoints that the last checkpoint does not name, written or not."""
+        return [name.relative_path for name in self._spares()]
+
+    def _spares(self) -> list[StoredState]:
+        bests = (name for name in self._newest.values() if name.kind is StoredStateKind.BEST)
+        return sorted(name for name in bests if name not in self._checksums)
 
     def _weights(self, trial_id: int, kind: StoredStateKind) -> tuple[Tensor, int] | None:
         name = self._newest.get((trial_id, kind))
@@ -207,21 +228,36 @@ class TrialStateStore:
             # it was never in a file, so now it is nowhere
             del self._newest[trial_id, StoredStateKind.STATE]
 
-    def flush(self) -> dict[str, str]:
+    def flush(self, *, bests_of: Collection[int] | None = None) -> dict[str, str]:
         """Write what is only in memory; return the SHA-256 of every file by relative path.
+
+        Args:
+            bests_of: Trials whose best checkpoints are meant; None: all. Those of others that are in no file yet are
+                neither waited for nor named: :meth:`write_behind` writes them.
 
         Raises:
             StorageFullError: the disk is full; what was there before is untouched.
         """
-        names = sorted(self._newest.values())
+        spares = set() if bests_of is None else {name for name in self._spares() if name.trial_id not in bests_of}
+        for name in spares:
+            # what is written ahead must not keep the others waiting
+            if self._writer.is_writing(self._path(name)):
+                self._writer.withdraw(self._path(name))
+        names = sorted(set(self._newest.values()) - spares)
         for name in names:
             self._start(name)
-        for name in names:
-            self._write(name)
+        missing = {self._path(name): name for name in names if name not in self._checksums}
+        for path, checksum in self._writer.secure(missing).items():
+            self._checksums[missing[path]] = checksum
         return {name.relative_path: self._checksums[name] for name in names}
 
-    def restore(self, files: Mapping[str, str]) -> None:
-        """Take over the files of a checkpoint, by relative path with their SHA-256.
+    def restore(self, files: Mapping[str, str], *, spares: Iterable[str] = ()) -> None:
+        """Take over the files of a checkpoint.
+
+        Args:
+            files: By relative path, with their SHA-256.
+            spares: The relative paths of best checkpoints that it left to :meth:`write_behind`; those that were written
+                are taken over, too.
 
         Raises:
             RunStateError: a file is missing or does not match its checksum.
@@ -236,13 +272,14 @@ class TrialStateStore:
             restored[self._name(path)] = checksum
         # only now: a damaged checkpoint changes nothing here, and the one before it is tried next
         self._checksums = restored
-        self._newest = {(name.trial_id, name.kind): name for name in restored}
+        there = [self._name(path) for spare in spares if (path := self._directory.root / spare).is_file()]
+        self._newest = {(name.trial_id, name.kind): name for name in (*restored, *there)}
 
     def remove_files_except(self, kept: Iterable[str]) -> None:
         """Delete the state files that neither ``kept`` nor the newest states name."""
-        # a file that nothing names any more may still be on its way
-        self._writer.settle()
         wanted = set(kept) | {name.relative_path for name in self._newest.values()}
+        # a file that nothing names any more may still be on its way
+        self._writer.settle(but={self._directory.root / path for path in wanted})
         for path in sorted(self._directory.trials.glob("*/*-*.safetensors")):
             if path.relative_to(self._directory.root).as_posix() not in wanted:
                 path.unlink(missing_ok=True)
@@ -268,18 +305,22 @@ class TrialStateStore:
                 self._write(oldest)
             self._in_memory.forget(oldest)
 
-    def _start(self, name: StoredState) -> None:
+    def _start(self, name: StoredState, *, is_behind: bool = False) -> None:
         # a file that is there stays: the state of a trial after a step never changes
-        if name not in self._checksums and not self._writer.is_writing(self._path(name)):
-            kept = self._in_memory.get(name)
-            assert kept is not None, "what is in no file is in memory"
-            tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
-            self._writer.start(self._path(name), tensors, step=name.step)
+        if name in self._checksums or self._writer.is_writing(self._path(name)):
+            return
+        kept = self._in_memory.get(name)
+        if kept is None:
+            assert self._path(name).is_file(), "what is in no file is in memory"
+            return
+        tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
+        self._writer.start(self._path(name), tensors, step=name.step, is_behind=is_behind)
 
     def _write(self, name: StoredState) -> None:
         self._start(name)
         if name not in self._checksums:
-            self._checksums[name] = self._writer.finish(self._path(name))
+            path = self._path(name)
+            self._checksums[name] = self._writer.secure([path])[path]
 
     @staticmethod
     def _name(path: Path) -> StoredState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -14,6 +14,9 @@ from cohort.cli.launched_ranks import launched_ranks, most_losses, options_with,
 from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cohort.launch.launched import LaunchedRanks
     from cohort.runs.directory import RunDirectory
 
 __all__ = ["resume"]
@@ -24,6 +27,15 @@ def resume(
     run_dir: RunOrQueueArgument,
     publish: PublishOption = None,
     publish_as: PublishAsOption = None,
+    trial: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--trial",
+            metavar="N",
+            help="Of a finished run: train this trial again, up to its best checkpoint, which is not on disk; can be "
+            "repeated.",
+        ),
+    ] = None,
     on_lost_gpu: LostGpuOption = "stop",
     as_json: JsonOption = False,
     debug: DebugOption = False,
@@ -44,12 +56,17 @@ def resume(
                 _refuse_inputs(run_dir, context.obj[0])
             if publish is not None or publish_as is not None:
                 _refuse_inputs(run_dir, "--publish")
+            if trial:
+                _refuse_inputs(run_dir, "--trial")
             from cohort.cli.run import continue_queue
 
             continue_queue(run_dir, as_json=as_json)
             return
         from cohort.runs.directory import RunDirectory
 
+        if trial:
+            _train_again(run_dir, trial, places=context.obj or (), ranks=ranks)
+            return
         directory = RunDirectory.open(run_dir)
         announce = announcement(directory, publish, name=publish_as, base_sha256=partial(_base_hash, directory))
         from cohort.cli.tables.run_results import print_results
@@ -63,6 +80,15 @@ def resume(
             train_despite_losses(begin, run_dir, watcher=watcher, most_losses=most_losses(on_lost_gpu))
         print_results(run_dir, as_json=as_json)
         announce()
+
+
+def _train_again(run_dir: Path, trials: list[int], *, places: Sequence[str], ranks: LaunchedRanks | None) -> None:
+    """Train trials of a finished run up to best checkpoints that are not on disk."""
+    from cohort.cli.terminal.progress import RUN_VIEW, watching
+    from cohort.engine.lost_checkpoints import train_again
+
+    with watching(RUN_VIEW) as watcher:
+        train_again(run_dir, trials, watcher=watcher, options=options_with(ranks), places=places)
 
 
 def _base_hash(directory: RunDirectory) -> str | None:

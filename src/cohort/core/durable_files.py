@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,11 +23,11 @@ __all__ = [
     "atomic_directory",
     "atomic_file",
     "finished_path",
+    "flush_to_disk",
     "recover_directory",
     "remove_leftovers",
     "storage_full_named",
     "write_bytes",
-    "write_parts",
     "write_text",
 ]
 
@@ -75,7 +75,8 @@ def storage_full_named(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
-def _flush_to_disk(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file or a directory is on the disk, where its file system can tell."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -115,10 +116,13 @@ def _move_into_place(partial: Path, target: Path, *, replaces: bool) -> None:
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True) -> Iterator[Path]:
+def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True, is_flushed: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; when the block ends well it becomes ``path``, else it is removed.
 
-    ``replaces=False`` keeps a file that another process has put there in the meantime.
+    Args:
+        replaces: False keeps a file that another process has put there in the meantime.
+        is_flushed: False does not wait for the disk: a killed process leaves the file whole or not there all the same,
+            but a machine that stops may leave a part of it.
 
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
@@ -129,9 +133,11 @@ def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True) -> Itera
         with storage_full_named(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             yield partial
-            _flush_to_disk(partial)
+            if is_flushed:
+                flush_to_disk(partial)
             _move_into_place(partial, target, replaces=replaces)
-            _flush_to_disk(target.parent)
+            if is_flushed:
+                flush_to_disk(target.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -142,18 +148,8 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
     """
-    write_parts(path, (content,))
-
-
-def write_parts(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
-    """Write ``parts`` one after the other to ``path``, whole or not at all.
-
-    Raises:
-        StorageFullError: the disk or the quota is full; ``path`` is as it was.
-    """
-    with atomic_file(path) as partial, partial.open("wb") as stream:
-        for part in parts:
-            stream.write(part)
+    with atomic_file(path) as partial:
+        partial.write_bytes(content)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -204,15 +200,15 @@ def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield partial
             for entry in sorted(partial.rglob("*")):
                 if not entry.is_symlink():
-                    _flush_to_disk(entry)
-            _flush_to_disk(partial)
+                    flush_to_disk(entry)
+            flush_to_disk(partial)
             if not target.exists():
                 os.replace(partial, target)
             elif not _exchange(partial, target):
                 os.replace(target, _replaced_path(target))
                 os.replace(partial, target)
                 shutil.rmtree(_replaced_path(target))
-            _flush_to_disk(target.parent)
+            flush_to_disk(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

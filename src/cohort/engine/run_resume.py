@@ -144,12 +144,14 @@ def ready_to_resume(
     clock: Clock,
     places: Sequence[str] = (),
     backbone: LoadedBackbone | None = None,
+    is_finished: bool = False,
 ) -> ReadyRun | None:
     """Lock a run and check that it still has what it began with; None where nothing is left to do.
 
     Args:
         places: As for :func:`cohort.engine.tune.resume`; a finished run records where its base model is.
         backbone: The same base model, where it is loaded already.
+        is_finished: The run has ended, and something of it is to be trained again: nothing of it is written here.
 
     Raises:
         InputError: there is no run, or the data, the model or the task is no longer what the run began with.
@@ -169,9 +171,9 @@ def ready_to_resume(
                 if store.reader.checkpoints() or facts.has_begun is not None:
                     if (restored := restore_task_file(directory, facts)) is not None:
                         watcher.note(restored)
-                    if facts.are_results_written:
+                    if facts.are_results_written and not is_finished:
                         restore_results(store, directory, watcher=watcher)
-                    if is_complete(store, directory=directory):
+                    if not is_finished and is_complete(store, directory=directory):
                         if places:
                             _record_place(store, directory, facts=facts, places=places)
                         return None

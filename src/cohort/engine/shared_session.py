@@ -229,14 +229,12 @@ class SharedSession:
             waiting.clear()
 
         def finish(run: TaskRun) -> None:
-            error: Exception | None = None
             try:
-                session.finish(run)
+                session.finish(run, then=lambda: self._end(run))
             except Exception as found:
                 if is_executor_wide(found):
                     raise
-                error = found
-            self._end(run, error=error)
+                self._end(run, error=found)
 
         try:
             session.run(welcome=welcome, finish=finish, fail=lambda run, error: self._end(run, error=error))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,7 +17,7 @@ from cohort.adapters.bank import AdapterState
 from cohort.core.errors import RunStateError
 from cohort.training.trial import TrialState
 
-__all__ = ["DamagedStateError", "deserialise_state", "file_parts", "read_weights"]
+__all__ = ["DamagedStateError", "deserialise_state", "read_weights", "write_state"]
 
 _FORMAT = "cohort-trial-state-3"
 _HEADER = "cohort"
@@ -37,43 +38,51 @@ class DamagedStateError(RunStateError):
     """A state file is truncated or its content does not match its checksum."""
 
 
-def file_parts(
-    tensors: Mapping[str, Tensor], *, step: int, read: Callable[[Tensor], Iterable[memoryview]] | None = None
-) -> Iterator[bytes | memoryview]:
-    """Yield the parts of a state's file, one after the other, without a copy of the tensors.
+def write_state(
+    stream: BinaryIO,
+    tensors: Mapping[str, Tensor],
+    *,
+    step: int,
+    read: Callable[[Tensor], Iterable[memoryview]] | None = None,
+) -> None:
+    """Write a state's file to an empty ``stream``, without a copy of the tensors.
 
     A state of an 8B model is 400 MB, of which safetensors' own writer makes two copies while it holds the interpreter.
-    Parts are views: each is good until the next is asked for, and the tensors must not change meanwhile.
+    Each tensor is read once: the header, which has the checksum, is written last into the room that is left for it.
 
     Args:
-        tensors: By name: ``weights`` alone for a best checkpoint, with the moments for a state.
-        read: Yields the bytes of a contiguous tensor in parts; by default of one on the host, in one part. It is called
-            twice for each, as the checksum stands in the header.
+        stream: Can be sought in.
+        tensors: By name: ``weights`` alone for a best checkpoint, with the moments for a state. They must not change
+            meanwhile.
+        step: Optimizer steps done.
+        read: Yields the bytes of a contiguous tensor in parts, each good until the next is asked for; by default of one
+            on the host, in one part.
     """
-    read = read or _whole
     # sorted, as safetensors sorts them: equal states must be equal bytes
     contiguous = {name: tensors[name].contiguous() for name in sorted(tensors)}
-    own = {"format": _FORMAT, "step": step, "crc32": _checksum(contiguous, step, read)}
+    # with the longest checksum there is
+    size = len(_header(contiguous, step=step, checksum=2**32 - 1))
+    # the data begins at a multiple of eight
+    size += -size % 8
+    stream.seek(8 + size)
+    checksum = _checksum(contiguous, step, read or _whole, write=stream.write)
+    stream.seek(0)
+    stream.write(struct.pack("<Q", size) + _header(contiguous, step=step, checksum=checksum).ljust(size))
+
+
+def _header(tensors: Mapping[str, Tensor], *, step: int, checksum: int) -> bytes:
+    own = {"format": _FORMAT, "step": step, "crc32": checksum}
     header: dict[str, object] = {"__metadata__": {_HEADER: json.dumps(own, sort_keys=True)}}
     offset = 0
-    for name, tensor in contiguous.items():
+    for name, tensor in tensors.items():
         end = offset + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
         offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    # the data begins at a multiple of eight
-    text += b" " * (-len(text) % 8)
-    yield struct.pack("<Q", len(text)) + text
-    for tensor in contiguous.values():
-        yield from read(tensor)
+    return json.dumps(header, separators=(",", ":")).encode()
 
 
 def deserialise_state(path: Path, *, moments: Collection[str]) -> TrialState:
-    """Read the file of :func:`file_parts` of a trial whose optimizer has ``moments``.
+    """Read the file of :func:`write_state` of a trial whose optimizer has ``moments``.
 
     Raises:
         DamagedStateError: the file is truncated, altered or of another kind.
@@ -83,7 +92,7 @@ def deserialise_state(path: Path, *, moments: Collection[str]) -> TrialState:
 
 
 def read_weights(path: Path) -> tuple[Tensor, int]:
-    """Read weights [r, D] and step of a file of :func:`file_parts`.
+    """Read weights [r, D] and step of a file of :func:`write_state`.
 
     Raises:
         DamagedStateError: the file is truncated, altered or of another kind.
@@ -107,13 +116,21 @@ def _load(path: Path, *, names: tuple[str, ...]) -> tuple[dict[str, Tensor], int
     return {name: tensors[name] for name in names}, step
 
 
-def _checksum(tensors: Mapping[str, Tensor], step: int, read: Callable[[Tensor], Iterable[memoryview]]) -> int:
+def _checksum(
+    tensors: Mapping[str, Tensor],
+    step: int,
+    read: Callable[[Tensor], Iterable[memoryview]],
+    *,
+    write: Callable[[memoryview], object] = lambda _: None,
+) -> int:
+    """Return the checksum of a state, and pass each part that is read to ``write``."""
     # whole files have a SHA-256 in the checkpoint that names them; this one is for a state that is read by itself
     found = zlib.crc32(str(step).encode())
     for name in sorted(tensors):
         found = zlib.crc32(name.encode(), found)
         for part in read(tensors[name].contiguous()):
             found = zlib.crc32(part, found)
+            write(part)
     return found
 
 

@@ -146,7 +146,7 @@ def test_checkpoints_become_rarer_where_they_take_long(
     task.supervisor.enter(0)
     flush = task.run.state_store.flush
 
-    def slow_flush() -> dict[str, str]:
+    def slow_flush(**_keys: object) -> dict[str, str]:
         clock.advance(3.0)
         return flush()
 

@@ -139,10 +139,10 @@ def test_a_full_disk_closes_the_trackers_of_a_task_that_had_just_ended_as_well(
         ]
         last, save = members[1].supervisor, members[1].supervisor.checkpoint
 
-        def no_room_at_the_end() -> None:
+        def no_room_at_the_end(**keys: Any) -> None:
             if last.is_finished:
                 raise StorageFullError("no room")
-            save()
+            save(**keys)
 
         monkeypatch.setattr(last, "checkpoint", no_room_at_the_end)
         with pytest.raises(StorageFullError):

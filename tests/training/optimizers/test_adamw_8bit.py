@@ -12,7 +12,7 @@ from cohort.core.events import StepDone
 from cohort.memory.size_inputs import rank_row_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.checkpoint import deserialise_state, file_parts
+from cohort.training.checkpoint import deserialise_state, write_state
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizer_for
 from cohort.training.trial import TrialSpec
@@ -68,7 +68,8 @@ def test_packing_parking_and_a_file_change_no_bit(decoder: Decoder, tmp_path: Pa
     state = packed.unload(0)
     path = tmp_path / "state"
     names = [moment.name for moment in BOTH.moments]
-    path.write_bytes(b"".join(file_parts(state.adapter.tensors, step=state.step)))
+    with path.open("wb") as stream:
+        write_state(stream, state.adapter.tensors, step=state.step)
     packed.step()
     packed.load(trial(3, r=5))
     packed.load(trial(0, r=9), deserialise_state(path, moments=names))

@@ -12,6 +12,7 @@ from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_ad
 from cohort.checkpoints.checkpoints import keep_last_checkpoint
 from cohort.core.errors import RunStateError
 from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.prepare.preparation import Preparation
 from cohort.report import write_report
@@ -24,7 +25,6 @@ from cohort.runs.results.results import read_results
 from cohort.runs.results.results_table import write_results_csv
 from cohort.runs.store import RunStore
 from cohort.training.trial import TrialSpec
-from cohort.tuning.decisions import FAILED, Reason
 from cohort.tuning.samplers.importance import LEAST_TRIALS, import_ahead
 from cohort.tuning.study import Study
 
@@ -36,7 +36,7 @@ WRITERS = 4
 def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, TrialSpec], study: Study) -> None:
     """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.
 
-    What only a resume would have needed is removed; the best checkpoint of every trial stays, for export.
+    What only a resume would have needed is removed; the best checkpoint of every trial stays, for export, or follows.
 
     Raises:
         RunStateError: no trial ever had a finite evaluation, so there is no best adapter, or all of them failed; the
@@ -77,7 +77,7 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
         writing = []
         for trial_id in study.trial_ids:
             kept = run.state_store.best(trial_id)
-            if kept is not None and (trial_id == best_id or _is_written(study.reason(trial_id))):
+            if kept is not None and (trial_id == best_id or has_adapter_directory(study.reason(trial_id))):
                 writing.append(threads.submit(write, trial_id, kept[0]))
     for written in writing:
         written.result()
@@ -93,11 +93,6 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
 def has_importances(study: Study) -> bool:
     """Return whether the report can say how much each hyperparameter matters."""
     return len(study.trial_ids) >= LEAST_TRIALS
-
-
-def _is_written(reason: Reason | None) -> bool:
-    # a trial that lost a comparison or failed keeps its best checkpoint as state only, for `cohort export`
-    return reason is None or not (reason.is_comparison or reason == FAILED)
 
 
 def _record_default(store: RunStore) -> None:

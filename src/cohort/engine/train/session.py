@@ -104,7 +104,7 @@ class Session:
                 self._guard(member, member.checkpoint_when_due)
             for member in [member for member in self._members if member.is_finished]:
                 # results are written from what this checkpoint holds, so a kill while writing repeats no step
-                if self._guard(member, member.checkpoint):
+                if self._guard(member, member.last_checkpoint):
                     self._members.remove(member)
                     self._on_end(member)
             if not self._members:

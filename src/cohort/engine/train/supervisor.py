@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.adapters.bank import aligned_rank
 from cohort.checkpoints.checkpoints import Manifest, save_checkpoint
-from cohort.core.errors import RunStateError
 from cohort.core.events import StepDone, TrialEvent, TrialFailed
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.known_evaluations import Evaluator, KnownEvaluations
 from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.trial_starts import TrialStarts
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Request
-from cohort.training.checkpoint import DamagedStateError
-from cohort.training.trial import TrialSpec, TrialState
+from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import STOPPED_BY_USER, Intervention, can_be_resumed
 from cohort.tuning.study import Study
@@ -37,19 +36,22 @@ class _Keep(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskTraits:
-    """What decides which trials of a task are resident; none of it changes a trial's numbers.
+    """What decides which trials of a task are resident, or have to be kept; none of it changes a trial's numbers.
 
     Attributes:
         mean_length: Mean tokens of a training row.
         priority: Trials of a task with a higher one take the slots of a lower one at the next step.
         arrival: The task's place among those that share the executor.
         are_trials_complete: Returns whether no further trial will be proposed.
+        trials_of_results: Returns the trials whose best checkpoints the results are made from, once all have ended;
+            None: all.
     """
 
     mean_length: float
     priority: int = 0
     arrival: int = 0
     are_trials_complete: Callable[[], bool] = lambda: False
+    trials_of_results: Callable[[], Collection[int] | None] = lambda: None
 
 
 class Supervisor:
@@ -73,8 +75,9 @@ class Supervisor:
         self.share = share
         self._run, self._study, self._specs, self._traits = run, study, specs, traits
         self._evaluate = KnownEvaluations(evaluate)
+        self.starts = TrialStarts(run, study=study, share=share, specs=specs)
         self._on_tick, self.note = on_tick, run.watcher.note
-        self._errors = TrialErrors(steps_done=self._steps_known, note=self.note)
+        self._errors = TrialErrors(steps_done=self.starts.steps_known, note=self.note)
         self._vacated: list[int] = []
         # parked trials that no outcome of the others lets go on
         self._useless: frozenset[int] = frozenset()
@@ -103,8 +106,19 @@ class Supervisor:
                 self._study.pause(trial_id)
         self._saved_at = self._run.clock.monotonic()
 
-    def checkpoint(self) -> None:
+    def last_checkpoint(self) -> None:
+        """Save what the results are made from, once all trials have ended; other best checkpoints follow them.
+
+        Raises:
+            StorageFullError: the disk is full; the last checkpoint is whole.
+        """
+        self.checkpoint(bests_of=self._traits.trials_of_results())
+
+    def checkpoint(self, *, bests_of: Collection[int] | None = None) -> None:
         """Save the state of every trial at this step boundary.
+
+        Args:
+            bests_of: Trials whose best checkpoints are waited for; None: all.
 
         Raises:
             StorageFullError: the disk is full; the last checkpoint is whole.
@@ -115,7 +129,14 @@ class Supervisor:
         run.store.add_seconds(run.time_spent.take())
         for trial_id in resident:
             run.state_store.put_state(trial_id, self.share.state(trial_id))
-        save_checkpoint(run.store, run.state_store, directory=run.directory, resident=resident, vacated=self._vacated)
+        save_checkpoint(
+            run.store,
+            run.state_store,
+            directory=run.directory,
+            resident=resident,
+            vacated=self._vacated,
+            bests_of=bests_of,
+        )
         # the bank has them: copies in host memory would only leave less room for parked trials
         for trial_id in resident:
             run.state_store.release_state(trial_id)
@@ -153,7 +174,10 @@ class Supervisor:
         """Return the steps of a resident trial up to its next evaluation, or to its end."""
         following = self._study.next_evaluation(trial_id)
         last = self._specs[trial_id].num_steps if following is None else following
-        return max(1, last - self.share.steps_of(trial_id))
+        steps = self.share.steps_of(trial_id)
+        if (lost := self.starts.lost_best(trial_id)) is not None and lost > steps:
+            last = min(last, lost)
+        return max(1, last - steps)
 
     def evict(self, trial_id: int) -> None:
         """Take a running trial out to make room for more urgent ones; it stays runnable."""
@@ -172,7 +196,7 @@ class Supervisor:
         Args:
             rank: Where; None for the one with the least to do.
         """
-        state, damages = self._state_to_load(trial_id)
+        state, damages = self.starts.current(trial_id)
         # an older state is no loss, since the same steps give the same bits, but damage must not go on for ever
         for damage in damages:
             if (failure := self._errors.count(trial_id, damage)) is not None:
@@ -189,22 +213,8 @@ class Supervisor:
         """Put a resident trial back to its last good state; it does again what it did since, bit for bit."""
         self.share.drop(trial_id)
         self._run.store.trial_left(trial_id)
-        state, _ = self._state_to_load(trial_id)
+        state, _ = self.starts.current(trial_id)
         self._run.store.trial_entered(trial_id, slot=self.share.load(self._specs[trial_id], state))
-
-    def _state_to_load(self, trial_id: int) -> tuple[TrialState | None, tuple[DamagedStateError, ...]]:
-        """Return where a trial goes on, and the damage that was found; None for its first step."""
-        states = self._run.state_store
-        states.reclaim_state(trial_id)
-        state, damages = states.last_good_state(trial_id, at_most=self._steps_known(trial_id))
-        if state is None and self._study.has_foreign_start(trial_id):
-            weights_rD = states.start(trial_id)
-            # never with weights of its own: it would train another adapter than the one that was asked for
-            if weights_rD is None:
-                folder = self._run.directory.trial(trial_id)
-                raise RunStateError(f"the weights that trial {trial_id} begins with are gone from {folder}")
-            state = TrialState(adapter=AdapterState(weights=weights_rD))
-        return state, damages
 
     def intervene(self, intervention: Intervention) -> None:
         """Carry out and record what a person asks of a trial between two steps.
@@ -230,12 +240,13 @@ class Supervisor:
         """
         self._run.time_spent.add(Activity.TRAIN, seconds)
         resident = set(self.share.resident)
+        self.starts.keep_lost_bests()
         # a trial that was put back to an earlier state repeats what is known; one that ended within a window has no
         # further steps
         new = [
             event
             for event in steps_done
-            if event.step > self._steps_known(event.trial_id) and event.trial_id in resident
+            if event.step > self.starts.steps_known(event.trial_id) and event.trial_id in resident
         ]
         # by trial, not by slot: rules that depend on the order of results must not see which slots a resume chose
         events: list[TrialEvent] = sorted([*new, *failed], key=lambda event: event.trial_id)
@@ -275,7 +286,7 @@ class Supervisor:
         for trial_id in self.share.resident:
             step = self.share.steps_of(trial_id)
             # further than what is known: the last step is launched and not read yet
-            if step >= self._steps_known(trial_id) and self._study.next_evaluation(trial_id) == step + 1:
+            if step >= self.starts.steps_known(trial_id) and self._study.next_evaluation(trial_id) == step + 1:
                 due.append(self.share.key(trial_id))
         return due
 
@@ -287,10 +298,9 @@ class Supervisor:
     def _due(self) -> dict[int, int]:
         """Return the residents to evaluate now, with their steps."""
         # a trial that repeats known steps is not due before it has caught up
-        return {trial_id: step for trial_id, step in self._reached().items() if step == self._steps_known(trial_id)}
-
-    def _steps_known(self, trial_id: int) -> int:
-        return self._study.trajectory(trial_id).num_steps
+        return {
+            trial_id: step for trial_id, step in self._reached().items() if step == self.starts.steps_known(trial_id)
+        }
 
     def _observe(self, event: TrialEvent) -> Sequence[Decision]:
         return self._settle(self._study.observe(event))
@@ -315,9 +325,7 @@ class Supervisor:
         is_resident = trial_id in self.share.resident
         if decision.kind is DecisionKind.NEW_BEST:
             assert is_resident, "a best checkpoint comes from a trial in the bank"
-            # on the device while there is room: 60 states of an 8B sweep are 70 GB to carry to the host and back
-            weights_rD = self.share.weights(trial_id, on_device=states.keeps_on_device)
-            states.put_best(trial_id, weights_rD, step=decision.step)
+            self.starts.keep_best(trial_id, step=decision.step)
         elif decision.kind is DecisionKind.PARK:
             self._leave(trial_id, keep=_Keep.WHILE_THERE_IS_ROOM if is_useless else _Keep.ALWAYS)
         elif decision.kind is DecisionKind.STOP and decision.reason == STOPPED_BY_USER:
@@ -338,7 +346,7 @@ class Supervisor:
 
     def _leave(self, trial_id: int, *, keep: _Keep) -> None:
         states = self._run.state_store
-        if self.share.steps_of(trial_id) > self._steps_known(trial_id):
+        if self.share.steps_of(trial_id) > self.starts.steps_known(trial_id):
             # it ended within a window of steps: its state is further than its record
             keep = _Keep.NEVER
         if keep is _Keep.ALWAYS:

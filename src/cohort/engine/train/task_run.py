@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from cohort.callbacks.callback_caller import CallbackCaller
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.events import TrialEvent
+from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.train.callback_requests import CallbackRequests
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
@@ -16,6 +17,7 @@ from cohort.engine.train.finish import finish_run
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress_tracker import ProgressTracker
 from cohort.engine.train.requested_changes import RequestedChanges
+from cohort.engine.train.result_trials import trials_of_results
 from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.engine.train.tracker_reporting import TrackerReporter
@@ -91,6 +93,11 @@ class TaskRun:
                 priority=task.priority,
                 arrival=arrival,
                 are_trials_complete=lambda: preparation.proposals.is_complete,
+                trials_of_results=lambda: trials_of_results(
+                    self._study,
+                    default_trial_id=facts.task.default_trial_id,
+                    num_finalists=task.evaluation_settings().finalists,
+                ),
             ),
             on_tick=self._took,
         )
@@ -236,6 +243,10 @@ class TaskRun:
         has_one_rank = self._preparation.num_ranks == 1
         if was_alone and has_one_rank and not self._share.recomputed_passes():
             self._steps.keep()
+
+    def write_behind(self) -> BehindWriting:
+        """Begin to write what no result needs, once the results are written."""
+        return BehindWriting(self.run, say=self._say)
 
     def _finals(self, make_room: Callable[[], bool]) -> Finals:
         return Finals(

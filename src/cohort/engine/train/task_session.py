@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+
+from torch import Tensor
 
 from cohort.callbacks.callback_caller import CallbackError
 from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.clock import Clock
-from cohort.core.errors import RankLostError
+from cohort.core.errors import RankLostError, RunStateError, StorageFullError
 from cohort.core.interrupts import stopping_gently
+from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import is_executor_wide
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
+from cohort.engine.train.trained_again import trained_to
 from cohort.memory.watch import MemoryWatch
 from cohort.prepare.group_reference import with_group_reference
 from cohort.prepare.preparation import Preparation
@@ -40,8 +44,10 @@ class TaskSession:
         self._num_joined = 0
         self._members: dict[Supervisor, TaskRun] = {}
         self._joining: list[Supervisor] = []
+        # tasks with results whose spare checkpoints are on their way, and what to call then
+        self._behind: dict[TaskRun, tuple[BehindWriting, Callable[[], None]]] = {}
         self._loop: Session | None = None
-        self._sharing: tuple[Supervisor, ...] = ()
+        self._sharing: tuple[TaskRun, ...] = ()
 
     @property
     def free_share(self) -> float:
@@ -104,7 +110,7 @@ class TaskSession:
         finish: Callable[[TaskRun], None] | None = None,
         fail: Callable[[TaskRun, Exception], None] | None = None,
     ) -> None:
-        """Train until every task has ended, and write their results.
+        """Train until every task has ended, and write their results, and then what no result needs.
 
         Args:
             welcome: Called at each step boundary; may call :meth:`join` and :meth:`leave`.
@@ -115,6 +121,25 @@ class TaskSession:
             KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; everything is saved.
             CallbackError: a function of the caller failed; everything is saved.
         """
+        try:
+            self._train(welcome=welcome, finish=finish or self.finish, fail=fail)
+        except BaseException:
+            for behind, _ in self._behind.values():
+                behind.give_up()
+            raise
+        else:
+            for behind, _ in self._behind.values():
+                behind.wait()
+        finally:
+            self._settle_behind()
+
+    def _train(
+        self,
+        *,
+        welcome: Callable[[], None],
+        finish: Callable[[TaskRun], None],
+        fail: Callable[[TaskRun, Exception], None] | None,
+    ) -> None:
         stop, ended, failed = threading.Event(), list[TaskRun](), list[CallbackError]()
 
         def record(passes: PassFacts) -> None:
@@ -126,10 +151,11 @@ class TaskSession:
                 # the report shows what passes took up to the end
                 memory.record()
             while ended:
-                (finish or self.finish)(ended.pop(0))
+                finish(ended.pop(0))
 
         def at_boundary() -> None:
             finish_ended()
+            self._settle_behind()
             welcome()
             while self._joining:
                 loop.join(self._joining.pop(0))
@@ -192,9 +218,36 @@ class TaskSession:
         # outside of the gentle stop: Ctrl-C ends the writing at once, and a resume writes what is missing
         finish_ended()
 
-    def finish(self, member: TaskRun) -> None:
-        """Write the results of a task that has ended."""
-        member.finish(was_alone=self._num_joined == 1, make_room=self._give_way)
+    def finish(self, member: TaskRun, *, then: Callable[[], None] = lambda: None) -> None:
+        """Write the results of a task that has ended, and begin with what no result needs.
+
+        Args:
+            then: Called once that is written, too, while others may train on; not after an error.
+        """
+        try:
+            member.finish(was_alone=self._num_joined == 1, make_room=self._give_way)
+        except StorageFullError:
+            raise
+        except RunStateError:
+            # without a best adapter as well: what there is can be exported
+            member.write_behind().wait()
+            raise
+        self._behind[member] = (member.write_behind(), then)
+        self._settle_behind()
+
+    def _settle_behind(self) -> None:
+        for member, (behind, then) in list(self._behind.items()):
+            if behind.is_done():
+                del self._behind[member]
+                then()
+
+    def trained_to(self, member: TaskRun, steps: Mapping[int, int]) -> Iterator[tuple[int, Tensor, float]]:
+        """Train trials of a task that has ended once more; yield each after ``steps``, with its weights [r, D].
+
+        Nothing is recorded. The third value is the largest difference between a step's loss and that on record.
+        """
+        self._joining.clear()
+        yield from trained_to(member, self._executor, steps)
 
     def close(self) -> None:
         """End the processes of other ranks, where there are any."""
@@ -211,11 +264,13 @@ class TaskSession:
 
     def _divide_device_memory(self) -> None:
         """Give each task an equal part of the device's memory for parked states, when tasks have come or gone."""
-        if tuple(self._members) == self._sharing:
+        # one whose checkpoints are on their way keeps its part until they are written
+        sharing = (*self._members.values(), *self._behind)
+        if sharing == self._sharing:
             return
-        self._sharing = tuple(self._members)
+        self._sharing = sharing
         for member in self._members.values():
-            member.run.state_store.limit_device(self.sizes.device_state_bytes // len(self._members))
+            member.run.state_store.limit_device(self.sizes.device_state_bytes // len(sharing))
 
     def _give_way(self) -> bool:
         """Park a trial of the bank, of the task that joined last; return False if there is none."""
@@ -227,7 +282,8 @@ class TaskSession:
 
     def _make_room(self) -> bool:
         """Move parked states of all tasks off the device."""
-        did_leave = [member.run.state_store.leave_device() for member in self._members.values()]
+        runs = (*self._members.values(), *self._behind)
+        did_leave = [member.run.state_store.leave_device() for member in runs]
         return any(did_leave)
 
     def _note(self, line: str) -> None:

@@ -1,0 +1,160 @@
+"""Best checkpoints that no result needs: outside of the checkpoint, each whole or named as lost."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cohort.checkpoints import state_writer
+from cohort.checkpoints.trial_states import TrialStateStore
+from cohort.checkpoints.written_behind import WrittenBehind
+from cohort.runs.directory import RunDirectory
+from cohort.training.checkpoint import read_weights, write_state
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "run")
+
+
+def store_of(directory: RunDirectory) -> TrialStateStore:
+    return TrialStateStore(directory, memory_budget_bytes=1 << 20)
+
+
+def with_bests(directory: RunDirectory) -> TrialStateStore:
+    """Four trials' best checkpoints, of which each holds its trial's number."""
+    states = store_of(directory)
+    for trial_id in range(4):
+        states.put_best(trial_id, torch.full((2, 3), float(trial_id)), step=5)
+    return states
+
+
+def path_of(trial_id: int) -> str:
+    return f"trials/{trial_id:04d}/best-000005.safetensors"
+
+
+def until_done(behind: WrittenBehind) -> None:
+    while not behind.take_written():
+        time.sleep(0.001)
+
+
+def test_a_checkpoint_waits_for_what_it_names_and_the_rest_follows(directory: RunDirectory) -> None:
+    states = with_bests(directory)
+    files = states.flush(bests_of=[1])
+    assert list(files) == [path_of(1)]
+    assert states.spares() == [path_of(trial_id) for trial_id in (0, 2, 3)]
+    assert not (directory.root / path_of(0)).exists()
+    behind = states.write_behind()
+    assert (behind.num_files, behind.num_bytes) == (3, 3 * 6 * 4)
+    until_done(behind)
+    assert (behind.num_left, behind.bytes_left, behind.lost) == (0, 0, [])
+    for trial_id in range(4):
+        weights, step = read_weights(directory.root / path_of(trial_id))
+        assert (step, weights.unique().tolist()) == (5, [trial_id])
+    # from the file: its memory is free
+    assert states.best(2) is not None
+    assert states.write_behind().num_files == 0
+    states.remove_files_except(())
+    assert len(list(directory.trials.glob("*/best-*"))) == 4
+
+
+def test_what_was_written_ahead_is_named_if_a_checkpoint_has_it_and_written_once(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    write = write_state
+
+    def counted(stream: Any, tensors: Any, **keys: Any) -> None:
+        written.append(Path(stream.name))
+        write(stream, tensors, **keys)
+
+    monkeypatch.setattr(state_writer, "write_state", counted)
+    states = with_bests(directory)
+    for trial_id in (0, 1):
+        states.write_ahead(trial_id)
+    every = states.flush()
+    assert list(every) == [path_of(trial_id) for trial_id in range(4)]
+    assert states.flush(bests_of=[1]) == every
+    assert states.spares() == []
+    assert len(written) == 4
+
+
+def test_those_that_follow_are_found_again_and_those_that_did_not_are_missing(directory: RunDirectory) -> None:
+    states = with_bests(directory)
+    files = states.flush(bests_of=[1])
+    spares = states.spares()
+    until_done(states.write_behind())
+    (directory.root / path_of(3)).unlink()
+    again = store_of(directory)
+    again.restore(files, spares=spares)
+    assert [again.best_step(trial_id) for trial_id in range(4)] == [5, 5, 5, None]
+    # a later checkpoint may need what was nobody's: then it has a checksum, of the file that is there
+    assert list(again.flush()) == [path_of(trial_id) for trial_id in range(3)]
+    assert again.spares() == []
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """One writer, which waits for the event with each file but the first."""
+    passed, write = threading.Event(), write_state
+    monkeypatch.setattr(state_writer, "state_threads", lambda name: _one_thread(name))
+
+    def waiting(stream: Any, tensors: Any, **keys: Any) -> None:
+        if "/0000/" not in stream.name:
+            assert passed.wait(10)
+        write(stream, tensors, **keys)
+
+    monkeypatch.setattr(state_writer, "write_state", waiting)
+    yield passed
+    passed.set()
+
+
+def _one_thread(name: str) -> Any:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+
+def test_who_gives_up_has_what_was_begun_and_knows_what_is_lost(directory: RunDirectory, gate: threading.Event) -> None:
+    states = with_bests(directory)
+    states.flush(bests_of=[])
+    behind = states.write_behind()
+    while behind.num_left > 3:
+        behind.take_written()
+    # the second is being written: giving up waits for it
+    threading.Timer(0.05, gate.set).start()
+    time.sleep(0.01)
+    behind.give_up()
+    assert behind.lost == [2, 3]
+    assert [(directory.root / path_of(trial_id)).is_file() for trial_id in range(4)] == [True, True, False, False]
+
+
+def test_what_is_written_ahead_lets_the_results_pass(directory: RunDirectory, gate: threading.Event) -> None:
+    states = with_bests(directory)
+    for trial_id in (1, 2, 3):
+        states.write_ahead(trial_id)
+    threading.Timer(0.05, gate.set).start()
+    assert list(states.flush(bests_of=[0])) == [path_of(0)]
+    # one at most was begun before
+    assert len(list(directory.trials.glob("*/best-*"))) <= 2
+    until_done(states.write_behind())
+
+
+def test_a_full_disk_ends_the_writing_and_not_the_run(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_values: object, **_keys: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    states = with_bests(directory)
+    states.flush(bests_of=[1])
+    monkeypatch.setattr(state_writer, "write_state", full)
+    behind = states.write_behind()
+    until_done(behind)
+    assert behind.lost == [0, 2, 3]
+    assert "no space left" in str(behind.error)
