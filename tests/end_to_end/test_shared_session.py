@@ -257,10 +257,10 @@ def test_an_error_of_one_task_ends_that_task_alone(
     checkpoint, ends = Supervisor.checkpoint, list[TaskEnd]()
     broken: list[bool] = []
 
-    def checkpoint_or_fail(self: Supervisor) -> None:
+    def checkpoint_or_fail(self: Supervisor, **keys: Any) -> None:
         if broken and self._run.directory.root.name == "other":
             raise StorageFullError("no space is left for other")
-        checkpoint(self)
+        checkpoint(self, **keys)
 
     monkeypatch.setattr(Supervisor, "checkpoint", checkpoint_or_fail)
     # a checkpoint after every step

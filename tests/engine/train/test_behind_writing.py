@@ -60,7 +60,7 @@ def test_who_waits_is_told_where_the_results_are_and_how_long(writing: Any) -> N
     assert behind_writing.is_done()
     (note,) = notes.notes
     assert "the results are in" in note
-    assert "the best checkpoints of 3 trials that lost follow (3.0 GB)" in note
+    assert "the best checkpoints of 3 trials that lost follow (2.79 GiB)" in note
     assert notes.snapshots == [
         "writing the best checkpoints of trials that lost: 1 of 3, 6s left",
         "writing the best checkpoints of trials that lost: 2 of 3, 3s left",
