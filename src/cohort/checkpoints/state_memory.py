@@ -128,7 +128,7 @@ class StateMemory:
 
     def bytes_of(self, name: StoredState) -> int:
         """Return the bytes of what is kept under ``name``, wherever it is."""
-        return _num_bytes(self._kept[name])
+        return sum(self._room(name).parts.values())
 
     def num_bytes(self, device: torch.device) -> int:
         """Return the bytes that states take on a device, or will once their copies are there."""
