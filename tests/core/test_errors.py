@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.errors import CohortError, InputError, Problem, StorageFullError
+from cohort.core.errors import (
+    CohortError,
+    InputError,
+    Problem,
+    SampleTooLargeError,
+    StorageFullError,
+    UnsupportedModelError,
+)
 
 
 def problem(key: str) -> Problem:
@@ -24,3 +31,9 @@ def test_a_problem_cannot_be_changed() -> None:
 
 def test_a_full_disk_is_one_of_ours() -> None:
     assert issubclass(StorageFullError, CohortError)
+
+
+def test_an_error_keeps_its_class_with_other_words() -> None:
+    found = SampleTooLargeError(problem("a"), 7).about([problem("b")])
+    assert (type(found), found.problems, found.num_tokens) == (SampleTooLargeError, (problem("b"),), 7)
+    assert type(UnsupportedModelError(problem("a")).about([])) is UnsupportedModelError

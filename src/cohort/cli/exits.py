@@ -14,6 +14,7 @@ from pathlib import Path
 import typer
 
 from cohort.cli.terminal.lost_terminal import unless_terminal_is_gone
+from cohort.cli.terminal.torchrun_report import leave_for_torchrun
 from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, StorageFullError
 
@@ -100,6 +101,7 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
         if found is None:
             raise
         text, code = found
+        leave_for_torchrun(text)
         if debug:
             traceback.print_exception(error, file=sys.stderr)
         if as_json:

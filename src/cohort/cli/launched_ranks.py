@@ -77,7 +77,7 @@ def numbers_of_processes() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError([_of_torchrun(problem) for problem in error.problems]) from error
+        raise error.about([_of_torchrun(problem) for problem in error.problems]) from error
 
 
 def _of_torchrun(problem: Problem) -> Problem:

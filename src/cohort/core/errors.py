@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from cohort.core.place import Place
 
@@ -64,6 +64,12 @@ class InputError(CohortError):
     def __reduce__(self) -> tuple[Any, ...]:
         # an exception is rebuilt from its words alone otherwise; errors travel between processes
         return type(self), (self.problems,)
+
+    def about(self, problems: Sequence[Problem]) -> Self:
+        """Return the same error, of the same class, with other words for its problems."""
+        kind, (_, *more) = self.__reduce__()
+        error: Self = kind(problems, *more)
+        return error
 
 
 class UnsupportedModelError(InputError):

@@ -105,7 +105,7 @@ class TaskMemory:
                     self.tight_on.add(num_gpus)
                     return choose_sizes(inputs, free_bytes=enough.num_bytes - weights)
             next_to = f", next to the base model on {self.hardware.name}"
-            raise InputError([replace(p, allowed=p.allowed + next_to) for p in error.problems]) from None
+            raise error.about([replace(p, allowed=p.allowed + next_to) for p in error.problems]) from None
 
     def memory_bytes(self, num_gpus: int, sizes: Sizes) -> float:
         """Return what each device holds at most: its share of the base model, the bank, one pass and the loss head."""

@@ -161,6 +161,6 @@ def _load(
             room_bytes=task.memory.limit,
         )
     except InputError as error:
-        raise InputError([task.located(problem) for problem in error.problems]) from error
+        raise error.about([task.located(problem) for problem in error.problems]) from error
     kernels.finish(decoder)
     return decoder
