@@ -10,6 +10,7 @@ import pytest
 from cohort.adapter_files.model_card import render_model_card
 from cohort.engine.tune import tune
 from cohort.runs.reader import RunReader
+from cohort.runs.records import JsonValue
 from cohort.runs.results.results import RunResults, read_results
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -35,6 +36,19 @@ def test_a_card_has_outcome_hyperparameters_and_loading(results: RunResults) -> 
     # the smallest value vLLM takes that holds the rank
     assert "--max-lora-rank 8 " in card
     assert "| model hash |" in card
+
+
+def test_the_hyperparameters_are_those_in_force_and_the_trials_own_come_first(results: RunResults) -> None:
+    entry = results.ranked[0].trial
+    shared: dict[str, JsonValue] = {"weight_decay": 0.01, "num_train_epochs": 3.0}
+    for steps in (None, 8):
+        training = shared if steps is None else {**shared, "max_steps": steps}
+        facts = replace(results.facts, task=replace(results.facts.task, training=training))
+        card = render_model_card(replace(results, facts=facts), trial_id=entry.trial_id)
+        names = re.findall(r"^\| (\w+) \|", card.partition("## Hyperparameters")[2].partition("##")[0], re.MULTILINE)
+        assert names[1 : 1 + len(entry.parameters)] == list(entry.parameters)
+        # the steps override the epochs
+        assert ("num_train_epochs" in names, "max_steps" in names) == (steps is None, steps is not None)
 
 
 def test_a_trial_that_does_not_exist_has_no_card(results: RunResults) -> None:

@@ -56,6 +56,10 @@ def test_an_interruption_names_the_line_to_resume(tmp_path: Path, capsys: pytest
 
 def test_one_problem_and_several() -> None:
     assert format_input_error(InputError(PROBLEM)).startswith("error: 1 problem in")
+    keys = f"the keys {', '.join('abcdefgh' * 8)}"
+    unknown = [Problem(where=f"t.yaml:{line}: x{line}", found="x", allowed=keys, hint="Remove it.") for line in (1, 2)]
+    assert format_input_error(InputError(unknown)).count(keys) == 1
+    assert "    allowed  as for t.yaml:1: x1\n" in format_input_error(InputError(unknown))
     several = format_input_error(InputError([PROBLEM, PROBLEM]))
     assert several.startswith("error: 2 problems in")
     assert several.count("allowed  a whole number") == 2

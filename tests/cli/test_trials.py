@@ -43,6 +43,8 @@ def test_the_list_is_in_the_order_of_numbers(capsys: pytest.CaptureFixture[str],
     assert code == 0
     rows = [line.split() for line in shown.splitlines()]
     assert [row[1] for row in rows if row and row[0].isdigit()] == [str(number) for number in range(6)]
+    # the process that trained them is gone
+    assert "running" not in shown
     body = json.loads(cohort(capsys, "trials", run, "--json")[1])
     assert body["state"] == "stopped"
     assert len(body["trials"]) == 6
@@ -122,6 +124,12 @@ def test_what_cannot_be_done_is_refused_before_anything_is_asked(
     assert code == 2
     assert f"found    {found}" in shown
     assert asked(run) == []
+
+
+def test_the_action_before_the_directory_is_put_right(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    code, _, shown = cohort(capsys, "trials", "stop", run, "3", "4")
+    assert code == 2
+    assert f"Write `cohort trials {run} stop 3 4`." in shown
 
 
 def test_several_trials_are_checked_before_the_first_is_asked_for(

@@ -33,12 +33,18 @@ def test_what_looks_like_a_hub_id_below_a_folder_here_is_more_likely_a_path(
 ) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "notes").write_text("no folder")
+    for name in ("mymodel", "notebooks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mymodel" / "config.json").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     hints = {
         "runs/mnie": "Did you mean runs/mine?",
         # a model of an organisation that is called as a folder here
         "runs/zzz": "give the path of a downloaded model. runs is a folder here.",
+        "mymodl": "Did you mean mymodel?",
+        # no model is in this one
+        "notebook": "give the path of a downloaded model.",
         "notes/zzz": "give the path of a downloaded model.",
     }
     for name, hint in hints.items():

@@ -55,8 +55,8 @@ def test_a_small_task_is_judged_at_its_comparisons_on_few_rows_and_told_what_tha
     assert share is not None
     assert share > 0.1
     note = (
-        f"evaluations use 8 of 40 validation rows at 2 instead of 8 times in a trial, {100 * share:.3g} % of the "
-        "training compute, above max_cost_fraction 0.1"
+        f"evaluations use 8 of 40 validation rows, 2 times in a trial instead of 8; they cost {100 * share:.3g} % of "
+        "the training compute, above max_cost_fraction 0.1: fewer would say too little"
     )
     assert [text for text in watcher.notes if text.startswith("evaluations")] == [note]
     assert note in check_task(task).notes

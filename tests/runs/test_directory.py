@@ -77,3 +77,20 @@ def test_clean_up_mends_what_a_kill_left(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["best", "trials"]
     assert sorted(os.listdir(directory.trials)) == ["0007", "0008"]
     assert os.listdir(trial) == []
+
+
+def test_a_path_next_to_a_run_is_told_which_one_is_meant(tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / name / "best").mkdir(parents=True)
+        (tmp_path / name / "run.db").touch()
+    hints = {
+        tmp_path / "mnie": f"Did you mean {tmp_path / 'mine'}?",
+        tmp_path / "mine" / "best": f"Did you mean {tmp_path / 'mine'}?",
+        tmp_path: f"Did you mean {tmp_path / 'mine'} or {tmp_path / 'other'}?",
+        tmp_path / "zzz": "Check the path",
+        tmp_path / "no" / "such": "Check the path",
+    }
+    for path, hint in hints.items():
+        with pytest.raises(InputError) as caught:
+            RunDirectory.open(path)
+        assert caught.value.problems[0].hint.startswith(hint), path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cohort.runs.facts import RunFacts, TaskFacts
 from cohort.runs.records import JsonValue
-from cohort.runs.searched_parameters import searched_names, searched_ranges
+from cohort.runs.searched_parameters import chosen_names, searched_names, searched_ranges
 from cohort.tasks.task_file import TaskFile
 
 
@@ -26,6 +26,14 @@ def test_the_searched_are_those_of_the_space_in_its_order() -> None:
     assert searched_names(_facts(space=space)) == ("warmup_ratio", "r", "learning_rate")
     assert searched_names(RunFacts()) == ()
     assert searched_names(RunFacts(task=TaskFacts(document={"search": None}))) == ()
+
+
+def test_a_multiple_of_the_rank_is_searched_but_not_chosen() -> None:
+    space: dict[str, JsonValue] = {"r": [8, 16], "lora_alpha": "2r", "optim": ["adamw", "lion"]}
+    assert searched_names(_facts(space=space)) == ("r", "lora_alpha", "optim")
+    assert chosen_names(_facts(space=space)) == ("r", "optim")
+    space["lora_alpha"] = ["1r", "2r"]
+    assert chosen_names(_facts(space=space)) == ("r", "lora_alpha", "optim")
 
 
 def test_a_range_without_steps_is_one_and_says_whether_it_is_logarithmic() -> None:

@@ -102,6 +102,7 @@ def test_the_resolved_task_is_the_same_task(folder: Path, tmp_path: Path) -> Non
         ({"space": {"r": {"values": [2], "min": 1, "when": {"batch_size": 2}}}}, "values together with min"),
         ({"first_trials": 4}, "first_trials with sampler: grid"),
         ({"max_gpu_hours": 1.5}, "max_gpu_hours with sampler: grid"),
+        ({"space": {"r": {"low": 4, "max": 8}}}, r"search\.space\.r\.low: found the key 'low'.*Rename it: min\.$"),
         (
             {"space": {"r": {"choices": [4, 8]}}},
             r"search\.space\.r\.choices: found a list under the key 'choices'.*\{values: \[",

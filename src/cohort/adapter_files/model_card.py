@@ -151,6 +151,17 @@ def _numerics(facts: RunFacts) -> str | None:
     return facts.machine.numerics if reason is None else f"{facts.machine.numerics}: {reason}"
 
 
+def _settings_in_force(trial: TrialRecord, *, facts: RunFacts) -> dict[str, JsonValue]:
+    """Return the hyperparameters that the trial was trained with, its own before those that all trials share."""
+    shared = dict(facts.task.training or {})
+    if shared.get("max_steps") is not None:
+        # it overrides the epochs, which would contradict the steps
+        shared.pop("num_train_epochs", None)
+    return {**trial.parameters, **{name: value for name, value in shared.items() if name not in trial.parameters}} | {
+        "seed": trial.seed
+    }
+
+
 def render_model_card(results: RunResults, *, trial_id: int) -> str:
     """Return the model card of one trial's adapter.
 
@@ -163,7 +174,7 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
     base_model = facts.places.base_model or "BASE_MODEL"
     task, objective = facts.task_name or "task", facts.task.objective or "sft"
     r = trial.parameters.get("r")
-    settings = {**(facts.task.training or {}), **trial.parameters, "seed": trial.seed}
+    settings = _settings_in_force(trial, facts=facts)
     recorded: dict[str, JsonValue] = {
         "adapted": linears_text(facts),
         "data hash": facts.inputs.data_hash,

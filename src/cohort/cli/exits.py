@@ -25,6 +25,8 @@ EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
 # weights that do not match their configuration give a problem for each tensor: thousands
 _MOST_SHOWN = 50
+# an ``allowed`` above this many characters is printed once
+_LONG = 120
 
 
 def _count(error: InputError) -> str:
@@ -35,12 +37,16 @@ def _count(error: InputError) -> str:
 def format_input_error(error: InputError) -> str:
     """Return every problem as a block: where, what was found, what is allowed, what to do."""
     lines = [f"error: {_count(error)}"]
+    # a file of another tool has dozens of unknown keys: the known ones are listed once
+    listed: dict[str, str] = {}
     for problem in error.problems[:_MOST_SHOWN]:
+        first = listed.setdefault(problem.allowed, str(problem.where))
+        is_repeated = len(problem.allowed) > _LONG and first != str(problem.where)
         lines += [
             "",
             f"  {problem.where}",
             f"    found    {problem.found}",
-            f"    allowed  {problem.allowed}",
+            f"    allowed  {f'as for {first}' if is_repeated else problem.allowed}",
             f"    hint     {problem.hint}",
         ]
     if len(error.problems) > _MOST_SHOWN:

@@ -41,6 +41,7 @@ def trials(
     """
     with exits(as_json=as_json, debug=debug):
         overrides = context.obj or ()
+        _refuse_exchanged(run_dir, action, numbers or [])
         if action is None:
             _refuse_options(overrides, warm_start=warm_start)
             _print_trials(run_dir, as_json=as_json)
@@ -92,6 +93,24 @@ def _requests(action: str, numbers: Sequence[int], overrides: Sequence[str], *, 
         TrialRequest(kind=kind, trial_id=number, values=values, warm_start=warm_start)
         for number in (numbers if kind is RequestKind.CLONE else [None])
     ]
+
+
+def _refuse_exchanged(run_dir: Path, action: str | None, numbers: Sequence[int]) -> None:
+    """Refuse ``stop RUN_DIR 7``, whose words are right and in another order."""
+    from cohort.core.errors import InputError, Problem
+    from cohort.runs.requests.trial_requests import RequestKind
+
+    if action is None or str(run_dir) not in [kind.value for kind in RequestKind] or run_dir.exists():
+        return
+    given = " ".join(map(str, numbers))
+    raise InputError(
+        Problem(
+            where="cohort trials",
+            found=f"{run_dir} before the run's directory",
+            allowed="the run's directory first",
+            hint=f"Write `cohort trials {action} {run_dir}{' ' if given else ''}{given}`.",
+        )
+    )
 
 
 def _refuse_options(overrides: Sequence[str], *, warm_start: bool) -> None:

@@ -107,10 +107,11 @@ class DataReport:
         """Return the report in words: rows, what was left out and where, and the length histogram."""
         limited = self.num_train_rows < self.num_usable_train_rows
         of_usable = f" of {self.num_usable_train_rows} usable (max_train_samples)" if limited else ""
+        is_part = self.num_evaluation_rows < self.num_validation_rows
         lines = [
             f"format {self.format}: {self.num_rows_read} rows read, {self.num_train_rows}{of_usable} to train on "
-            f"({self.num_trained_tokens} trained tokens), {self.num_validation_rows} for validation, "
-            f"{self.num_evaluation_rows} of them evaluated"
+            f"({self.num_trained_tokens} trained tokens), {self.num_validation_rows} for validation"
+            + (f", at most {self.num_evaluation_rows} of them at a time" if is_part else "")
             + (f", {self.num_test_rows} to test the winner on" if self.num_test_rows else "")
         ]
         for kind, count in self.counts.items():

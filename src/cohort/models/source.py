@@ -46,7 +46,8 @@ def _find_files(name_or_path: str | Path) -> Path:
     if Path(text).expanduser().exists():
         raise _problem(text, found="a file", hint="Give the directory that holds config.json and *.safetensors.")
     if not is_hub_id(text):
-        raise _problem(text, found="no such directory", hint="Correct the path, or give a hub id such as owner/model.")
+        hint = _or_path(text, "Correct the path, or give a hub id such as owner/model.", names_parent=False)
+        raise _problem(text, found="no such directory", hint=hint)
     return _fetch(text)
 
 
@@ -71,18 +72,20 @@ def _fetch(hub_id: str) -> Path:
     raise _problem(hub_id, found=found, hint=hint) from cause
 
 
-def _or_path(text: str, hint: str) -> str:
-    """Return ``hint``, which is for a hub id, or what helps where ``text`` is more likely a path."""
-    path = Path(text)
+def _or_path(text: str, hint: str, *, names_parent: bool = True) -> str:
+    """Return ``hint``, or what helps where ``text`` is a misspelt path; ``names_parent`` if it may be a hub id."""
+    path = Path(text).expanduser()
     try:
-        folders = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.name else []
+        # a bare name may be a model of the hub: here it means only a folder that holds a model
+        wanted = "" if path.parent.name else "config.json"
+        folders = [entry.name for entry in path.parent.iterdir() if entry.is_dir() and (entry / wanted).exists()]
     except OSError:
         # no such folder here, or not ours to read
         return hint
     near = get_close_matches(path.name, folders, n=1)
     if near:
         return f"Did you mean {path.parent / near[0]}?"
-    return f"{hint} {path.parent} is a folder here." if path.parent.name else hint
+    return f"{hint} {path.parent} is a folder here." if names_parent and path.parent.name else hint
 
 
 def _is_adapter(folder: Path, *, text: str) -> InputError:

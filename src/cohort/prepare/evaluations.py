@@ -79,10 +79,10 @@ def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int)
     most = task.evaluation.max_cost_fraction
     if not plan.thinned and plan.times is None and plan.cost_fraction <= most:
         return None
-    often = "" if plan.times is None else f" at {plan.num_evaluations} instead of {plan.num_wanted} times in a trial"
-    above = f", above max_cost_fraction {most:g}" if plan.cost_fraction > most else ""
+    often = "" if plan.times is None else f", {plan.num_evaluations} times in a trial instead of {plan.num_wanted}"
+    above = f", above max_cost_fraction {most:g}: fewer would say too little" if plan.cost_fraction > most else ""
     return (
-        f"evaluations use {plan.num_rows} of {num_available} validation rows{often}, "
+        f"evaluations use {plan.num_rows} of {num_available} validation rows{often}; they cost "
         f"{100 * plan.cost_fraction:.3g} % of the training compute{above}"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
 from cohort.core.durable_files import PARTIAL_SUFFIX, recover_directory, remove_leftovers, storage_full_named
@@ -96,12 +97,15 @@ class RunDirectory:
             parent = directory.root.absolute().parent
             in_queue = (parent / QUEUE_DATABASE).is_file()
             or_status = f", or see `cohort status {parent}`, the queue it belongs to" if in_queue else ""
+            near = [] if in_queue else _runs_near(Path(root))
             raise InputError(
                 Problem(
                     where=str(root),
                     found=found,
                     allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` or cohort.run made",
-                    hint=f"Check the path, or start the run with `cohort tune`{or_status}.",
+                    hint=f"Did you mean {' or '.join(near)}?"
+                    if near
+                    else f"Check the path, or start the run with `cohort tune`{or_status}.",
                 )
             )
         return directory
@@ -183,6 +187,21 @@ class RunDirectory:
             allowed="a directory that is new or empty",
             hint="Choose another directory, or move these files away.",
         )
+
+
+def _runs_near(root: Path) -> list[str]:
+    """Return the runs that a wrong path probably means: one above it, some in it, or one of a name like it."""
+    above = next((parent for parent in root.parents if RunDirectory(parent).holds_run()), None)
+    if above is not None:
+        return [str(above)]
+    folder = root if root.is_dir() else root.parent
+    try:
+        runs = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and RunDirectory(entry).holds_run())
+    except OSError:
+        # no such folder, or not ours to read
+        return []
+    names = runs if folder == root else get_close_matches(root.name, runs, n=1)
+    return [str(folder / name) for name in names[:_MOST_SHOWN]]
 
 
 def _some_of(names: list[str]) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from cohort.runs.facts import RunFacts
 from cohort.runs.records import JsonValue
 
-__all__ = ["searched_names", "searched_ranges", "task_section"]
+__all__ = ["chosen_names", "searched_names", "searched_ranges", "task_section"]
+
+# how a task file writes a multiple of the LoRA rank
+_MULTIPLE = re.compile(r"[0-9.]*r")
 
 
 def task_section(facts: RunFacts, *keys: str) -> Mapping[str, JsonValue]:
@@ -21,6 +25,12 @@ def task_section(facts: RunFacts, *keys: str) -> Mapping[str, JsonValue]:
 def searched_names(facts: RunFacts) -> tuple[str, ...]:
     """Return the keys of the task's ``search.space`` in the order written; none where no task is recorded."""
     return tuple(task_section(facts, "search", "space"))
+
+
+def chosen_names(facts: RunFacts) -> tuple[str, ...]:
+    """Return the searched keys that no other one determines; ``lora_alpha: 2r`` follows ``r``, so it is left out."""
+    space = task_section(facts, "search", "space")
+    return tuple(name for name, entry in space.items() if not (isinstance(entry, str) and _MULTIPLE.fullmatch(entry)))
 
 
 def searched_ranges(facts: RunFacts) -> dict[str, bool]:

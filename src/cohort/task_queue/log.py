@@ -104,7 +104,7 @@ class QueueLog:
 def plan_in_words(plan: PlacementPlan) -> str:
     """Return in one line when a plan ends, and how good it is."""
     proven = {
-        SolverStatus.OPTIMAL: "no plan is shorter",
+        SolverStatus.OPTIMAL: "no other order or placement ends sooner",
         SolverStatus.FEASIBLE: f"at most {100 * plan.gap:.0f} % above the best",
         SolverStatus.HEURISTIC: f"{plan.policy}, at most {100 * plan.gap:.0f} % above the best",
     }[plan.status]

@@ -31,6 +31,8 @@ OTHER_WORDS = {
     "eval": "dataset.validation",
     "train_dataset": "dataset.train",
     "val_set_size": "dataset.validation",
+    "test_size": "dataset.validation",
+    "validation_split": "dataset.validation",
     "type": "dataset.format",
     "dataset_weights": "dataset.weights",
     "mixing_weights": "dataset.weights",
@@ -98,6 +100,23 @@ NOT_NEEDED = {
     ),
     "bnb_4bit_compute_dtype": "a quantised base model computes in bfloat16 on a GPU and in float32 on a CPU",
     "bnb_4bit_use_double_quant": "quantization: nf4 always quantises its scales a second time",
+    "adapter": "every trial trains a LoRA adapter; lora.use_dora, use_vera and use_bdlora choose its variants",
+    "task_type": "the models are causal language models",
+    **dict.fromkeys(
+        ("eval_strategy", "evaluation_strategy"),
+        "trials are evaluated at shares of their steps: evaluation.every_fraction",
+    ),
+    **dict.fromkeys(
+        ("save_strategy", "save_total_limit"), "the state is saved by time, and the best of each trial is kept"
+    ),
+    **dict.fromkeys(
+        ("early_stopping", "early_stopping_patience"), "early_exit.rule says which trials end early, patience is one"
+    ),
+    **dict.fromkeys(("wandb_project", "use_wandb"), "report_to: wandb sends the run there"),
+    "direction": "evaluation.metric knows whether less or more is better",
+    "study_name": "the run directory names the search: -o RUN_DIR",
+    "neftune_noise_alpha": "no noise is added to embeddings, which all trials share",
+    "group_by_length": "rows are packed without padding, whatever their order",
 }
 """Settings that have no counterpart, and why."""
 

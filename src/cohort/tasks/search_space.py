@@ -28,6 +28,8 @@ __all__ = ["num_points", "parameter_to_plain", "parse_constraints", "parse_param
 _RANGE_KEYS = ("min", "max", "log", "step", "num")
 _RANGE_ALLOWED = "min, max, and optionally log: true, step or num"
 _CONDITIONAL_KEYS = ("values", "when")
+# what Optuna calls the bounds
+_OTHER_BOUNDS = {"min": "low", "max": "high"}
 
 
 def _parse_list(entries: list[Any], kind: ValueKind) -> Choice:
@@ -52,6 +54,9 @@ def _bounds(value: Mapping[str, Any], kind: ValueKind, refusals: list[Refusal]) 
     """Return the bounds that are right; note what is wrong with the others."""
     bounds: dict[str, float] = {}
     for name in ("min", "max"):
+        if name not in value and _OTHER_BOUNDS[name] in value:
+            # said where the other name stands
+            continue
         if name not in value:
             hint = f"Add {name}, or write a list such as {kind.example}."
             refusals.append(Refusal(found=f"a range without {name}", allowed=_RANGE_ALLOWED, hint=hint))
@@ -102,8 +107,14 @@ def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Range:
     if not kind.is_number:
         allowed = f"a list of {kind.allowed}"
         refuse(Refusal(found="a range", allowed=allowed, hint=f"Write for example {kind.example}."))
+    ours = {other: name for name, other in _OTHER_BOUNDS.items()}
     refusals = [
-        Refusal(found=f"the key {key!r}", allowed=_RANGE_ALLOWED, hint="Write {min: ..., max: ...}.", at=(key,))
+        Refusal(
+            found=f"the key {key!r}",
+            allowed=_RANGE_ALLOWED,
+            hint=f"Rename it: {ours[key]}." if key in ours else "Write {min: ..., max: ...}.",
+            at=(key,),
+        )
         for key in value
         if key not in _RANGE_KEYS
     ]

@@ -55,7 +55,7 @@ def test_every_searched_hyperparameter_is_named(
 
 def test_columns_that_are_left_out_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = _run(tmp_path, rates=(1e-4, 3e-4), task=TaskFacts(document={"search": {"space": SPACE}}))
-    same = "in every trial batch_size 4, lr_scheduler_type cosine, warmup_ratio 0.1, r 8 (no column above)"
+    same = "batch_size 4, lr_scheduler_type cosine, warmup_ratio 0.1, r 8 in every trial"
     print_results(run, as_json=False)
     print_status(read_status(RunDirectory.open(run)), run_directory=run, as_json=False)
     lines = _lines(capsys.readouterr().out)

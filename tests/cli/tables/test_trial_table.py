@@ -27,7 +27,7 @@ def test_values_are_short(value: JsonValue, text: str) -> None:
 
 def test_only_what_differs_gets_a_column_and_the_rest_is_told_once() -> None:
     assert varied_names(ROWS) == ["learning_rate"]
-    assert constant_text(ROWS) == "in every trial r 8"
+    assert constant_text(ROWS) == "r 8 in every trial"
     assert constant_text([{"r": 8}, {"r": 16}]) is None
     assert (varied_names([]), constant_text([])) == ([], None)
 
@@ -92,3 +92,18 @@ def test_an_interval_wraps_before_a_hyperparameter_is_hidden(tmp_path: Path) -> 
     assert "learning_rate" not in left_out
     assert all(number in text for number in ("0.05123", "(0.00888", "0.236)"))
     assert max(map(len, text.splitlines())) <= 72
+
+
+def test_a_narrow_table_keeps_what_is_searched_longest(tmp_path: Path) -> None:
+    trials = read_results(write_small_run(tmp_path / "run")[1].reader).ranked
+    ranked = [
+        replace(entry, trial=replace(entry.trial, parameters={"r": 8 * n, "lora_alpha": 16 * n, "batch_size": n}))
+        for n, entry in enumerate(trials, start=1)
+    ]
+
+    def hidden(width: int) -> list[str]:
+        return list(trial_table(ranked, metric_label="loss", width=width, chosen=("r", "batch_size"))[1])
+
+    found = [hidden(width) for width in range(90, 20, -1)]
+    gone = list(dict.fromkeys(name for names in found for name in names))
+    assert gone == ["rank", "lora_alpha", "steps", "batch_size", "r"]

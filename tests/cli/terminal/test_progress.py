@@ -116,7 +116,7 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         "3 *",
         "learning_rate 0.0004",
         "about 2m 05s left",
-        "in every trial r 8",
+        "r 8 in every trial",
     ):
         assert words in shown
 
@@ -137,7 +137,7 @@ def test_one_trial_shows_all_its_hyperparameters_below_the_table() -> None:
     with Live(console=console, auto_refresh=False) as live:
         LiveWatcher(RUN_VIEW, live).update(RunProgress(phase="training", trials=(trial(0, TrialStatus.RUNNING),)))
         live.refresh()
-    assert "in every trial learning_rate 0.0001, r 8" in stream.getvalue()
+    assert "learning_rate 0.0001, r 8 in every trial" in stream.getvalue()
 
 
 def test_silence() -> None:
@@ -195,4 +195,4 @@ def test_a_screen_of_24_lines_shows_the_lines_below_the_table() -> None:
         LiveWatcher(RUN_VIEW, live).update(many)
         live.refresh()
     assert "and 47 more" in stream.getvalue()
-    assert "in every trial r 8" in stream.getvalue()
+    assert "r 8 in every trial" in stream.getvalue()

@@ -26,7 +26,7 @@ from cohort.runs.records import TrialStatus
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.results.results_table import results_json
 from cohort.runs.results.verdicts import chance_text, comparison_lines, training_value_text, verdicts
-from cohort.runs.searched_parameters import searched_names
+from cohort.runs.searched_parameters import chosen_names, searched_names
 from cohort.runs.status import RankStatus, RunStatus
 
 __all__ = ["print_results", "print_status", "print_trials"]
@@ -39,12 +39,13 @@ def _names_to_show(results: RunResults) -> list[str]:
     return [name for name in rows[0] if name in shown] if rows else []
 
 
-def _print_trials(console: Console, ranked: Sequence[RankedTrial], *, metric_label: str) -> dict[str, str]:
+def _print_trials(console: Console, ranked: Sequence[RankedTrial], results: RunResults) -> dict[str, str]:
     """Print the table of trials; return what it does not show."""
-    table, left_out = trial_table(ranked, metric_label=metric_label, width=console.width)
+    chosen = chosen_names(results.facts)
+    table, left_out = trial_table(ranked, metric_label=results.metric_label, width=console.width, chosen=chosen)
     console.print(table)
     constant = constant_text([entry.trial.parameters for entry in ranked])
-    found = {} if constant is None else {"same": f"{constant} (no column above)"}
+    found = {} if constant is None else {"same": constant}
     return found | ({"hidden": left_out_text(left_out, elsewhere="--json has all")} if left_out else {})
 
 
@@ -85,7 +86,7 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
         print(json.dumps({"run_directory": str(run_directory), **results_json(results)}, indent=2))
         return
     console = wide_console(160)
-    left_out = _print_trials(console, results.ranked, metric_label=results.metric_label)
+    left_out = _print_trials(console, results.ranked, results)
     facts = left_out | _outcome(results)
     if results.best is not None:
         facts["adapter"] = str(directory.best)
@@ -102,12 +103,10 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         print(json.dumps(body | results_json(status.results), indent=2))
         return
     console = wide_console(160)
-    ranked, counts = status.trials, Counter(status.counts)
+    ranked, counts = _as_they_are(status), Counter(status.counts)
     if status.state != "running":
-        # a killed process left them as running; the run has their states, as of those that wait for a slot
-        ranked = tuple(_parked(entry) for entry in ranked)
         counts[TrialStatus.PARKED] += counts.pop(TrialStatus.RUNNING, 0)
-    left_out = _print_trials(console, ranked, metric_label=status.results.metric_label)
+    left_out = _print_trials(console, ranked, status.results)
     # `stopped` is what --json says, and what a trial is that a rule ended
     state = "interrupted" if status.state == "stopped" else status.state
     facts = {"state": state + (f" ({status.holder})" if status.holder else "")}
@@ -132,6 +131,11 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         console.print(line, soft_wrap=True, markup=False)
 
 
+def _as_they_are(status: RunStatus) -> tuple[RankedTrial, ...]:
+    """Return the trials; those that a killed process left as running have a state in the run, and wait for a slot."""
+    return status.trials if status.state == "running" else tuple(_parked(entry) for entry in status.trials)
+
+
 def _parked(entry: RankedTrial) -> RankedTrial:
     if entry.trial.status is not TrialStatus.RUNNING:
         return entry
@@ -151,5 +155,5 @@ def print_trials(status: RunStatus, *, as_json: bool) -> None:
         print(json.dumps({"state": status.state, "trials": results_json(status.results)["trials"]}, indent=2))
         return
     console = wide_console(160)
-    by_number = sorted(status.trials, key=lambda entry: entry.trial.trial_id)
-    print_facts(console, _print_trials(console, by_number, metric_label=status.results.metric_label))
+    by_number = sorted(_as_they_are(status), key=lambda entry: entry.trial.trial_id)
+    print_facts(console, _print_trials(console, by_number, status.results))

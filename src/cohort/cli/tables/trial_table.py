@@ -40,7 +40,7 @@ STYLES = {
     TrialStatus.WAITING: "dim",
 }
 
-# hyperparameters leave a narrow table by their place, after the ranks and before the steps
+# hyperparameters and steps leave a narrow table by their place, after the ranks
 _MOST_COLUMNS = 1000
 
 
@@ -69,13 +69,16 @@ def constant_text(rows: Sequence[Mapping[str, JsonValue]]) -> str | None:
     """Return the hyperparameters that a table of trials has no column for, with their values; None for none."""
     varied = varied_names(rows)
     constant = parameter_text(rows[0], [name for name in rows[0] if name not in varied]) if rows else ""
-    return f"in every trial {constant}" if constant else None
+    return f"{constant} in every trial" if constant else None
 
 
-def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str, width: int) -> tuple[Table, tuple[str, ...]]:
+def trial_table(
+    ranked: Sequence[RankedTrial], *, metric_label: str, width: int, chosen: Sequence[str] = ()
+) -> tuple[Table, tuple[str, ...]]:
     """Return the trials, best first, with the hyperparameters that differ, and the headings that ``width`` left out.
 
-    Print :func:`constant_text` below it.
+    A narrow table keeps ``chosen`` hyperparameters, those that are searched, longer than others. Print
+    :func:`constant_text` below it.
     """
     rows = [entry.trial.parameters for entry in ranked]
     constant = {name for row in rows for name in row} - set(varied_names(rows))
@@ -91,7 +94,11 @@ def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str, width: int)
         TableColumn(heading=column.name, leave_out=1)
         if column.name in metrics and column.name != metric_label
         else _fitting(
-            column.name, place=place, is_parameter=column.name in parameters, cells=[row[place] for row in cells]
+            column.name,
+            # first what is not searched leaves, then the steps, then what is searched
+            place=place + (0 if column.name in chosen else len(columns)) if column.name != "steps" else len(columns),
+            is_parameter=column.name in parameters,
+            cells=[row[place] for row in cells],
         )
         for place, column in enumerate(columns)
     ]
@@ -110,11 +117,11 @@ def _fitting(name: str, *, place: int, is_parameter: bool, cells: Sequence[str])
         # 12 holds any number: an interval goes on in the next line, so that hyperparameters keep their columns
         return TableColumn(heading=name, least_width=12, wraps=True)
     if is_parameter:
-        # the last of them goes first; a word or a list may be shortened, a number may not
+        # of a kind the last one goes first; a word or a list may be shortened, a number may not
         is_text = any(cell[-1:].isalpha() or cell.endswith("]") for cell in cells)
         return TableColumn(heading=name, least_width=8 if is_text else 0, leave_out=_MOST_COLUMNS - place)
     # the trial's number and the metric always stay; the rows are in the order of their ranks
-    return TableColumn(heading=name, leave_out={"rank": 2, "steps": _MOST_COLUMNS}.get(name, 0))
+    return TableColumn(heading=name, leave_out={"rank": 2, "steps": _MOST_COLUMNS - place}.get(name, 0))
 
 
 def wide_console(width: int) -> Console:

@@ -117,7 +117,8 @@ def _why(trial: TrialRecord, *, metric: ObjectiveMetric, finals: Comparison | No
     found = None if finals is None else finals.of_trial(trial.trial_id)
     if finals is None or found is None or metric.name not in found.values:
         return reached
-    return f"{found.values[metric.name].value:.4g} on {finals.rows_text} (finalist); in training {reached}"
+    final = f"{metric.label} {found.values[metric.name].value:.4g} on {finals.rows_text}"
+    return f"{final} (finalist); in training {reached.removeprefix(f'{metric.label} ')}"
 
 
 def _size(trial: TrialRecord, *, facts: RunFacts) -> AdapterSize | None:
