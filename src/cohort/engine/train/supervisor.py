@@ -128,7 +128,8 @@ class Supervisor:
         # before the copy of the database that the checkpoint makes, so that a run that goes on from it has them
         run.store.add_seconds(run.time_spent.take())
         for trial_id in resident:
-            run.state_store.put_state(trial_id, self.share.state(trial_id))
+            on_device = run.state_store.keeps_on_device
+            run.state_store.put_state(trial_id, self.share.state(trial_id, on_device=on_device))
         save_checkpoint(
             run.store,
             run.state_store,
