@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +75,18 @@ def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(
         _run(decoder, specs, target_linears=decoder.linears, usual=20, pass_tokens=(200, 64), step_tokens=(100, 64))
     assert names == ["200 SUMS", "200 MEASURES", "64 SUMS", "64 MEASURES"]
     assert (decoder.layers, decoder.part) == (layers, part)
+
+
+def test_packs_launch_no_kernel_that_was_not_handed_to_workers(repository: Path) -> None:
+    """A kernel that is not is compiled inside a first step, while the GPU waits."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-m", "tests.training.collected_launches"]
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert all(num_collected > 20 for num_collected, _ in found.values())
+    assert {numerics: others for numerics, (_, others) in found.items()} == {"exact": [], "fast": []}
 
 
 @pytest.mark.gpu

@@ -1,0 +1,122 @@
+"""Prints which kernels packs launch that no worker was handed: ``python -m tests.training.collected_launches``.
+
+No kernel runs and none is compiled, so no GPU is needed: Triton believes in one, and each launch is only noted. What
+passes compute is whatever was in memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
+from cohort.kernels import backend
+from cohort.kernels.compile_ahead import KernelCompiler, _NamedGpu
+from cohort.models.weights import load_decoder
+from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
+from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.trial import TrialSpec
+from tests.training.small_models import random_rows, save_llama
+
+ADAPTERS = (
+    AdapterSpec(r=16, lora_alpha=32.0),
+    AdapterSpec(r=40, lora_alpha=32.0, lora_dropout=0.1),
+    AdapterSpec(r=8, lora_alpha=32.0, use_dora=True),
+    AdapterSpec(r=12, lora_alpha=32.0, lora_dropout=0.2, use_dora=True),
+)
+
+
+class Gpu(_NamedGpu):
+    """A Hopper of which Triton asks no more than this before it launches."""
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+
+class Notes(KernelCompiler):
+    """Notes launches where others compile."""
+
+    def __init__(self) -> None:
+        self._compiling: dict[bytes, Future[None]] = {}
+
+    def _submit(self, *_: object) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @property
+    def launches(self) -> set[bytes]:
+        """What was launched: kernels with all that chooses their code."""
+        return set(self._compiling)
+
+
+def uncollected(numerics: Numerics, *, folder: Path) -> tuple[int, list[str]]:
+    """Return how many kernels a task hands to workers, and the names of those that its packs launch besides."""
+    decoder = load_decoder(folder, dtype="float32", device="cpu")
+    ahead, later = Notes(), Notes()
+    collect_launches(
+        decoder,
+        compiler=ahead,
+        target_linears=decoder.linears,
+        adapters=kinds_of_adapters(ADAPTERS),
+        usual=25,
+        pass_tokens=(500, 60),
+        step_tokens=(240, 120),
+        numerics=numerics,
+    )
+    packs: Sequence[Sequence[AdapterSpec]] = [ADAPTERS, ADAPTERS[:1], ADAPTERS[-1:]]
+    with later.collecting():
+        for adapters in packs:
+            train(decoder, adapters, numerics=numerics)
+    return len(ahead.launches), sorted(pickle.loads(job)[1] for job in later.launches - ahead.launches)
+
+
+def train(decoder: Any, adapters: Sequence[AdapterSpec], *, numerics: Numerics) -> None:
+    rows = random_rows(20, seed=3)
+    settings = ExecutorSettings(
+        num_slots=len(adapters),
+        num_rank_rows=sum(aligned_rank(adapter.num_rows) for adapter in adapters),
+        token_budget=500,
+        evaluation_token_budget=500,
+        numerics=numerics,
+    )
+    executor = Executor(
+        decoder,
+        target_linears=decoder.linears,
+        train_rows=rows,
+        settings=settings,
+        device=decoder.device,
+        compute_dtype=decoder.dtype,
+    )
+    spec = TrialSpec(trial_id=0, seed=0, adapter=adapters[0], learning_rate=1e-3, batch_size=2, num_steps=9)
+    for trial_id, adapter in enumerate(adapters):
+        executor.load(replace(spec, trial_id=trial_id, adapter=adapter))
+    executor.step()
+    executor.evaluate(executor.resident, rows=rows, row_ids=range(4))
+
+
+def main() -> None:
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    importlib.import_module("triton.runtime.driver").driver.set_active(Gpu((9, 0)))
+    # the operations take Triton's kernels on a CPU only where Python runs them
+    backend.triton_interprets = lambda: True
+    with tempfile.TemporaryDirectory() as folder, backend.use_backend(backend.Backend.TRITON):
+        save_llama(Path(folder), hidden_size=96, num_layers=2)
+        found = {str(numerics): uncollected(numerics, folder=Path(folder)) for numerics in Numerics}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
