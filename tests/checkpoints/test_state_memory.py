@@ -48,7 +48,7 @@ def test_a_budget_moves_until_a_device_was_out_of_memory() -> None:
 def test_what_is_asked_for_on_its_way_stays_where_it_was() -> None:
     memory = StateMemory(device_budget_bytes=0)
     name, one = StoredState(0, StoredStateKind.STATE, 1), state(1.0, device="cpu")
-    memory._kept[name] = _Leaving(one, Future())
+    memory._set(name, _Leaving(one, Future()))
     assert memory.get(name) is one
     assert memory.pop(name) is one
 
@@ -58,11 +58,11 @@ def test_a_state_whose_copy_failed_is_still_where_it_was() -> None:
     name, one, failed = StoredState(0, StoredStateKind.STATE, 1), state(1.0, device="cpu"), Future[dict[str, Tensor]]()
     failed.set_exception(RuntimeError("cannot allocate memory"))
     memory.put(name, one)
-    memory._kept[name] = _Leaving(one, failed)
+    memory._set(name, _Leaving(one, failed))
     with pytest.raises(RuntimeError, match="cannot allocate"):
         memory.make_room_on_devices()
     assert memory.get(name) is one
-    memory._kept[name] = _Leaving(one, failed)
+    memory._set(name, _Leaving(one, failed))
     assert memory.get(name) is one
 
 

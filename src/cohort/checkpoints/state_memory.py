@@ -6,7 +6,7 @@ for no copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cohort.checkpoints.host_copies import HostCopies
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
+from cohort.checkpoints.taken_bytes import Room, TakenBytes
 from cohort.training.trial import TrialState
 
 __all__ = ["HOST", "StateMemory"]
@@ -22,26 +23,6 @@ __all__ = ["HOST", "StateMemory"]
 HOST = torch.device("cpu")
 # states begin to leave a GPU when this share of their room is left
 SHARE_FOR_COPIES = 1 / 8
-
-
-@dataclass(frozen=True)
-class _Room:
-    """Where a state is and what it takes there.
-
-    Attributes:
-        value: The state itself.
-        parts: The bytes of its tensors by address.
-    """
-
-    value: TrialState | Tensor
-    device: torch.device
-    parts: dict[int, int]
-
-    @classmethod
-    def of(cls, value: TrialState | Tensor) -> _Room:
-        tensors = tuple(value.adapter.tensors.values()) if isinstance(value, TrialState) else (value,)
-        parts = {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}
-        return cls(value, tensors[0].device, parts)
 
 
 @dataclass(frozen=True)
@@ -66,8 +47,9 @@ class StateMemory:
     def __init__(self, *, device_budget_bytes: int) -> None:
         """Let states take ``device_budget_bytes`` of each GPU."""
         self._kept: dict[StoredState, TrialState | Tensor | _Leaving] = {}
-        # asked for at every state that comes, so it is found out once for each
-        self._rooms: dict[StoredState, _Room] = {}
+        self._rooms: dict[StoredState, Room] = {}
+        # counted as states come and go: asked for at every one of them
+        self._taken, self._staying, self._num_coming = TakenBytes(), TakenBytes(), 0
         self._device_budget_bytes = device_budget_bytes
         self._copies = HostCopies()
 
@@ -77,7 +59,7 @@ class StateMemory:
 
     @property
     def has_room_on_devices(self) -> bool:
-        return all(self.num_bytes(gpu) < self._device_budget_bytes for gpu in self._gpus())
+        return all(self.num_bytes(gpu) < self._device_budget_bytes for gpu in self._gpus)
 
     def __contains__(self, name: object) -> bool:
         return name in self._kept
@@ -105,22 +87,32 @@ class StateMemory:
 
     def forget(self, name: StoredState) -> None:
         """Forget what is kept under ``name``; a copy that is on its way ends unseen."""
+        self._uncount(name)
         self._kept.pop(name, None)
-        # it names the state, whose memory would stay taken
-        self._rooms.pop(name, None)
 
     def _keep(self, name: StoredState, value: TrialState | Tensor) -> TrialState | Tensor:
-        self._kept[name] = value
-        self._rooms.pop(name, None)
+        self._set(name, value)
         return value
 
-    def _room(self, name: StoredState) -> _Room:
-        kept = self._kept[name]
-        value = kept.value if isinstance(kept, _Leaving) else kept
-        room = self._rooms.get(name)
-        if room is None or room.value is not value:
-            room = self._rooms[name] = _Room.of(value)
-        return room
+    def _set(self, name: StoredState, kept: TrialState | Tensor | _Leaving) -> None:
+        self._uncount(name)
+        self._kept[name] = kept
+        room = self._rooms[name] = Room.of(kept.value if isinstance(kept, _Leaving) else kept)
+        self._taken.add(room)
+        if isinstance(kept, _Leaving):
+            self._num_coming += room.num_bytes
+        else:
+            self._staying.add(room)
+
+    def _uncount(self, name: StoredState) -> None:
+        room = self._rooms.pop(name, None)
+        if room is None:
+            return
+        self._taken.remove(room)
+        if isinstance(self._kept[name], _Leaving):
+            self._num_coming -= room.num_bytes
+        else:
+            self._staying.remove(room)
 
     def oldest_on_host(self) -> StoredState:
         """Return what leaves the host first: a spare state, else the oldest."""
@@ -128,40 +120,26 @@ class StateMemory:
 
     def bytes_of(self, name: StoredState) -> int:
         """Return the bytes of what is kept under ``name``, wherever it is."""
-        return sum(self._room(name).parts.values())
+        return self._rooms[name].num_bytes
 
     def num_bytes(self, device: torch.device) -> int:
         """Return the bytes that states take on a device, or will once their copies are there."""
-        coming = 0
-        if device == HOST:
-            leaving = (name for name, kept in self._kept.items() if isinstance(kept, _Leaving))
-            coming = sum(sum(self._room(name).parts.values()) for name in leaving)
-        return self._bytes_of(self._kept, device) + coming
-
-    def _bytes_of(self, names: Iterable[StoredState], device: torch.device) -> int:
-        # by address: weights that a state shares with a best checkpoint count once
-        own: dict[int, int] = {}
-        for name in names:
-            if (room := self._room(name)).device == device:
-                own |= room.parts
-        return sum(own.values())
+        return self._taken.on(device) + (self._num_coming if device == HOST else 0)
 
     def _will_be_on(self, name: StoredState) -> torch.device:
         """Return where a state is; one that is on its way counts as being there."""
-        return HOST if isinstance(self._kept[name], _Leaving) else self._room(name).device
+        return HOST if isinstance(self._kept[name], _Leaving) else self._rooms[name].device
 
     def _is_leaving(self, name: StoredState, gpu: torch.device) -> bool:
-        return isinstance(self._kept[name], _Leaving) and self._room(name).device == gpu
+        return isinstance(self._kept[name], _Leaving) and self._rooms[name].device == gpu
 
     def make_room_on_devices(self) -> None:
         """Bring what is kept on each GPU within the budget: spare states are dropped, then the oldest leave."""
         self._take_arrived()
-        for gpu in self._gpus():
+        for gpu in self._gpus:
             start_above = self._device_budget_bytes - int(self._device_budget_bytes * SHARE_FOR_COPIES)
-            while staying := [name for name in self._kept if self._will_be_on(name) == gpu]:
-                if self._bytes_of(staying, gpu) <= start_above:
-                    break
-                self._leave(_first_to_leave(staying))
+            while self._staying.on(gpu) > start_above:
+                self._leave(_first_to_leave([name for name in self._kept if self._will_be_on(name) == gpu]))
             while self.num_bytes(gpu) > self._device_budget_bytes:
                 # in the order in which they left, so the first arrives first
                 self._arrive(next(name for name in self._kept if self._is_leaving(name, gpu)))
@@ -177,7 +155,7 @@ class StateMemory:
         """Move everything to the host, now and in future; return whether there was anything to move."""
         # states to come go to the host as well: the device has run out of memory once
         self._device_budget_bytes = 0
-        there = [name for name in self._kept if self._room(name).device != HOST]
+        there = [name for name in self._kept if self._rooms[name].device != HOST]
         for name in there:
             if not isinstance(self._kept[name], _Leaving):
                 self._leave(name)
@@ -192,7 +170,7 @@ class StateMemory:
             self.forget(name)
             return
         tensors = value.adapter.tensors if isinstance(value, TrialState) else {"weights": value}
-        self._kept[name] = _Leaving(value, self._copies.start(tensors))
+        self._set(name, _Leaving(value, self._copies.start(tensors)))
 
     def _take_arrived(self) -> None:
         """Let go of what is on the host by now: until then its memory on the GPU is not free."""
@@ -212,9 +190,10 @@ class StateMemory:
             self._keep(name, kept.value)
             self._keep(name, kept.arrived())
 
+    @property
     def _gpus(self) -> set[torch.device]:
-        """Return the GPUs that something is kept on."""
-        return {self._room(name).device for name in self._kept} - {HOST}
+        """The GPUs that something is kept on."""
+        return self._taken.devices - {HOST}
 
 
 def _first_to_leave(names: list[StoredState]) -> StoredState:
