@@ -63,6 +63,8 @@ def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers begin without Triton, which takes seconds to import."""
     for name in ("_build_driver", "_import_triton"):
         monkeypatch.setattr(compile_ahead, name, os.getpid)
+    # what they are forks of may have been started by another test, with Triton
+    monkeypatch.setattr(compile_ahead, "PRELOADED", ())
 
 
 @pytest.mark.usefixtures("light_workers")

@@ -21,18 +21,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import torch
-
-from cohort.core.parent_death import die_with_parent
 
 __all__ = ["SUFFIX", "Compiled", "KernelCompiler", "cache_marker", "triton_cache"]
 
 # of the files that say what is in Triton's cache
 SUFFIX = ".compiled"
 MOST_WORKERS = 32
+# what each worker would take seconds to import
+PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
 # all variants of a model take 10 to 30 s; a compiler that hangs must not hold up a run that could compile by itself
 MOST_SECONDS = 240.0
 
@@ -80,16 +81,16 @@ class KernelCompiler:
     """Workers that compile, and the launches collected for them."""
 
     def __init__(self, *, num_workers: int | None = None) -> None:
-        """Start the workers; they import Triton while the caller goes on."""
+        """Start what the workers are forks of; it imports Triton while the caller goes on."""
         self._count = num_workers or min(MOST_WORKERS, max(1, (os.cpu_count() or 1) - 2))
         self._workers = self._new_workers()
+        self._has_begun = False
         self._capability = (0, 0)
         self._compiling: dict[bytes, Future[None]] = {}
         # a backward pass collects in a thread of its own
         self._starting = threading.Lock()
-        self._submit(_build_driver)
-        for _ in range(self._count - 1):
-            self._submit(_import_triton)
+        with _no_main_module():
+            forkserver.ensure_running()
         # by this thread, and before a backward pass launches from one of its own: two threads that import parts of
         # Triton for the first time wait for each other's locks
         importlib.import_module("triton.runtime.driver")
@@ -145,13 +146,12 @@ class KernelCompiler:
             process.kill()
 
     def _new_workers(self) -> ProcessPoolExecutor:
+        # a process that uses a GPU cannot be forked: workers are forks of a server that has imported Triton and nothing
+        # else; 30 workers that import it each take three minutes of processors
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(PRELOADED))
         return ProcessPoolExecutor(
-            max_workers=self._count,
-            # spawned: a process that uses a GPU cannot be forked
-            mp_context=multiprocessing.get_context("spawn"),
-            # a worker holds both ends of the pipe it waits at, so it would outlive a caller that is killed
-            initializer=die_with_parent,
-            initargs=(os.getpid(),),
+            max_workers=self._count, mp_context=context, initializer=_begin, initargs=(dict(os.environ),)
         )
 
     def _submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
@@ -159,6 +159,10 @@ class KernelCompiler:
 
         After the death of a worker the job fails as those that were handed in before it did.
         """
+        if not self._has_begun:
+            # first of all: it takes longest
+            self._has_begun = True
+            self._submit(_build_driver)
         with self._starting, _no_main_module():
             try:
                 return self._workers.submit(function, *arguments)
@@ -222,6 +226,21 @@ class _NamedGpu:
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget("cuda", 10 * self._capability[0] + self._capability[1], 32)
+
+
+def _begin(environment: dict[str, str]) -> None:
+    # a worker holds both ends of the pipe it waits at, so it would outlive a caller that is killed
+    threading.Thread(target=_end_with_caller, daemon=True).start()
+    # the server has that of its own start
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _end_with_caller() -> None:
+    caller = multiprocessing.parent_process()
+    assert caller is not None, "workers are started by somebody"
+    caller.join()
+    os._exit(1)
 
 
 def _import_triton() -> None:
