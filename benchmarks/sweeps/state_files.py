@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from cohort.checkpoints.state_writer import StateWriter
+from cohort.checkpoints.transfer_threads import BUFFER_BYTES, OfThread
 
 __all__ = ["main"]
 
@@ -52,10 +53,17 @@ def main() -> None:
         for is_flushed in (False, True):
             what = f"plain writes, {threads} thread{'s' * (threads > 1)}{', flushed' * is_flushed}"
             add(what, total, lambda folder: _plain(folder, part, options, threads=threads, is_flushed=is_flushed))  # noqa: B023
-    add("state writer, flushed", total, lambda folder: _states(folder, weights))
+    if device == "cuda":
+        add("copies from the GPU, 1 thread", total, lambda _: _copies(weights, threads=1))
+        add("copies from the GPU, 4 threads", total, lambda _: _copies(weights, threads=4))
+    for place, tensors in (("host", [tensor.cpu() for tensor in weights[:4]]), (device, weights)):
+        size = sum(tensor.numel() * 4 for tensor in tensors)
+        add(f"written behind, from {place}", size, lambda folder: _states(folder, tensors, is_behind=True))  # noqa: B023
+        add(f"for a checkpoint, from {place}", size, lambda folder: _states(folder, tensors, is_behind=False))  # noqa: B023
     by_what = {row["what"]: row["gb_s"] for row in rows}
-    headline = {"state_files_gb_s": by_what["state writer, flushed"]}
-    headline["state_files_over_plain"] = headline["state_files_gb_s"] / by_what["plain writes, 4 threads, flushed"]
+    plain, behind = by_what["plain writes, 4 threads, flushed"], by_what[f"written behind, from {device}"]
+    named = by_what[f"for a checkpoint, from {device}"]
+    headline = {"state_files_gb_s": named, "state_files_behind_gb_s": behind, "state_files_over_plain": named / plain}
     print_table(rows, columns=("what", "gigabytes", "seconds", "gb_s"))
     notes = {"files": options.files, "megabytes": options.megabytes, "cores": os.cpu_count()}
     out = options.out or RESULTS / f"state_files_{device}.json"
@@ -87,13 +95,28 @@ def _in_threads(work: Callable[[int], object], numbers: Iterable[int], *, thread
         list(pool.map(work, numbers))
 
 
-def _states(folder: Path, weights: list[torch.Tensor]) -> None:
+def _copies(weights: list[torch.Tensor], *, threads: int) -> None:
+    own = OfThread()
+
+    def copy(number: int) -> None:
+        stream = own.stream(weights[number].device)
+        for part in weights[number].reshape(-1).view(torch.uint8).split(BUFFER_BYTES):
+            with torch.cuda.stream(stream):
+                own.buffer(0)[: len(part)].copy_(part, non_blocking=True)
+            stream.synchronize()
+
+    _in_threads(copy, range(len(weights)), threads=threads)
+
+
+def _states(folder: Path, weights: list[torch.Tensor], *, is_behind: bool) -> None:
     writer = StateWriter()
     paths = [folder / f"{number:04d}" / "best-000001.safetensors" for number in range(len(weights))]
     for path, tensor in zip(paths, weights, strict=True):
-        writer.start(path, {"weights": tensor}, step=1)
-    for path in paths:
-        writer.finish(path)
+        writer.start(path, {"weights": tensor}, step=1, is_behind=is_behind)
+    if is_behind:
+        writer.settle()
+    else:
+        writer.secure(paths)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cohort.checkpoints.stored_state import StoredState
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import RunStateError
@@ -18,7 +19,14 @@ from cohort.runs.database_copies import copy_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
 
-__all__ = ["Manifest", "keep_last_checkpoint", "latest_good_checkpoint", "save_checkpoint"]
+__all__ = [
+    "BegunCheckpoint",
+    "Manifest",
+    "begin_checkpoint",
+    "keep_last_checkpoint",
+    "latest_good_checkpoint",
+    "save_checkpoint",
+]
 
 # two, so that a damaged newest one leaves another to go back to
 _KEPT = 2
@@ -67,6 +75,71 @@ class Manifest:
             raise RunStateError(f"not a checkpoint manifest ({type(error).__name__}: {error})") from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class BegunCheckpoint:
+    """A checkpoint whose files are being written while trials train on.
+
+    Attributes:
+        position: Log position that it belongs to.
+        resident, vacated: As in a manifest.
+        states: What it names.
+        spares: The best checkpoints that it leaves out.
+    """
+
+    position: int
+    resident: tuple[int, ...]
+    vacated: tuple[int, ...]
+    states: tuple[StoredState, ...]
+    spares: tuple[str, ...]
+
+    def complete(self, store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory) -> Manifest:
+        """Wait for its files, save it, and remove all checkpoints but the last two.
+
+        Raises:
+            StorageFullError: the disk is full; earlier checkpoints are untouched.
+        """
+        # The order makes a kill at any point harmless: first the state files, then the manifest that names them, then
+        # its row in the store, then a copy of the store. Only then are old rows and files deleted.
+        files = state_store.files_of(self.states)
+        manifest = Manifest(
+            position=self.position, resident=self.resident, vacated=self.vacated, files=files, spares=self.spares
+        )
+        content = manifest.to_bytes()
+        name = f"checkpoints/{manifest.position:09d}.json"
+        path = directory.root / name
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(path, content)
+        store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest(), position=self.position)
+        # it may hold more than the checkpoint: whoever goes on from it drops what came later
+        copy_database(directory, position=manifest.position)
+        _remove_all_but(_KEPT, store, state_store, directory=directory)
+        return manifest
+
+
+def begin_checkpoint(
+    store: RunStore,
+    state_store: TrialStateStore,
+    *,
+    resident: Sequence[int],
+    vacated: Sequence[int] = (),
+    bests_of: Collection[int] | None = None,
+) -> BegunCheckpoint:
+    """Begin to write what ``state_store`` holds as a checkpoint at the store's present position.
+
+    Args:
+        bests_of: Trials whose best checkpoints belong to it (None: all); those of others are its spares.
+    """
+    states = state_store.start_files(bests_of=bests_of)
+    named = {state.relative_path for state in states}
+    return BegunCheckpoint(
+        position=store.position,
+        resident=tuple(resident),
+        vacated=tuple(vacated),
+        states=tuple(states),
+        spares=tuple(path for path in state_store.spares() if path not in named),
+    )
+
+
 def save_checkpoint(
     store: RunStore,
     state_store: TrialStateStore,
@@ -76,33 +149,13 @@ def save_checkpoint(
     vacated: Sequence[int] = (),
     bests_of: Collection[int] | None = None,
 ) -> Manifest:
-    """Save what ``state_store`` holds as a checkpoint at the store's present position, and remove all but the last two.
-
-    Args:
-        bests_of: Trials whose best checkpoints belong to it (None: all); those of others are its spares.
+    """Save what ``state_store`` holds as a checkpoint; the arguments are those of :func:`begin_checkpoint`.
 
     Raises:
         StorageFullError: the disk is full; earlier checkpoints are untouched.
     """
-    # The order makes a kill at any point harmless: first the state files, then the manifest that names them, then its
-    # row in the store, then a copy of the store. Only then are old rows and files deleted.
-    files = state_store.flush(bests_of=bests_of)
-    manifest = Manifest(
-        position=store.position,
-        resident=tuple(resident),
-        vacated=tuple(vacated),
-        files=files,
-        spares=tuple(state_store.spares()),
-    )
-    content = manifest.to_bytes()
-    name = f"checkpoints/{manifest.position:09d}.json"
-    path = directory.root / name
-    path.parent.mkdir(exist_ok=True)
-    write_bytes(path, content)
-    store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest())
-    copy_database(directory, position=manifest.position)
-    _remove_all_but(_KEPT, store, state_store, directory=directory)
-    return manifest
+    begun = begin_checkpoint(store, state_store, resident=resident, vacated=vacated, bests_of=bests_of)
+    return begun.complete(store, state_store, directory=directory)
 
 
 def keep_last_checkpoint(store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory) -> None:

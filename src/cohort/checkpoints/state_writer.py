@@ -30,6 +30,7 @@ class StateWriter:
         self._threads: ThreadPoolExecutor | None = None
         # the SHA-256 of each, None for what is written behind
         self._running: dict[Path, Future[str | None]] = {}
+        self._behind: set[Path] = set()
         self._own = OfThread()
 
     def is_writing(self, path: Path) -> bool:
@@ -50,6 +51,7 @@ class StateWriter:
         """
         ready = ready_events(tensors.values())
         write = self._write_behind if is_behind else self._write
+        self._behind = self._behind | {path} if is_behind else self._behind - {path}
         self._running[path] = self._pool().submit(write, path, dict(tensors), step, ready)
 
     def withdraw(self, path: Path) -> bool:
@@ -67,24 +69,22 @@ class StateWriter:
         """
         self._running.pop(path).result()
 
+    def start_securing(self, path: Path) -> None:
+        """Begin to bring a file to the disk with its SHA-256, one that is written behind or is there."""
+        written = self._running.get(path)
+        if written is None or path in self._behind:
+            self._behind.discard(path)
+            self._running[path] = self._pool().submit(_secured, path, written)
+
     def secure(self, paths: Collection[Path]) -> dict[Path, str]:
         """Wait until files are on the disk, those that were started and others that are there; return each SHA-256.
 
         Raises:
             StorageFullError: the disk is full; the files that did not fit are not there.
         """
-        hashing: dict[Path, Future[str | None]] = {}
-        found: dict[Path, str] = {}
         for path in paths:
-            written = self._running.pop(path, None)
-            digest = None if written is None else written.result()
-            if digest is None:
-                hashing[path] = self._pool().submit(_secured, path)
-            else:
-                found[path] = digest
-        for path, hashed in hashing.items():
-            found[path] = str(hashed.result())
-        return found
+            self.start_securing(path)
+        return {path: str(self._running.pop(path).result()) for path in paths}
 
     def settle(self, *, but: Collection[Path] = ()) -> None:
         """Wait for all files ``but`` those, whatever becomes of them."""
@@ -139,8 +139,11 @@ class StateWriter:
             yield self._own.buffer(index % 2)[: len(part)].numpy().data
 
 
-def _secured(path: Path) -> str:
-    """Wait until a file is on the disk; return its SHA-256."""
+def _secured(path: Path, written: Future[str | None] | None) -> str:
+    """Wait until a file is whole and on the disk; return its SHA-256."""
+    if written is not None:
+        # begun before this, so it never waits for a thread that this one takes
+        written.result()
     digest = _sha256(path)
     flush_to_disk(path)
     flush_to_disk(path.parent)

@@ -238,6 +238,10 @@ class TrialStateStore:
         Raises:
             StorageFullError: the disk is full; what was there before is untouched.
         """
+        return self.files_of(self.start_files(bests_of=bests_of))
+
+    def start_files(self, *, bests_of: Collection[int] | None = None) -> list[StoredState]:
+        """Begin to write what :meth:`flush` writes, and return its names."""
         spares = set() if bests_of is None else {name for name in self._spares() if name.trial_id not in bests_of}
         for name in spares:
             # what is written ahead must not keep the others waiting
@@ -246,10 +250,28 @@ class TrialStateStore:
         names = sorted(set(self._newest.values()) - spares)
         for name in names:
             self._start(name)
+        return names
+
+    def are_written(self, names: Iterable[StoredState]) -> bool:
+        """Whether :meth:`files_of` would find all of the files there."""
+        return all(self._writer.is_written(path) for name in names if self._writer.is_writing(path := self._path(name)))
+
+    def files_of(self, names: Iterable[StoredState]) -> dict[str, str]:
+        """Wait for files that were begun; return the SHA-256 of each by relative path.
+
+        Raises:
+            StorageFullError: the disk is full; what was there before is untouched.
+        """
         missing = {self._path(name): name for name in names if name not in self._checksums}
         for path, checksum in self._writer.secure(missing).items():
             self._checksums[missing[path]] = checksum
         return {name.relative_path: self._checksums[name] for name in names}
+
+    def withdraw(self, names: Iterable[StoredState]) -> None:
+        """Take back what was begun for a checkpoint that is not to be."""
+        for name in names:
+            if name not in self._checksums and self._writer.is_writing(self._path(name)):
+                self._writer.withdraw(self._path(name))
 
     def restore(self, files: Mapping[str, str], *, spares: Iterable[str] = ()) -> None:
         """Take over the files of a checkpoint.
@@ -290,10 +312,10 @@ class TrialStateStore:
             self._in_memory.forget(before)
         self._newest[name.trial_id, name.kind] = name
         self._in_memory.put(name, value)
-        # a file of the same name from before a resume holds the same bits, but it may be damaged: write it again
-        self._checksums.pop(name, None)
-        if self._writer.is_writing(self._path(name)):
-            self._writer.finish(self._path(name))
+        # A file of the same name from before a resume holds the same bits, but it may be damaged: write it again. One
+        # that this process is writing is not.
+        if not self._writer.is_writing(self._path(name)):
+            self._checksums.pop(name, None)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -307,14 +329,15 @@ class TrialStateStore:
 
     def _start(self, name: StoredState, *, is_behind: bool = False) -> None:
         # a file that is there stays: the state of a trial after a step never changes
-        if name in self._checksums or self._writer.is_writing(self._path(name)):
+        if name in self._checksums:
             return
-        kept = self._in_memory.get(name)
-        if kept is None:
-            assert self._path(name).is_file(), "what is in no file is in memory"
-            return
-        tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
-        self._writer.start(self._path(name), tensors, step=name.step, is_behind=is_behind)
+        path, kept = self._path(name), self._in_memory.get(name)
+        if kept is not None and not self._writer.is_writing(path):
+            tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
+            self._writer.start(path, tensors, step=name.step, is_behind=is_behind)
+        elif not is_behind:
+            assert self._writer.is_writing(path) or path.is_file(), "what is in no file is in memory"
+            self._writer.start_securing(path)
 
     def _write(self, name: StoredState) -> None:
         self._start(name)

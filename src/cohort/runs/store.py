@@ -185,12 +185,20 @@ class RunStore:
         before = self.reader.facts().seconds
         self.set_facts(seconds={activity: before.get(activity, 0.0) + more for activity, more in seconds.items()})
 
-    def record_checkpoint(self, file_name: str, *, checksum: str) -> CheckpointRecord:
-        """Record that ``file_name`` holds the state at the present position, and flush the log to the disk.
+    def record_checkpoint(self, file_name: str, *, checksum: str, position: int | None = None) -> CheckpointRecord:
+        """Record that ``file_name`` holds the state at ``position``, and flush the log to the disk.
 
         Call it after the file itself is in place and flushed: a recorded checkpoint is always there.
+
+        Args:
+            position: None for the present one.
         """
-        record = CheckpointRecord(position=self._position, seconds=self.seconds, file_name=file_name, checksum=checksum)
+        record = CheckpointRecord(
+            position=self._position if position is None else position,
+            seconds=self.seconds,
+            file_name=file_name,
+            checksum=checksum,
+        )
         # flushed here only: a power cut may lose later steps, but a resume goes back to the checkpoint anyway
         with database_errors_named(self.path):
             self._execute("PRAGMA synchronous = FULL")

@@ -10,7 +10,6 @@ import torch
 from cohort.checkpoints.checkpoints import latest_good_checkpoint
 from cohort.core.clock import ManualClock
 from cohort.core.events import StepDone
-from cohort.engine.train.open_run import RunOptions
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus
 from cohort.tuning.decisions import DecisionKind
@@ -136,30 +135,6 @@ def test_steps_that_are_done_again_are_not_recorded_twice(
     steps = [event.step for events, _ in task.ticks for event in events if isinstance(event, StepDone)]
     assert steps == [1, 2, 3, 4]
     assert task.evaluated == [{0: 2}, {0: 4}]
-
-
-def test_checkpoints_become_rarer_where_they_take_long(
-    tmp_path: Path, clock: ManualClock, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = RunOptions(checkpoint_seconds=10.0, checkpoint_share=0.1)
-    task = Task(tmp_path / "run", executor, [spec_of(0)], clock=clock, options=options)
-    task.supervisor.enter(0)
-    flush = task.run.state_store.flush
-
-    def slow_flush(**_keys: object) -> dict[str, str]:
-        clock.advance(3.0)
-        return flush()
-
-    monkeypatch.setattr(task.run.state_store, "flush", slow_flush)
-    saved = []
-    for second in range(1, 60):
-        clock.advance(1.0)
-        before = clock.monotonic()
-        task.supervisor.checkpoint_when_due()
-        if clock.monotonic() > before:
-            saved.append(second)
-    # after 10 s, then after 30 s more: 3 s are a tenth of them
-    assert saved == [10, 40]
 
 
 def test_a_checkpoint_records_the_seconds_spent(tmp_path: Path, clock: ManualClock, executor: FakeExecutor) -> None:

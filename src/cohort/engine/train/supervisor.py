@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from cohort.adapters.bank import aligned_rank
-from cohort.checkpoints.checkpoints import Manifest, save_checkpoint
+from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.events import StepDone, TrialEvent, TrialFailed
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.known_evaluations import Evaluator, KnownEvaluations
 from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.state_saving import StateSaving
 from cohort.engine.train.trial_starts import TrialStarts
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Request
@@ -81,7 +82,7 @@ class Supervisor:
         self._vacated: list[int] = []
         # parked trials that no outcome of the others lets go on
         self._useless: frozenset[int] = frozenset()
-        self._saved_at, self._pause = run.clock.monotonic(), run.options.checkpoint_seconds
+        self._saving = StateSaving(run, share=share)
 
     @property
     def is_finished(self) -> bool:
@@ -104,7 +105,7 @@ class Supervisor:
             is_running = self._study.state(trial_id) is TrialPhase.RUNNING
             if is_running and trial_id not in self.share.resident:
                 self._study.pause(trial_id)
-        self._saved_at = self._run.clock.monotonic()
+        self._saving.restored()
 
     def last_checkpoint(self) -> None:
         """Save what the results are made from, once all trials have ended; other best checkpoints follow them.
@@ -123,31 +124,15 @@ class Supervisor:
         Raises:
             StorageFullError: the disk is full; the last checkpoint is whole.
         """
-        run = self._run
-        began, resident = run.clock.monotonic(), self.share.resident
-        # before the copy of the database that the checkpoint makes, so that a run that goes on from it has them
-        run.store.add_seconds(run.time_spent.take())
-        for trial_id in resident:
-            on_device = run.state_store.keeps_on_device
-            run.state_store.put_state(trial_id, self.share.state(trial_id, on_device=on_device))
-        save_checkpoint(
-            run.store,
-            run.state_store,
-            directory=run.directory,
-            resident=resident,
-            vacated=self._vacated,
-            bests_of=bests_of,
-        )
-        # the bank has them: copies in host memory would only leave less room for parked trials
-        for trial_id in resident:
-            run.state_store.release_state(trial_id)
-        self._saved_at = run.clock.monotonic()
-        self._pause = max(run.options.checkpoint_seconds, (self._saved_at - began) / run.options.checkpoint_share)
+        self._saving.save(vacated=self._vacated, bests_of=bests_of)
 
     def checkpoint_when_due(self) -> None:
-        """Save the state if the last checkpoint is long enough ago."""
-        if self._run.clock.monotonic() - self._saved_at >= self._pause:
-            self.checkpoint()
+        """Begin to save the state if the last checkpoint is long enough ago; trials train on while it is written.
+
+        Raises:
+            StorageFullError: the disk is full; the last checkpoint is whole.
+        """
+        self._saving.save_when_due(vacated=self._vacated, bests_of=self._traits.trials_of_results)
 
     def runnable(self) -> list[Request]:
         """Return what may be resident, in order."""

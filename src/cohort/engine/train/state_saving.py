@@ -1,0 +1,83 @@
+"""When the state of a task is saved, and what of that trials wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from cohort.checkpoints.checkpoints import BegunCheckpoint, begin_checkpoint
+from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.open_run import OpenRun
+
+__all__ = ["StateSaving"]
+
+
+class StateSaving:
+    """Saves one task's checkpoints: at once where somebody waits for one, else while trials train on.
+
+    A checkpoint that is due is begun at a step boundary, where the states of residents are copied, and completed at a
+    later one, when its files are written. A kill in between goes back to the one before.
+    """
+
+    def __init__(self, run: OpenRun, *, share: ExecutorShare) -> None:
+        """Save what ``run`` and its part of the executor hold; the first is due after ``checkpoint_seconds``."""
+        self._run, self._share = run, share
+        self._saved_at, self._pause = run.clock.monotonic(), run.options.checkpoint_seconds
+        self._begun: BegunCheckpoint | None = None
+        self._began_at = self._spent = 0.0
+
+    def restored(self) -> None:
+        """Count from now on: the state is that of a checkpoint."""
+        self._saved_at = self._run.clock.monotonic()
+
+    def save(self, *, vacated: Sequence[int], bests_of: Collection[int] | None) -> None:
+        """Save a checkpoint now; one that was begun is not completed.
+
+        Raises:
+            StorageFullError: the disk is full; the last checkpoint is whole.
+        """
+        if self._begun is not None:
+            self._run.state_store.withdraw(self._begun.states)
+        self._begin(vacated=vacated, bests_of=bests_of)
+        self._complete()
+
+    def save_when_due(self, *, vacated: Sequence[int], bests_of: Callable[[], Collection[int] | None]) -> None:
+        """Complete what was begun once its files are there; begin if the last checkpoint is long enough ago.
+
+        Raises:
+            StorageFullError: the disk is full; the last checkpoint is whole.
+        """
+        if self._begun is not None:
+            if self._run.state_store.are_written(self._begun.states):
+                self._complete()
+        elif self._run.clock.monotonic() - self._saved_at >= self._pause:
+            self._begin(vacated=vacated, bests_of=bests_of())
+            # what was written ahead goes on after what the checkpoint names
+            self._run.state_store.write_behind()
+
+    def _begin(self, *, vacated: Sequence[int], bests_of: Collection[int] | None) -> None:
+        run, resident = self._run, self._share.resident
+        self._began_at = run.clock.monotonic()
+        # before the copy of the database that the checkpoint makes, so that a run that goes on from it has them
+        run.store.add_seconds(run.time_spent.take())
+        for trial_id in resident:
+            # a copy on the device takes a moment, and the writers read it there
+            state = self._share.state(trial_id, on_device=run.state_store.keeps_on_device)
+            run.state_store.put_state(trial_id, state)
+        self._begun = begin_checkpoint(
+            run.store, run.state_store, resident=resident, vacated=vacated, bests_of=bests_of
+        )
+        self._spent = run.clock.monotonic() - self._began_at
+
+    def _complete(self) -> None:
+        run, begun = self._run, self._begun
+        assert begun is not None, "only what was begun is completed"
+        self._begun, began = None, run.clock.monotonic()
+        begun.complete(run.store, run.state_store, directory=run.directory)
+        # the bank has them: copies in memory would only leave less room for parked trials
+        for trial_id in set(begun.resident).intersection(self._share.resident):
+            run.state_store.release_state(trial_id)
+        self._saved_at = run.clock.monotonic()
+        waited = self._spent + self._saved_at - began
+        # half of the time for others who use the disk, where files take longer than the least pause
+        written = self._saved_at - self._began_at
+        self._pause = max(run.options.checkpoint_seconds, waited / run.options.checkpoint_share, written)
