@@ -129,6 +129,21 @@ def test_the_largest_training_pass_is_recorded_first_so_that_others_fit_into_its
     assert [graph.is_short for graph in graphs[1:3]] == [True, False]
 
 
+def test_a_recording_that_finds_too_little_memory_is_made_again_with_all_that_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs = [Graph(), Graph(fails=True), Graph()]
+    passes = fake_device(monkeypatch, graphs)
+    shape = PassShape(num_rows=500, num_sequences=6, length=200, num_trained=250)
+    for _ in range(2):
+        passes._graph(shape, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=lambda: [shape] * 24)
+    assert [graph.has_few_layers for graph in graphs] == [False, True, False]
+    assert graphs[2].is_short
+    # and passes of that size are recorded on
+    assert graphs[2].shape == graphs[1].shape
+    assert passes.sizes[GraphKind.SUMS] == sorted(graph.shape.num_rows for graph in (graphs[0], graphs[2]))
+
+
 def spec_of(trial_id: int, *, r: int, batch_size: int, objective: Objective) -> TrialSpec:
     return TrialSpec(
         trial_id=trial_id,

@@ -225,11 +225,21 @@ class CapturedPasses:
 
     def _record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> CapturedPass | None:
         """Return a new graph; None where there is no memory for it."""
+        is_short = self._is_short(shape)
+        graph = self._attempt(shape, kind=kind, slots=slots, is_short=is_short)
+        if graph is None and not is_short:
+            # again, with what the allocator keeps for other uses
+            graph = self._attempt(shape, kind=kind, slots=slots, is_short=True)
+        if graph is None:
+            # larger passes are launched one by one from now on; recorded graphs stay
+            self._most_rows = min(self._most_rows, shape.num_rows - 1)
+        return graph
+
+    def _attempt(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool) -> CapturedPass | None:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
         if self._memory is None:
             self._memory = RecordingMemory()
-        is_short = self._is_short(shape)
         graph: CapturedPass | None = None
         try:
             graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
@@ -243,8 +253,6 @@ class CapturedPasses:
             graph = None
         if graph is None:
             self._forget_copies()
-            # larger passes are launched one by one from now on; recorded graphs stay
-            self._most_rows = min(self._most_rows, shape.num_rows - 1)
             release_cached(self._bank.weights_RD.device)
             return None
         after.record()
