@@ -21,7 +21,9 @@ def test_cpu() -> None:
     assert found["backend"].startswith("reference")
     assert "per sample" in found["lora products"]
     assert "scaled_dot_product_attention" in found["attention"]
-    assert found["tile table"] == "none needed (measured for NVIDIA H200: see cohort doctor --gpu)"
+    assert (
+        found["tile table"] == "none needed (measured for NVIDIA H200, NVIDIA H100 80GB HBM3: see cohort doctor --gpu)"
+    )
     assert found["augmented products"] == "none needed"
     assert found["products with the term inside"] == "none needed"
     assert tile_lines(CPU, [(8, (8,))], num_rows=2048) == []
