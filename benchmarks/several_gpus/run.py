@@ -11,6 +11,7 @@
     python -m benchmarks.several_gpus.run --part sweep             # two GPUs or more; 8B, or --shape 70b
     python -m benchmarks.several_gpus.run --part run_tasks         # two GPUs
     python -m benchmarks.several_gpus.run --part four_gpus         # any machine: projected from results of two GPUs
+    python -m benchmarks.several_gpus.run --part sweep_simulated   # any machine: the schedule on 1 to 8 GPUs
     python -m benchmarks.several_gpus.run --part queue             # any machine: tasks in simulated time
 
 `--tiny` tries a part out on any machine, with processes on the CPU in place of GPUs. Each part takes less than four
@@ -44,8 +45,13 @@ PARTS = (
     "scaling",
     "serving",
     "sweep",
+    "sweep_simulated",
     "windows",
 )
+
+
+SIMULATED = ("four_gpus", "pipeline", "queue", "sweep_simulated")
+"""Parts for any machine."""
 
 
 def main() -> None:
@@ -66,8 +72,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=None, help="a folder that keeps random models for other parts")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
-    # these are simulated: any machine does
-    need_gpu(shape="tiny" if options.tiny or options.part in ("four_gpus", "pipeline", "queue") else "8b")
+    need_gpu(shape="tiny" if options.tiny or options.part in SIMULATED else "8b")
     module = importlib.import_module(f"benchmarks.several_gpus.{options.part}")
     out = options.out or RESULTS / f"several_gpus_{options.part}{'_tiny' if options.tiny else ''}.json"
     began = time.monotonic()

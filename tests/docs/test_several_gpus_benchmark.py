@@ -22,6 +22,7 @@ from benchmarks.several_gpus.run_tasks import GPUS, PackCosts, search_plan, task
 from benchmarks.several_gpus.run_tasks import measure as measure_run_tasks
 from benchmarks.several_gpus.scaling import measure as measure_scaling
 from benchmarks.several_gpus.sweep import measure as measure_sweep
+from benchmarks.several_gpus.sweep_simulated import measure as measure_sweep_simulated
 from cohort.scheduling.placement.planner import plan_placement
 from cohort.scheduling.placement.verify import check_plan
 
@@ -106,6 +107,14 @@ def test_sweep(shape: str) -> None:
     again = part.notes["of_each_sweep"]["2 GPUs, again"]
     assert sum(report["num_tokens"] for report in again["rank_reports"]) == part.rows[0]["trained_tokens"]
     assert sum(sum(tokens) for _, tokens, _ in again["windows"]) == part.rows[0]["trained_tokens"]
+
+
+def test_a_simulated_sweep_trains_the_same_on_any_number_of_ranks() -> None:
+    part = measure_sweep_simulated(options())
+    assert [row["gpus"] for row in part.rows] == [1, 2, 4, 8]
+    assert len({(row["trained_tokens"], row["saved_share"]) for row in part.rows}) == 1
+    seconds = [row["seconds"] for row in part.rows]
+    assert seconds[1] < seconds[0]
 
 
 @pytest.mark.slow
