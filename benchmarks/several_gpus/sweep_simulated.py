@@ -57,8 +57,8 @@ def measure(options: argparse.Namespace) -> Part:
 
     flops = 3 * 2 * count_model(config).linear_flops_per_token * 60 * float(rows.lengths.mean())
     found: list[dict[str, Any]] = []
+    curves = Curves(CURVES)
     for num_ranks in (1, 2, 4, 8):
-        curves = Curves(CURVES)
         executor: Any = ScheduledRanks(
             curves, rows, num_ranks=num_ranks, token_budget=TOKEN_BUDGET, pass_seconds=pass_seconds
         )
