@@ -72,6 +72,21 @@ def test_what_is_rarely_meant_is_said(folder: Path, sections: dict[str, Any], ex
     assert [text for text in report.warnings if text.startswith(expected)], report.warnings
 
 
+def test_characters_that_the_tokenizer_does_not_know_are_named(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folder / "model", model)
+    saved = json.loads((model / "tokenizer.json").read_text())
+    # "=" is no token of its own any more; "#" takes its place, so that there are as many
+    saved["model"]["unk_token"] = "#"
+    saved["model"]["vocab"] = {name: index for name, index in saved["model"]["vocab"].items() if name != "="}
+    (model / "tokenizer.json").write_text(json.dumps(saved))
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({**config, "unk_token": "#"}))
+    report = check_task(tiny_task(folder, model_name_or_path=str(model), **SOUND))
+    (warning,) = report.warnings
+    assert "are #, the token for what the tokenizer does not know, for '=': answers" in warning
+
+
 def test_losses_of_different_scales_are_no_comparison(folder: Path) -> None:
     pairs = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"{n}!"} for n in range(200)]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))

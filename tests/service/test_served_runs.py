@@ -136,6 +136,9 @@ def test_wrong_sources_are_refused(run: Path, tmp_path: Path) -> None:
     model = run.parent / "model"
     assert "Name its base model and add --adapters" in refused(model=str(run / "best"))
     assert "which is no run" in refused(model=str(model), trials=(1,))
+    (tmp_path / "queue.db").touch()
+    assert "a queue of tasks, not a run" in refused(model=str(tmp_path))
+    (tmp_path / "queue.db").unlink()
     write_adapter(model, tmp_path / "one", r=4, seed=0)
     write_adapter(model, tmp_path / "deep" / "one", r=4, seed=0)
     assert "a second adapter named 'one'" in refused(

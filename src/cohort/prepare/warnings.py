@@ -24,6 +24,9 @@ __all__ = ["task_warnings"]
 _MUCH_OF_THE_ROWS = 0.1
 # a mean over fewer rows is mostly noise: its standard error is a quarter of the rows' own spread
 _FEW_ROWS = 16
+# a stray character does no harm; from this share of the tokens something regular is lost, such as every newline
+_MANY_UNKNOWN = 0.01
+_CHARACTERS_SHOWN = 5
 
 
 def task_warnings(
@@ -32,6 +35,7 @@ def task_warnings(
     """Yield a warning, with what to do, for everything in ``task`` that is allowed but looks like a mistake."""
     yield from _row_warnings(task, inputs)
     yield from _shared_row_warnings(inputs)
+    yield from _unknown_token_warnings(inputs)
     yield from _answer_warnings(task, inputs)
     yield from _end_warnings(task, inputs)
     yield from _rank_warnings(inputs, trials)
@@ -95,6 +99,28 @@ def _shared_row_warnings(inputs: TaskInputs) -> Iterator[str]:
                 f"{count} of {counted(num_rows, f'{name} row')} {'is' if count == 1 else 'are'} also {also}, so what "
                 f"is measured there is too good (first {first}); remove them from one of the two"
             )
+
+
+def _unknown_token_warnings(inputs: TaskInputs) -> Iterator[str]:
+    tokenizer, rows = inputs.tokenizer, inputs.data.train
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    # some tokenizers name as unknown the token that ends a text, and know every byte
+    if unknown is None or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        return
+    count, total = int((rows.tokens_T == unknown).sum()), len(rows.tokens_T)
+    if count < _MANY_UNKNOWN * total:
+        return
+    texts = inputs.data.all_validation
+    # one of a kind at a time: how a tokenizer joins characters does not matter then
+    characters = sorted(set("".join((*texts.prompts, *texts.references))))
+    lost = [text for text in characters if unknown in tokenizer.encode(text, add_special_tokens=False)]
+    shown = ", ".join(map(repr, lost[:_CHARACTERS_SHOWN])) + (", ..." if len(lost) > _CHARACTERS_SHOWN else "")
+    which = f", for {shown}" if lost else ""
+    yield (
+        f"{100 * count / total:.2g} % of the training tokens ({count} of {total}) are {tokenizer.unk_token}, the token "
+        f"for what the tokenizer does not know{which}: answers with it cannot be read back; replace what it stands "
+        "for, or choose a model whose tokenizer knows it"
+    )
 
 
 def _answer_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:

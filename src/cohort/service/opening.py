@@ -22,7 +22,7 @@ from cohort.models.source import find_model
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import load_decoder
-from cohort.runs.directory import RunDirectory
+from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.service.adapter_folders import adapter_folders
 from cohort.service.engine_thread import EngineThread
 from cohort.service.opening_checks import length_note, require_context, serving_machine
@@ -62,7 +62,10 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
     Raises:
         InputError: the model or an adapter cannot be used, or two adapters have one name.
     """
-    source = _open_run(settings) if RunDirectory(Path(settings.model)).holds_run() else _open_model(settings)
+    path = Path(settings.model)
+    # a queue is refused there, with the runs of its tasks
+    is_run = RunDirectory(path).holds_run() or (path / QUEUE_DATABASE).is_file()
+    source = _open_run(settings) if is_run else _open_model(settings)
     folders = adapter_folders(settings.adapters)
     tokenizer = load_tokenizer(source.directory)
     use_chat_template(tokenizer, settings.chat_template or source.chat_template)
