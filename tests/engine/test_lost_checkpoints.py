@@ -74,3 +74,26 @@ def test_a_run_that_has_not_ended_is_continued_instead(run: Path, tmp_path: Path
         tune(tiny_task(run.parent), other, watcher=Interrupting(6))
     with pytest.raises(InputError, match="a run that has not ended"):
         train_again(other, [0])
+
+
+def test_a_limit_keeps_the_best_of_those_that_lost_and_changes_no_result(run: Path, tmp_path: Path) -> None:
+    losers = {
+        "search": {"space": {"learning_rate": [1e-4, 1e-3, 1e-2, 3e-2], "r": [2, 4]}},
+        "evaluation": {"finalists": 2},
+    }
+    runs = [tmp_path / f"{limit}" for limit in ("null", 0, 1)]
+    for path, limit in zip(runs, (None, 0, 1), strict=True):
+        task = tiny_task(run.parent, **losers, save_total_limit=limit)
+        # a checkpoint at each step: what was written before goes
+        tune(task, path, options=RunOptions(checkpoint_seconds=0.0))
+    assert outcome_of(runs[1]) == outcome_of(runs[0]) == outcome_of(runs[2])
+    kept = [{trial_id for trial_id, path in best_files(root).items() if path.is_file()} for root in runs]
+    assert len(kept[0]) == 8
+    assert len(kept[2]) == len(kept[1]) + 1 < 8
+    assert len(list(runs[1].glob("trials/*/best-*"))) == len(kept[1])
+    with RunReader.open(runs[0] / "run.db") as reader:
+        lost = {t.trial_id: t.best_value or 0.0 for t in reader.trials() if t.trial_id not in kept[1]}
+    assert kept[2] - kept[1] == {min(lost, key=lambda trial_id: lost[trial_id])}
+    missing = max(lost, key=lambda trial_id: lost[trial_id])
+    train_again(runs[1], [missing])
+    assert best_files(runs[1])[missing].read_bytes() == best_files(runs[0])[missing].read_bytes()

@@ -52,6 +52,7 @@ search:
 early_exit: {warmup_fraction: 0.1, rule: asha}
 priority: 0
 num_gpus: auto
+save_total_limit: 3
 report_to: none
 """
 

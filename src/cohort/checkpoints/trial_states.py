@@ -184,6 +184,13 @@ class TrialStateStore:
         name = self._newest.get((trial_id, StoredStateKind.BEST))
         return None if name is None else name.step
 
+    def forget_best(self, trial_id: int) -> None:
+        """Forget the best checkpoint of a trial that lost; its file goes with the checkpoints that name it."""
+        name = self._newest.pop((trial_id, StoredStateKind.BEST), None)
+        if name is not None:
+            self._in_memory.forget(name)
+            self.withdraw([name])
+
     def write_ahead(self, trial_id: int) -> None:
         """Begin to write the best checkpoint of a trial that has ended, so that no checkpoint has to wait for it."""
         name = self._newest.get((trial_id, StoredStateKind.BEST))

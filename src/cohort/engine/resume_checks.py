@@ -36,7 +36,7 @@ _FUNCTIONS = tuple(".".join(key) for key in FUNCTION_KEYS)
 # what a step's numbers come from
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 # settings that change no number; a run of a version that did not have them has no value for them
-KEYS_THAT_MAY_CHANGE = ("memory", "num_gpus", "strategy")
+KEYS_THAT_MAY_CHANGE = ("memory", "num_gpus", "save_total_limit", "strategy")
 
 
 def require_same_task(

@@ -106,9 +106,9 @@ NOT_NEEDED = {
         ("eval_strategy", "evaluation_strategy"),
         "trials are evaluated at shares of their steps: evaluation.every_fraction",
     ),
-    **dict.fromkeys(
-        ("save_strategy", "save_total_limit"), "the state is saved by time, and the best of each trial is kept"
-    ),
+    "save_strategy": "the state is saved by time, and the best of each trial is kept",
+    "num_to_keep": "save_total_limit says how many trials that lost keep their best checkpoint",
+    "save_top_k": "save_total_limit says how many trials that lost keep their best checkpoint",
     **dict.fromkeys(
         ("early_stopping", "early_stopping_patience"), "early_exit.rule says which trials end early, patience is one"
     ),

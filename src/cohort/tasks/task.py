@@ -112,6 +112,7 @@ class Task:
         num_gpus: int | Literal["auto"] = "auto",
         strategy: str | None = None,
         numerics: str = "auto",
+        save_total_limit: int | None = None,
         report_to: str | Sequence[str] | None = None,
     ) -> None:
         """Check the task.
@@ -131,9 +132,9 @@ class Task:
             numerics: ``"exact"``: on a GPU, too, a packed trial has the bits it would have alone. ``"auto"`` is exact
                 where a step was measured to take at most 5 % longer, else ``"fast"``.
             objective: ``"dpo"``, or its section: ``{"type": "dpo", "beta": 0.1}``.
-            lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
-                task file, sections as mappings. A metric may be a function of a prediction and its row, which a module
-                defines at its top level.
+            lora, training, evaluation, search, memory, early_exit, priority, num_gpus, save_total_limit, report_to: As
+                in the task file, sections as mappings. A metric may be a function of a prediction and its row, which a
+                module defines at its top level.
 
         Raises:
             InputError: every problem of the task there is.
@@ -146,7 +147,8 @@ class Task:
         early = early_exit.as_keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
         sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         # left out rather than written as its default: whether the task chose its own early exit must stay visible
-        optional = {**sections, "early_exit": early, "strategy": strategy, "report_to": report_to}
+        optional: dict[str, Any] = {**sections, "early_exit": early, "strategy": strategy, "report_to": report_to}
+        optional["save_total_limit"] = save_total_limit
         data: dict[str, Any] = {
             "model_name_or_path": plain_value(model),
             "dataset": section,

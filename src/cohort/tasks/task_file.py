@@ -176,6 +176,14 @@ class TaskFile(Section):
         description="on a GPU: exact gives a packed trial the very bits it has alone, as a CPU always does; auto is "
         "exact where a step was measured to take at most 5 % longer, else fast",
     )
+    save_total_limit: Annotated[
+        Whole | None, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]})
+    ] = setting(
+        None,
+        ge=0,
+        allowed="null, or a whole number of at least 0",
+        description="most best checkpoints that are kept of trials that lost, the best of them; null: all",
+    )
     report_to: Annotated[
         tuple[str, ...],
         BeforeValidator(_report_to),

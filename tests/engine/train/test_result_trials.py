@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from cohort.engine.train.result_trials import has_adapter_directory, trials_of_results
+from cohort.engine.train.result_trials import has_adapter_directory, trials_of_results, trials_to_forget
 from cohort.tuning.decisions import COMPLETED, FAILED, NON_FINITE, Reason
 
 LOST = Reason("lost", is_comparison=True)
@@ -34,3 +34,10 @@ def test_finalists_and_the_default_are_needed_however_they_ended() -> None:
     assert trials_of_results(study, default_trial_id=3, num_finalists=2) == {0, 1, 3, 5}
     # the best one is needed where nothing is compared at the end
     assert trials_of_results(study, default_trial_id=None, num_finalists=0) == {0, 1, 5}
+
+
+def test_the_best_of_those_that_lost_are_kept() -> None:
+    study = study_of({}, leaders=[1, 0, 3, 2, 4])
+    assert trials_to_forget(study, needed={1, 3}, limit=1) == {2, 4}
+    assert trials_to_forget(study, needed={1, 3}, limit=0) == {0, 2, 4}
+    assert trials_to_forget(study, needed={1, 3}, limit=9) == frozenset()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from cohort.core.errors import InputError, Problem
 from cohort.engine.train.open_run import OpenRun
 from cohort.prepare.preparation import Preparation
 from cohort.prepare.trials import PlannedTrial, plan_added_trial
@@ -93,7 +94,8 @@ class RequestedChanges:
         if request.warm_start:
             assert checked.trial is not None, "only a clone has another trial's weights to begin with"
             best = self._run.state_store.best(checked.trial.trial_id)
-            assert best is not None, "check_request() refuses a trial without a checkpoint"
+            if best is None:
+                raise InputError(_not_kept(checked.trial.trial_id))
             # a copy of its own: the other trial trains on, and its best checkpoint may be another one soon
             self._run.state_store.put_start(trial_id, best[0])
             numbers = {FROM_TRIAL: checked.trial.trial_id, FROM_STEP: best[1]}
@@ -115,3 +117,13 @@ class RequestedChanges:
             decision.rule == USER and (decision.kind, decision.message) == (kind, request.signature)
             for decision in self._study.decisions
         )
+
+
+def _not_kept(trial_id: int) -> Problem:
+    return Problem(
+        where="--warm-start",
+        found=f"trial {trial_id}, which lost and whose best checkpoint was not kept",
+        allowed="a trial whose best checkpoint is kept",
+        hint=f"Let it go on with `cohort trials RUN_DIR resume {trial_id}`, leave out --warm-start, or set a larger "
+        "save_total_limit.",
+    )

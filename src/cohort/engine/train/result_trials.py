@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from cohort.tuning.decisions import FAILED, Reason
 from cohort.tuning.study import Study
 
-__all__ = ["has_adapter_directory", "trials_of_results"]
+__all__ = ["has_adapter_directory", "trials_of_results", "trials_to_forget"]
 
 
 def has_adapter_directory(reason: Reason | None) -> bool:
@@ -26,3 +28,13 @@ def trials_of_results(study: Study, *, default_trial_id: int | None, num_finalis
         for trial_id in study.trial_ids
         if trial_id in contenders or has_adapter_directory(study.reason(trial_id))
     )
+
+
+def trials_to_forget(study: Study, *, needed: Collection[int], limit: int) -> frozenset[int]:
+    """Return the trials that lost and whose best checkpoint is not among the best ``limit`` of such.
+
+    A trial that is returned once is returned until the end: the best values of others only become better. ``needed`` is
+    what :func:`trials_of_results` returns now.
+    """
+    lost = [best.trial_id for best in study.leaders() if best.trial_id not in needed]
+    return frozenset(lost[limit:])

@@ -46,6 +46,7 @@ class TaskTraits:
         are_trials_complete: Returns whether no further trial will be proposed.
         trials_of_results: Returns the trials whose best checkpoints the results are made from, once all have ended;
             None: all.
+        trials_to_forget: Returns those that lost and whose best checkpoints the task does not keep.
     """
 
     mean_length: float
@@ -53,6 +54,7 @@ class TaskTraits:
     arrival: int = 0
     are_trials_complete: Callable[[], bool] = lambda: False
     trials_of_results: Callable[[], Collection[int] | None] = lambda: None
+    trials_to_forget: Callable[[], Collection[int]] = lambda: ()
 
 
 class Supervisor:
@@ -304,6 +306,8 @@ class Supervisor:
             # its best weights stay as they are, and the last checkpoint waits for all that are not written by then
             self._run.state_store.write_ahead(trial_id)
         self._useless = useless
+        for trial_id in self._traits.trials_to_forget():
+            self._run.state_store.forget_best(trial_id)
         return decisions
 
     def _carry_out(self, decision: Decision, *, is_useless: bool) -> None:

@@ -17,7 +17,7 @@ from cohort.engine.train.finish import finish_run
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress_tracker import ProgressTracker
 from cohort.engine.train.requested_changes import RequestedChanges
-from cohort.engine.train.result_trials import trials_of_results
+from cohort.engine.train.result_trials import trials_of_results, trials_to_forget
 from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.engine.train.tracker_reporting import TrackerReporter
@@ -76,6 +76,7 @@ class TaskRun:
             trials_by_rank=share.trials_by_rank if preparation.group is None else lambda: None,
         )
         self._work = WorkRecorder(run.store, lambda: share.work)
+        self._default_trial_id = facts.task.default_trial_id
         self._gpu_seconds_before = sum(facts.seconds.get(activity, 0.0) for activity in _ON_GPU)
         assert facts.task_name is not None, "a run that began has a name"
         assert facts.run_id is not None, "a run that began has an id"
@@ -93,11 +94,8 @@ class TaskRun:
                 priority=task.priority,
                 arrival=arrival,
                 are_trials_complete=lambda: preparation.proposals.is_complete,
-                trials_of_results=lambda: trials_of_results(
-                    self._study,
-                    default_trial_id=facts.task.default_trial_id,
-                    num_finalists=task.evaluation_settings().finalists,
-                ),
+                trials_of_results=self._trials_of_results,
+                trials_to_forget=self._trials_to_forget,
             ),
             on_tick=self._took,
         )
@@ -109,6 +107,19 @@ class TaskRun:
         )
         self._requests = CallbackRequests(run, study=self._study, trials=self._trials, submit=self.control.submit)
         self._callbacks = CallbackCaller(run.callbacks, self._requests)
+
+    def _trials_of_results(self) -> frozenset[int]:
+        return trials_of_results(
+            self._study,
+            default_trial_id=self._default_trial_id,
+            num_finalists=self._preparation.task.evaluation_settings().finalists,
+        )
+
+    def _trials_to_forget(self) -> frozenset[int]:
+        limit = self._preparation.task.save_total_limit
+        if limit is None:
+            return frozenset()
+        return trials_to_forget(self._study, needed=self._trials_of_results(), limit=limit)
 
     def replay(self) -> None:
         """Bring the study to where the log ends; recorded decisions are replayed, not decided again."""
