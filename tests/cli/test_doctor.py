@@ -27,6 +27,11 @@ def test_doctor_says_what_will_be_used(capsys: pytest.CaptureFixture[str]) -> No
     report = json.loads(capsys.readouterr().out)
     assert report["num_cpus"] >= 1
     assert report["used_dtype"] in ("float32", "bfloat16")
+    if not report["gpus"]:
+        # what a CPU computes by definition is not what the format is for
+        assert "on this CPU its definition" in report["formats"]["fp8"]
+        assert report["formats"]["fp8"].endswith("a GPU needs compute capability 8.9 or newer (L40S, H100, H200)")
+        assert "CPU" not in report["formats"]["none"]
 
 
 def test_doctor_tells_of_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
@@ -64,9 +65,27 @@ def _collect(folder: str) -> dict[bytes, str]:
     return jobs
 
 
+@contextlib.contextmanager
+def _no_room_for_pinned_memory() -> Iterator[None]:
+    own = Tensor.pin_memory
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    tensor_class: Any = Tensor
+    tensor_class.pin_memory = refuse
+    try:
+        yield
+    finally:
+        tensor_class.pin_memory = own
+
+
 def _counts(folder: str, name: str, compiled: str) -> dict[str, int]:
     with absent_gpu(find_gpu_kind(name, where="--gpu")):
         jobs = _collect(folder)
+        # the transfer is waited for, and nothing else changes
+        with _no_room_for_pinned_memory():
+            assert _collect(folder) == jobs
     # as a worker does
     _compile(next(job for job, kernel in jobs.items() if kernel == compiled), (9, 0))
     return collections.Counter(jobs.values())

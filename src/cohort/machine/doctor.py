@@ -19,6 +19,7 @@ from cohort.kernels.backend import describe_backend
 from cohort.machine.kernel_choices import describe_kernels
 from cohort.machine.machine import Machine, choose_machine, cpu_name, host_memory_bytes, package_versions
 from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.models.weight_formats.weight_format import WeightFormat
 
 __all__ = ["DiskSpace", "Gpu", "MachineReport", "examine_machine"]
 
@@ -134,6 +135,15 @@ def _warnings(gpus: tuple[Gpu, ...], disks: tuple[DiskSpace, ...]) -> tuple[str,
     return tuple(found)
 
 
+def _format_text(kept: WeightFormat, device: torch.device) -> str:
+    if problem := kept.device_problem(device):
+        return f"not on {problem}"
+    if device.type != "cpu" or kept.quantisation is None:
+        return kept.summary
+    needs = "" if kept.gpu_needs is None else f"; a GPU needs {kept.gpu_needs}"
+    return f"{kept.summary}; on this CPU its definition in float32, slower than none{needs}"
+
+
 def _used_memory(machine: Machine) -> str:
     streamed = "a base model that does not fit is streamed from host memory (memory.host_streamed_layers)"
     recomputed = "a row that does not fit with all activations kept is recomputed (memory.gradient_checkpointing)"
@@ -163,10 +173,7 @@ def examine_machine() -> MachineReport:
         gpus=gpus,
         used_device=f"{machine.device} ({machine.device_name})",
         used_dtype=machine.dtype,
-        formats={
-            name: f"not on {problem}" if (problem := kept.device_problem(machine.device)) else kept.summary
-            for name, kept in WEIGHT_FORMATS.items()
-        },
+        formats={name: _format_text(kept, machine.device) for name, kept in WEIGHT_FORMATS.items()},
         used_memory=_used_memory(machine),
         used_kernels=describe_kernels(machine.device),
         versions=package_versions(),

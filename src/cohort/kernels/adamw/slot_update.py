@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import SegmentError
+from cohort.kernels.staging import pinned
 
 __all__ = ["Column", "SlotUpdate", "StagedSlots", "check_slots", "stage_slots"]
 
@@ -114,7 +115,7 @@ def stage_slots(
         rows_AC[:, Column.BANK_ROW] += torch.arange(num_rows) - rows_AC[:, Column.FIRST]
         host_AC[:num_rows] = rows_AC
     if device.type == "cuda":
-        host_AC = host_AC.pin_memory()  # the caching allocator keeps it until the copy has run
+        host_AC = pinned(host_AC)  # the caching allocator keeps it until the copy has run
     if into is not None:
         into.table_AC.copy_(host_AC, non_blocking=True)
         return StagedSlots(slots=tuple(slots), table_AC=into.table_AC)

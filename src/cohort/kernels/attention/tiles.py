@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cohort.core.errors import ShapeError
+from cohort.kernels.staging import pinned
 
 __all__ = ["TILE_ROWS", "AttentionTiles", "RecordedTiles"]
 
@@ -42,7 +43,7 @@ class AttentionTiles:
         if rows not in self._tables:
             host = torch.from_numpy(_entries(self.sequence_offsets, rows=rows))
             if self._device.type == "cuda":
-                host = host.pin_memory()
+                host = pinned(host)
             self._tables[rows] = host.to(self._device, non_blocking=True)
         return self._tables[rows]
 

@@ -21,6 +21,7 @@ from cohort.data.packing import UNTRAINED, HostStream, PackedBatch
 from cohort.kernels.attention import RecordedTiles
 from cohort.kernels.packed_linear import LaunchTables, SlotTable
 from cohort.kernels.segments import SegmentTable
+from cohort.kernels.staging import pinned
 from cohort.models.attention import AttentionContext, RecordedAttention
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
 from cohort.training.recorded.recorded_shapes import PassShape
@@ -47,7 +48,8 @@ class PassTensors:
         # tiles are three int32 each, in a buffer of int64
         of_attention = (num_padded, num_rows) if pads_attention else (-(-3 * self._num_tiles // 2), 0)
         sizes = (num_rows, num_rows, num_rows, shape.num_trained, *of_attention, -(-num_rows // 2))
-        self._host = torch.zeros(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
+        host = torch.zeros(sum(sizes), dtype=torch.int64)
+        self._host = pinned(host) if device.type == "cuda" else host
         self._staged = torch.zeros(sum(sizes), dtype=torch.int64, device=device)
         self._host_parts = [part.numpy() for part in self._host.split(sizes)]
         tokens_T, positions_T, targets_T, rows_M, first, second, weights = self._staged.split(sizes)

@@ -25,6 +25,7 @@ from cohort.kernels.dropout import keep_threshold
 from cohort.kernels.packed_linear.choice.tiles import rows_per_chunk
 from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.segments import SegmentTable
+from cohort.kernels.staging import pinned
 
 __all__ = ["ENTRY_WIDTH", "OWNER_WIDTH", "PRODUCT_ROWS", "WIDEST_RANK", "LaunchTables", "RankPass", "rank_class"]
 
@@ -138,7 +139,7 @@ class LaunchTables:
         self._slots = slots
         blocks = self._blocks(segments, slots, fresh_slots)
         host = torch.from_numpy(_flat(blocks))
-        self._host = host.pin_memory() if self.device.type == "cuda" else host
+        self._host = pinned(host) if self.device.type == "cuda" else host
         self._buffer = self._host.to(self.device, non_blocking=True)
         self._copied = _record_event(self.device)
         self.passes = tuple(self._views(blocks, slots))
