@@ -11,7 +11,9 @@ from cohort.core.errors import (
     SampleTooLargeError,
     StorageFullError,
     UnsupportedModelError,
+    in_file_order,
 )
+from cohort.core.place import Place
 
 
 def problem(key: str) -> Problem:
@@ -22,6 +24,17 @@ def test_an_input_error_says_every_problem() -> None:
     error = InputError([problem("a"), problem("b")])
     assert str(error).splitlines() == [f"{key}: found 0; allowed: 1 or more. Write 1." for key in "ab"]
     assert InputError(problem("a")).problems == (problem("a"),)
+
+
+def test_problems_are_listed_in_the_order_of_their_file() -> None:
+    places = [("task", 9), ("rows", 7), ("task", 2), ("rows", 3), ("task", None), ("task", 2), ("", None)]
+    given = [
+        Problem(where=Place(file=file, line=line), found=str(number), allowed="", hint="")
+        for number, (file, line) in enumerate(places)
+    ]
+    # a key that is missing has no line; of those in one line the first stays the first
+    assert [int(found.found) for found in in_file_order(given)] == [4, 2, 5, 0, 3, 1, 6]
+    assert in_file_order([]) == ()
 
 
 def test_a_problem_cannot_be_changed() -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "ShapeError",
     "StorageFullError",
     "UnsupportedModelError",
+    "in_file_order",
 ]
 
 
@@ -52,6 +53,16 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.where}: found {self.found}; allowed: {self.allowed}. {self.hint}"
+
+
+def in_file_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return the problems of each file together, in the order of its lines; files in the order they come in.
+
+    A problem that names a file and no line, as of a key that is missing, comes first.
+    """
+    files = list(dict.fromkeys(problem.where.file for problem in problems))
+    # of problems in one line the first stays the first
+    return tuple(sorted(problems, key=lambda problem: (files.index(problem.where.file), problem.where.line or 0)))
 
 
 class InputError(CohortError):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.errors import InputError, Problem
+from cohort.core.errors import InputError, Problem, in_file_order
 from cohort.core.numerics import Numerics
 from cohort.core.setting_fields import setting_fields
 from cohort.data.chat import use_chat_template
@@ -164,7 +164,7 @@ def read_inputs(
         rows = tokenised[1].train if tokenised is not None and num_trials else None
         problems += _limit_problems(task, machine, config=model[1], target_modules=target_modules, rows=rows)
     if problems or model is None or target_modules is None or tokenised is None:
-        raise InputError(problems)
+        raise InputError(in_file_order(problems))
     return TaskInputs(
         model_directory=model[0],
         config=model[1],
