@@ -35,9 +35,18 @@ def measure(options: argparse.Namespace) -> Part:
     num_layers = config["num_hidden_layers"]
     ours = argparse.Namespace(shape=shape, trials=4 if options.tiny else 16, batch_size=2)
     steps = 2 if options.tiny else 6
+    # as a run does; passes that have no recording yet are launched, or recorded, in the steps before
+    graph_tokens, after = (0, 3) if options.launched or not on_gpu else (4097, 10)
     same_bits: list[bool] = []
     rows: list[dict[str, Any]] = []
-    notes = {"gpus": num_ranks, "layers": num_layers, "trials_per_gpu": ours.trials, "divided_layers": num_layers}
+    small_passes = "recorded" if graph_tokens else "launched"
+    notes = {
+        "gpus": num_ranks,
+        "layers": num_layers,
+        "trials_per_gpu": ours.trials,
+        "divided_layers": num_layers,
+        "small_passes": small_passes,
+    }
 
     def part() -> Part:
         return Part(headline=_headline(rows, same_bits, shape=shape), rows=rows, columns=COLUMNS, notes=notes)
@@ -47,7 +56,9 @@ def measure(options: argparse.Namespace) -> Part:
         for strategy, weights in (("replicas", ALL_RESIDENT), ("adapter_parallel", divided)):
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
-            executor, load_seconds = replicas.start(folder, num_ranks=num_ranks, options=ours, weights=weights)
+            executor, load_seconds = replicas.start(
+                folder, num_ranks=num_ranks, options=ours, weights=weights, graph_tokens=graph_tokens
+            )
             try:
                 same_bits.append(replicas.same_bits(executor, ours))
                 cases = [("weak", num_ranks, ours.trials * num_ranks), ("strong", num_ranks, ours.trials)]
@@ -55,7 +66,12 @@ def measure(options: argparse.Namespace) -> Part:
                     specs = replicas.specs_of(ours, count=trials)
                     for spec in specs:
                         executor.load(spec, rank=spec.trial_id // len(replicas.RANKS) % count)
-                    row = {"strategy": strategy, "scaling": scaling, "gpus": count, **replicas.timed(executor, steps)}
+                    row = {
+                        "strategy": strategy,
+                        "scaling": scaling,
+                        "gpus": count,
+                        **replicas.timed(executor, steps, after=after),
+                    }
                     row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
                     row["load_seconds"] = load_seconds
                     row["share_of_linear"] = row["tokens_per_second"] / (rows or [row])[0]["tokens_per_second"] / count

@@ -119,8 +119,13 @@ def start(
     num_ranks: int,
     options: argparse.Namespace,
     weights: RankWeights = ALL_RESIDENT,
+    graph_tokens: int = 0,
 ) -> tuple[ReplicaExecutor, float]:
-    """Start the ranks, each with the model in ``folder``; return them joined, and the seconds that took."""
+    """Start the ranks, each with the model in ``folder``; return them joined, and the seconds that took.
+
+    Args:
+        graph_tokens: Passes of fewer tokens are recorded.
+    """
     began = time.perf_counter()
     rows = gsm8k_rows(512, vocab_size=hf_config(options.shape)["vocab_size"])
     specs = specs_of(options, count=options.trials)
@@ -129,6 +134,7 @@ def start(
         num_rank_rows=sum(-(-spec.adapter.r // 16) * 16 for spec in specs),
         token_budget=16384,
         evaluation_token_budget=16384,
+        graph_tokens=graph_tokens,
     )
     others = other_ranks(folder, num_ranks=num_ranks, settings=settings, rows=rows, weights=weights)
     decoder = rank_zero_decoder(folder, weights=weights)
@@ -174,9 +180,9 @@ def _measure(
     return headline, rows, notes
 
 
-def timed(executor: ReplicaExecutor, steps: int) -> dict[str, Any]:
-    """Return the median step and the tokens a second over ``steps`` steps, after three."""
-    for _ in range(3):
+def timed(executor: ReplicaExecutor, steps: int, *, after: int = 3) -> dict[str, Any]:
+    """Return the median step and the tokens a second over ``steps`` steps, after others."""
+    for _ in range(after):
         executor.step()
     seconds, tokens = [], 0
     for _ in range(steps):
