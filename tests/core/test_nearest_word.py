@@ -23,6 +23,7 @@ METRICS = ("loss", "contains", "exact_match", "number_match", "rouge_l", "token_
         ("drop", ("error", "skip"), "skip"),
         ("skip", ("drop", "truncate", "error", "split"), "drop"),
         ("cma", SAMPLERS, None),
+        ("grpo", ("sft", "dpo", "orpo"), None),
         (3, SAMPLERS, None),
     ],
 )

@@ -41,11 +41,15 @@ _OTHER_WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
+# methods that Cohort does not have; by its letters, GRPO would be a misspelt ORPO
+_NOT_HERE = {"grpo", "gspo", "ppo", "rloo"}
+
+
 def nearest_word(value: object, options: Iterable[str]) -> str | None:
     """Return the option that ``value`` most probably means; None where none comes near."""
     word, known = str(value).lower(), list(options)
     meant = next((option for option in _OTHER_WORDS.get(word.replace("-", "_"), ()) if option in known), None)
-    near = get_close_matches(word, known, n=1, cutoff=0.5)
+    near = [] if word in _NOT_HERE else get_close_matches(word, known, n=1, cutoff=0.5)
     return meant or (near[0] if near else None)
 
 
