@@ -14,7 +14,7 @@ from tests.runs.small_run import SmallRun
 def test_the_table_of_trials_sorts_by_numbers_and_leaves_out_what_does_not_exist(run: SmallRun) -> None:
     table = trial_table(read_results(run[1].reader))
     labels = [column["label"] for column in table["columns"]]
-    assert labels[:2] == ["rank", "trial"]
+    assert labels[:2] == ["place", "trial"]
     assert labels[-1] == "outcome"
     loss = labels.index("validation loss")
     first, *_, last = table["rows"]

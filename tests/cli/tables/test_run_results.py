@@ -60,8 +60,8 @@ def test_columns_that_are_left_out_are_told_in_one_line(tmp_path: Path, capsys: 
     print_status(read_status(RunDirectory.open(run)), run_directory=run, as_json=False)
     lines = _lines(capsys.readouterr().out)
     assert lines.count(f"same {same}") == 2
-    heads = [line for line in lines if line.startswith("rank trial")]
-    assert heads == ["rank trial learning_rate validation loss steps status"] * 2
+    heads = [line for line in lines if line.startswith("place trial")]
+    assert heads == ["place trial learning_rate validation loss steps status"] * 2
 
 
 def test_a_run_without_a_recorded_task_is_told_by_what_varies(
@@ -84,7 +84,7 @@ def test_a_narrow_table_keeps_the_trial_and_says_what_it_leaves_out(
     assert max(map(len, lines)) <= width
     rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
     # the trial's number is the second column where ranks have room
-    place = 1 if "rank" in table else 0
+    place = 1 if "place" in table else 0
     assert sorted(int(row[place]) for row in rows) == list(range(60))
     assert "…" not in table
-    assert ("hidden   rank" in facts) == (width == 60)
+    assert ("hidden   place" in facts) == (width == 60)

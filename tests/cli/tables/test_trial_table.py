@@ -106,4 +106,4 @@ def test_a_narrow_table_keeps_what_is_searched_longest(tmp_path: Path) -> None:
 
     found = [hidden(width) for width in range(90, 20, -1)]
     gone = list(dict.fromkeys(name for names in found for name in names))
-    assert gone == ["rank", "lora_alpha", "steps", "batch_size", "r"]
+    assert gone == ["place", "lora_alpha", "steps", "batch_size", "r"]

@@ -40,7 +40,7 @@ STYLES = {
     TrialStatus.WAITING: "dim",
 }
 
-# hyperparameters and steps leave a narrow table by their place, after the ranks
+# hyperparameters and steps leave a narrow table from the last one on, after the places
 _MOST_COLUMNS = 1000
 
 
@@ -120,8 +120,8 @@ def _fitting(name: str, *, place: int, is_parameter: bool, cells: Sequence[str])
         # of a kind the last one goes first; a word or a list may be shortened, a number may not
         is_text = any(cell[-1:].isalpha() or cell.endswith("]") for cell in cells)
         return TableColumn(heading=name, least_width=8 if is_text else 0, leave_out=_MOST_COLUMNS - place)
-    # the trial's number and the metric always stay; the rows are in the order of their ranks
-    return TableColumn(heading=name, leave_out={"rank": 2, "steps": _MOST_COLUMNS - place}.get(name, 0))
+    # the trial's number and the metric always stay; the rows are in the order of their places
+    return TableColumn(heading=name, leave_out={"place": 2, "steps": _MOST_COLUMNS - place}.get(name, 0))
 
 
 def wide_console(width: int) -> Console:

@@ -189,6 +189,8 @@ def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label
         return {label: value for label, value in labelled.items() if label != metric_label}
 
     replaced = {
+        # next to r, "rank" would be read as the rank of an adapter
+        _RANK: replace(_RANK, name="place"),
         _BEST_VALUE: replace(_BEST_VALUE, name=metric_label),
         # the comparison may have had no time for all rows
         _FINAL: replace(_FINAL, name=_FINAL.name.format(num_final_rows)),
