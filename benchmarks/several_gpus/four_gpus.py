@@ -9,6 +9,7 @@ read half of a divided layer from each other, four read three quarters, over lin
 - `pipeline`: what the simulator says of four stages, and the runtime's share over the simulator's on two.
 - `sweep`: the tokens of a sweep of 60 at twice the slowest measured rate of adapter parallelism on two GPUs, against an
   FSDP2 run over the same rows at batch 1. Steps of the last few trials, which fill no GPU, are not in it.
+- `sweep` on 8B: what its schedule says of four GPUs, and the measured share of what it says of two.
 - `run_tasks`: twelve tasks of degrees 1, 2 and 4 planned by the measured seconds of packs.
 """
 
@@ -50,7 +51,7 @@ LAYER_BYTES = 1.711e9
 def measure(options: argparse.Namespace, *, results: Path = RESULTS) -> Part:
     rows = [
         row
-        for rule in (_scaling, _figure13, _pipeline, _sweep, _run_tasks)
+        for rule in (_scaling, _figure13, _pipeline, _sweep, _sweep_8b, _run_tasks)
         for row in rule(_Results(results), is_tiny=options.tiny)
     ]
     headline = {f"{row['what']}_projected": row["projected"] for row in rows}
@@ -147,6 +148,22 @@ def _sweep(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
         two=None,
         goal="printed",
         source="several_gpus_sweep_8b, several_gpus_figure13_70b",
+    )
+
+
+def _sweep_8b(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
+    del is_tiny
+    sweep, simulated = results.read("several_gpus_sweep_8b"), results.read("several_gpus_sweep_simulated")
+    if sweep is None or simulated is None:
+        return
+    two = sweep["headline"]["sweep_8b_2gpu_times_one_gpu"]
+    by_schedule = {row["gpus"]: row["times_one"] for row in simulated["rows"]}
+    yield _row(
+        "sweep_8b_4gpu_times_one_gpu",
+        by_schedule[4] * two / by_schedule[2],
+        two=two,
+        goal="printed",
+        source="several_gpus_sweep_8b, several_gpus_sweep_simulated",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -17,7 +18,8 @@ from cohort.parallel.rank_process import RankProcess
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
-OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=2048)
+# after each round of steps, whatever it takes
+OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, token_budget=2048)
 # the process that commands the ranks learns of the death at once, and ends the one that waits
 SECONDS = 20.0
 
