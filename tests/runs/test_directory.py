@@ -83,7 +83,12 @@ def test_a_path_next_to_a_run_is_told_which_one_is_meant(tmp_path: Path) -> None
     for name in ("mine", "other"):
         (tmp_path / name / "best").mkdir(parents=True)
         (tmp_path / name / "run.db").touch()
+    (tmp_path / "team" / "first").mkdir(parents=True)
+    for name in ("queue.db", "first/run.db"):
+        (tmp_path / "team" / name).touch()
     hints = {
+        tmp_path / "team" / "fisrt": f"Did you mean {tmp_path / 'team' / 'first'}? If it is a task of a queue, see",
+        tmp_path / "team" / "zzz": "Check the path, or start the run with `cohort tune`, or see `cohort status",
         tmp_path / "mnie": f"Did you mean {tmp_path / 'mine'}?",
         tmp_path / "mine" / "best": f"Did you mean {tmp_path / 'mine'}?",
         tmp_path: f"Did you mean {tmp_path / 'mine'} or {tmp_path / 'other'}?",

@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.tasks.loading import TaskFile, load_task
-from cohort.tasks.other_names import ACCEPTED, OTHER_WORDS, use_own_names
+from cohort.tasks.other_names import ACCEPTED, NOT_NEEDED, OTHER_WORDS, use_own_names
 from cohort.tasks.problems import known_keys
 
 BASE = "base_model: model\ndataset: {train: train.jsonl}\n"
@@ -88,3 +88,5 @@ def test_every_name_leads_to_a_key_there_is() -> None:
     keys = known_keys(TaskFile)
     assert set(OTHER_WORDS.values()) <= set(keys)
     assert {".".join(map(str, key)) for key in ACCEPTED.values()} <= set(keys)
+    # a key of ours in the wrong section is to be moved, not removed
+    assert not set(NOT_NEEDED) & {key.rpartition(".")[2] for key in keys}

@@ -97,13 +97,15 @@ class RunDirectory:
             parent = directory.root.absolute().parent
             in_queue = (parent / QUEUE_DATABASE).is_file()
             or_status = f", or see `cohort status {parent}`, the queue it belongs to" if in_queue else ""
-            near = [] if in_queue else _runs_near(Path(root))
+            near = _runs_near(Path(root))
+            # a task that has not begun is no run, and is called like its neighbours
+            or_task = f" If it is a task of a queue, see `cohort status {parent}`." if in_queue else ""
             raise InputError(
                 Problem(
                     where=str(root),
                     found=found,
                     allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` or cohort.run made",
-                    hint=f"Did you mean {' or '.join(near)}?"
+                    hint=f"Did you mean {' or '.join(near)}?{or_task}"
                     if near
                     else f"Check the path, or start the run with `cohort tune`{or_status}.",
                 )
