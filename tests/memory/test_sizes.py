@@ -15,7 +15,7 @@ from cohort.core.memory_records import MARGIN_SHARE
 from cohort.machine.machine import Machine
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES, estimated_needs
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
-from cohort.memory.sizes import GPU_TOKENS, GRAPH_TOKENS, Sizes, choose_sizes
+from cohort.memory.sizes import GPU_TOKENS, GRAPH_TOKENS, SPARE_TRIALS, Sizes, choose_sizes
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.training.trial import TrialSpec
 
@@ -137,11 +137,11 @@ def test_a_bank_leaves_room_for_the_states_of_parked_trials() -> None:
 
     # passes of 4,096 tokens are full with ten trials of the grid's batch sizes, weighted by their steps; on a small
     # card states move through the host, and packs stay full
-    num_usual = 4096 / (200 * 4 / (1 + 1 / 2 + 1 / 4 + 1 / 8))
+    num_usual = SPARE_TRIALS * 4096 / (200 * 4 / (1 + 1 / 2 + 1 / 4 + 1 / 8))
     assert sizes(80)[0] == aligned_rank(round(all_rows / 60 * num_usual))
     # where all states have room, the rest is the bank's
-    assert sizes(124)[0] > sizes(80)[0]
-    assert sizes(124)[1] >= 1.0
+    assert sizes(140)[0] > sizes(80)[0]
+    assert sizes(140)[1] >= 1.0
 
 
 def test_measured_needs_take_the_place_of_the_estimate() -> None:
