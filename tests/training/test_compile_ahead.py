@@ -21,7 +21,7 @@ from cohort.models.config_file import read_config
 from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weights import load_decoder
 from cohort.training import compile_ahead as training_ahead
-from cohort.training.compile_ahead import _run, compile_ahead, kinds_of_adapters
+from cohort.training.compile_ahead import _lengths, _run, compile_ahead, covering_sizes, kinds_of_adapters
 from cohort.training.recorded.few_layers import few_layers
 from tests.training.small_models import save_llama
 
@@ -39,6 +39,31 @@ def test_one_adapter_stands_for_each_padded_rank_with_and_without_dropout() -> N
     ]
     found = [(spec.lora_dropout > 0, spec.use_dora) for spec in kinds_of_adapters(specs)]
     assert found == [(False, False), (True, False), (True, True)]
+
+
+def test_few_more_sizes_have_every_tile_of_exact_products() -> None:
+    pytest.importorskip("triton")
+    from cohort.kernels.packed_linear.hopper.launch import tile_strips
+
+    def tiles(rows: int, width: int) -> set[int]:
+        return {columns for _, columns in tile_strips(rows, width, programs=132)}
+
+    # Llama-3.1-8B on a Hopper GPU: q, k and v have tiles of 64 columns in passes of 1,536 tokens, and in none of those
+    widths, known = (4096, 6144, 14336, 28672, 128256), (16384, 8192, 4096, 2048, 1024, 512, 256)
+    more = covering_sizes(widths, known=known, tiles=tiles)
+    assert more == [1536]
+    for width in widths:
+        seen = set[int]().union(*(tiles(rows, width) for rows in (*known, *more)))
+        assert all(tiles(rows, width) <= seen for rows in range(1, 16385, 64))
+    assert covering_sizes(widths, known=(*known, *more), tiles=tiles) == []
+
+
+@pytest.mark.parametrize("tokens", [3, 20, 21, 41, 64, 200])
+def test_a_trial_alone_fills_a_pass_to_its_last_token(tokens: int) -> None:
+    lengths = _lengths(tokens, usual=20, num_trials=1)
+    assert sum(lengths) == max(tokens, 20)
+    assert min(lengths) > 1
+    assert _lengths(tokens, usual=20, num_trials=3) == (20,) * max(1, round(tokens / 60))
 
 
 def test_magnitudes_are_run_for_every_linear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
 from cohort.adapters.bank import AdapterState, aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
+from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.compile_ahead import Compiled, KernelCompiler
-from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
+from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
@@ -21,7 +22,7 @@ from cohort.training.recorded.few_layers import few_layers
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["collect_launches", "compile_ahead", "kinds_of_adapters"]
+__all__ = ["collect_launches", "compile_ahead", "covering_sizes", "kinds_of_adapters"]
 
 
 def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...]:
@@ -85,6 +86,8 @@ def collect_launches(
     Args:
         step_tokens: Sizes of which a training step is enough; the other arguments are those of :func:`compile_ahead`.
     """
+    if numerics is Numerics.EXACT:
+        step_tokens = (*step_tokens, *_sizes_of_tiles(decoder, known=(*pass_tokens, *step_tokens)))
     # the widest adapter of a pack decides what is launched: each alone, and all of them together; what takes longest to
     # compile comes first
     packs = ([list(adapters)] if len(adapters) > 1 else []) + [[spec] for spec in reversed(adapters)]
@@ -100,6 +103,55 @@ def collect_launches(
                 numerics=numerics,
             )
     release_cached(decoder.device)
+
+
+def _sizes_of_tiles(decoder: Decoder, *, known: Sequence[int]) -> list[int]:
+    """Return sizes of passes whose exact products have tiles that those of the ``known`` sizes lack."""
+    if describe_backend(decoder.device).backend is not Backend.TRITON:
+        return []
+    # where Triton is
+    from cohort.kernels.packed_linear.hopper.launch import runs_hopper, tile_strips
+
+    if not runs_hopper(decoder.device):
+        return []
+    programs = torch.cuda.get_device_properties(decoder.device).multi_processor_count
+    widths = {width for product in decoder.products for width in (product.out_features, product.in_features)}
+    return covering_sizes(
+        sorted(widths),
+        known=known,
+        tiles=lambda rows, width: {columns for _, columns in tile_strips(rows, width, programs=programs)},
+    )
+
+
+def covering_sizes(widths: Sequence[int], *, known: Sequence[int], tiles: Callable[[int, int], set[int]]) -> list[int]:
+    """Return few sizes at which products of ``widths`` have every tile that they have up to the largest ``known`` one.
+
+    Args:
+        known: Sizes that are run anyway.
+        tiles: From rows of a pass and the width of a product to what its tiles are.
+    """
+
+    def kinds(rows: int) -> set[tuple[int, int]]:
+        return {(width, columns) for width in widths for columns in tiles(rows, width)}
+
+    # tiles have as many rows, so sizes between have the tiles of the next
+    sizes = {rows: kinds(rows) for rows in range(PRODUCT_ROWS, max(known) + 1, PRODUCT_ROWS)}
+    missing = set[tuple[int, int]]().union(*sizes.values()) - set[tuple[int, int]]().union(*map(kinds, known))
+    found: list[int] = []
+    while missing:
+        best = max(sizes, key=lambda rows: (len(sizes[rows] & missing), -rows))
+        missing -= sizes[best]
+        found.append(best)
+    return found
+
+
+def _lengths(tokens: int, *, usual: int, num_trials: int) -> tuple[int, ...]:
+    """Return the rows of each trial in a pass of ``tokens``; a trial alone fills it to the last one."""
+    if num_trials > 1 or tokens <= usual:
+        return (usual,) * max(1, round(tokens / usual / num_trials))
+    whole, rest = divmod(tokens, usual)
+    # a row of one token trains nothing
+    return (*(usual,) * (whole - 1), usual + rest) if rest == 1 else (*(usual,) * whole, *((rest,) if rest else ()))
 
 
 def _run(
@@ -130,8 +182,9 @@ def _run(
     # a size that is wanted whole is not run again for its step alone
     only_steps = [tokens for tokens in step_tokens if tokens not in pass_tokens]
     for tokens in (*pass_tokens, *only_steps):
-        each = max(1, round(tokens / usual / len(specs)))
-        rows = probe_rows(ProbePass(r=1, lengths=(usual,) * each), vocabulary=decoder.config.vocab_size)
+        lengths = _lengths(tokens, usual=usual, num_trials=len(specs))
+        each = len(lengths)
+        rows = probe_rows(ProbePass(r=1, lengths=lengths), vocabulary=decoder.config.vocab_size)
         for trial_id, adapter in enumerate(specs):
             # drawing weights takes longer than all passes; a magnitude of zero would be none
             weights_rD = torch.ones(1, 1, device=decoder.device).expand(
