@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +68,28 @@ def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(compile_ahead, name, os.getpid)
     # what they are forks of may have been started by another test, with Triton
     monkeypatch.setattr(compile_ahead, "PRELOADED", ())
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_nobody_waits_for_the_first_worker_but_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_there, threads = threading.Event(), list[threading.Thread]()
+
+    class Slow(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            threads.append(threading.current_thread())
+            assert is_there.wait(120)
+            return super().submit(*arguments, **options)
+
+    with Slow(max_workers=1) as slow:
+        monkeypatch.setattr(KernelCompiler, "_new_workers", lambda _: slow)
+        with KernelCompiler() as compiler:
+            compiler._compiling[b"job"] = compiler._submit(time.sleep, 0)
+            assert not compiler._compiling[b"job"].done()
+            is_there.set()
+            assert compiler.wait() == Compiled(num_kernels=1, num_failed=0)
+    assert threads
+    assert threading.current_thread() not in threads
+    assert sys.modules["__main__"].__spec__ is not None or "__file__" in vars(sys.modules["__main__"])
 
 
 @pytest.mark.usefixtures("light_workers")

@@ -18,10 +18,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +83,12 @@ class KernelCompiler:
         """Start what the workers are forks of; it imports Triton while the caller goes on."""
         self._count = num_workers or min(MOST_WORKERS, max(1, (os.cpu_count() or 1) - 2))
         self._workers = self._new_workers()
-        self._has_begun = False
+        # the first worker is there once Triton is imported: a thread waits for it, not the caller
+        self._handing_over = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compile-ahead")
         self._capability = (0, 0)
         self._compiling: dict[bytes, Future[None]] = {}
-        # a backward pass collects in a thread of its own
-        self._starting = threading.Lock()
-        with _no_main_module():
-            forkserver.ensure_running()
+        # first of all: it takes longest
+        self._submit(_build_driver)
         # by this thread, and before a backward pass launches from one of its own: two threads that import parts of
         # Triton for the first time wait for each other's locks
         importlib.import_module("triton.runtime.driver")
@@ -99,6 +97,7 @@ class KernelCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._handing_over.shutdown(wait=False, cancel_futures=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     @contextlib.contextmanager
@@ -155,21 +154,22 @@ class KernelCompiler:
         )
 
     def _submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
-        """Hand a job to a worker; one that is started for it does not run the caller's script again.
+        """Hand a job to a worker, some time; one that is started for it does not run the caller's script again.
 
         After the death of a worker the job fails as those that were handed in before it did.
         """
-        if not self._has_begun:
-            # first of all: it takes longest
-            self._has_begun = True
-            self._submit(_build_driver)
-        with self._starting, _no_main_module():
-            try:
-                return self._workers.submit(function, *arguments)
-            except BrokenProcessPool as error:
-                lost: Future[None] = Future()
-                lost.set_exception(error)
-                return lost
+        given: Future[None] = Future()
+        self._handing_over.submit(self._hand_over, given, function, arguments)
+        return given
+
+    def _hand_over(self, given: Future[None], function: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        try:
+            with _no_main_module():
+                taken = self._workers.submit(function, *arguments)
+        except Exception as error:
+            given.set_exception(error)
+        else:
+            taken.add_done_callback(lambda done: _pass_on(done, given))
 
     def _taking(self) -> Callable[..., None]:
         """Return what stands in for Triton's own compilation: None in place of a kernel means that none is launched."""
@@ -193,6 +193,15 @@ class KernelCompiler:
                     self._compiling[job] = self._submit(_compile, job, self._capability)
 
         return take
+
+
+def _pass_on(done: Future[None], given: Future[None]) -> None:
+    if done.cancelled():
+        given.cancel()
+    elif (error := done.exception()) is not None:
+        given.set_exception(error)
+    else:
+        given.set_result(None)
 
 
 def _error_of(future: Future[None]) -> BaseException | None:
