@@ -4,7 +4,8 @@ Reads one JSON command a line: ``act`` (tune or resume), ``folder``, ``run``, ``
 the child's process id at once and its exit as ``{"status": ...}`` when it ends. ``fault`` is
 ``{"call": "fsync" | "replace", "number": n}``: the process dies by SIGKILL in the n-th such call of the operating
 system, the file that is being flushed torn in half before. ``asks`` is what is asked of the trials, each with the steps
-after which it is; with ``dies_at``, the process dies by SIGKILL after so many. Only asks make checkpoints then.
+after which it is; with ``dies_at``, the process dies by SIGKILL after so many. Only asks make checkpoints then. With
+``dies_behind`` it dies while best checkpoints of trials that lost follow the results, none of which is written.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import os
 import signal
 import sys
+import time
 import traceback
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,10 @@ import torch
 # loaded once here, not in every child when it loads its tokenizer
 from transformers import PreTrainedTokenizerFast  # noqa: F401
 
+from cohort.checkpoints.state_writer import StateWriter
+from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.errors import InputError
+from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.tune import RunOptions, resume, tune
 from tests.end_to_end.tiny_tasks import Asking, TickingClock, tiny_task
 
@@ -60,6 +65,13 @@ def _die_in(call: str, number: int) -> None:
 def _carry_out(command: dict[str, Any]) -> None:
     if command.get("fault"):
         _die_in(command["fault"]["call"], command["fault"]["number"])
+    if command.get("dies_behind"):
+        for kind, name, instead in (
+            (TrialStateStore, "write_ahead", lambda *_: None),
+            (StateWriter, "_write_behind", lambda *_: time.sleep(600)),
+            (BehindWriting, "wait", lambda _: _die()),
+        ):
+            setattr(kind, name, instead)
     torch.set_num_threads(command.get("threads", 1))
     run = Path(command["run"])
     if "asks" in command:
@@ -71,7 +83,8 @@ def _carry_out(command: dict[str, Any]) -> None:
     elif command["act"] == "resume":
         resume(run, options=OPTIONS)
     else:
-        tune(tiny_task(Path(command["folder"]), **command["sections"]), run, options=OPTIONS)
+        options = RunOptions(token_budget=40) if command.get("dies_behind") else OPTIONS
+        tune(tiny_task(Path(command["folder"]), **command["sections"]), run, options=options)
 
 
 def _child(command: dict[str, Any]) -> None:

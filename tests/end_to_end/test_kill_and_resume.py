@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from cohort.engine.lost_checkpoints import train_again
 from cohort.runs.reader import RunReader
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
@@ -158,6 +160,31 @@ def test_killed_again_and_again(ordered: Killing, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("call", "number"), [("fsync", 1), ("replace", 2), ("fsync", 33), ("replace", 40)])
 def test_killed_inside_a_write(ordered: Killing, tmp_path: Path, call: str, number: int) -> None:
     kill_in_write(ordered, tmp_path / "run", call=call, number=number)
+
+
+def test_killed_behind_its_results(killing: Killing, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # with two finalists some trial has lost whose checkpoint no result needs
+    killing = copy.copy(killing)
+    killing.command = {**killing.command, "sections": {**SECTIONS, "evaluation": {"finalists": 2}}}
+    assert (
+        killing.server.run({**killing.command, "act": "tune", "run": str(run), "dies_behind": True}) == -signal.SIGKILL
+    )
+    ended = outcome_of(run)
+    assert killing.go_on(run) == 0
+    assert outcome_of(run) == ended
+    assert [path for path in run.rglob("*") if "partial" in path.name] == []
+    with RunReader.open(run / "run.db") as reader:
+        bests = {trial.trial_id: trial.best_step for trial in reader.trials()}
+    files = {n: run / f"trials/{n:04d}/best-{step:06d}.safetensors" for n, step in bests.items()}
+    lost = [n for n, path in files.items() if not path.is_file()]
+    assert lost
+    train_again(run, lost)
+    undisturbed = tmp_path / "undisturbed"
+    assert killing.go_on(undisturbed) == 0
+    assert outcome_of(undisturbed) == ended
+    for path in files.values():
+        assert path.read_bytes() == (undisturbed / path.relative_to(run)).read_bytes()
 
 
 def test_interrupted_by_the_keyboard(killing: Killing, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ __all__ = ["MemoryPlan", "plan_memory"]
 
 # of a GPU for the contexts of two processes: the one that trains there, and rank 0, which opens its states
 CONTEXT_BYTES = 1 << 30
+# of a loaded model, beside its weights and their spare columns (below 1 %): tables of positions, workspaces
+SLACK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +217,12 @@ def _key(
 def _available(task: TaskFile, decoder: Decoder, *, num_gpus: int = 1) -> int:
     """Return the bytes for adapters and passes, on the fullest of several GPUs, and set the limit of the allocator."""
     limit, device = task.memory.limit, decoder.device
-    release_cached(device)
+    # Garbage of a task before may hold memory of the device. To look for it takes a third of a second: not where all
+    # that is taken are the weights.
+    if device.type == "cuda" and _taken(decoder) > 1.01 * decoder.num_bytes + SLACK_BYTES:
+        release_cached(device)
+    elif device.type == "cuda":
+        torch.cuda.empty_cache()
     taken = _taken(decoder)
     # the others have no weights yet, nor what CUDA takes for their process and for this one
     contexts = CONTEXT_BYTES
