@@ -136,6 +136,12 @@ class _Unsaved(Supervisor):
     def checkpoint(self, *, bests_of: Collection[int] | None = None) -> None:
         """Save nothing."""
 
+    def begin_last_checkpoint(self) -> None:
+        """Save nothing."""
+
+    def checkpoint_when_due(self) -> None:
+        """Save nothing."""
+
 
 def _replaying(
     executor: TrainingExecutor, study: Study, *, curves: Losses, rows: TokenisedRows, num_rows: int

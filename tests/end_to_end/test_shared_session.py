@@ -254,15 +254,15 @@ def test_a_task_leaves_and_comes_back_while_another_trains(
 def test_an_error_of_one_task_ends_that_task_alone(
     folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint, ends = Supervisor.checkpoint, list[TaskEnd]()
+    checkpoint, ends = Supervisor.checkpoint_when_due, list[TaskEnd]()
     broken: list[bool] = []
 
-    def checkpoint_or_fail(self: Supervisor, **keys: Any) -> None:
+    def checkpoint_or_fail(self: Supervisor) -> None:
         if broken and self._run.directory.root.name == "other":
             raise StorageFullError("no space is left for other")
-        checkpoint(self, **keys)
+        checkpoint(self)
 
-    monkeypatch.setattr(Supervisor, "checkpoint", checkpoint_or_fail)
+    monkeypatch.setattr(Supervisor, "checkpoint_when_due", checkpoint_or_fail)
     # a checkpoint after every step
     options = replace(OPTIONS, checkpoint_seconds=0.0)
     session = SharedSession(options=options, clock=TickingClock(), on_end=ends.append)

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_config import adapter_config, shortest_target_modules
-from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
+from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, weight_parts
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.durable_files import (
     atomic_directory,
+    atomic_file,
     storage_full_named,
     write_bytes,
     write_text,
@@ -70,7 +71,9 @@ def write_adapter_files(folder: Path, content: AdapterContent, *, written: Path 
     config = adapter_config(content.spec, base_model=content.base_model, target_modules=target_modules)
     # the configuration after the weights: a folder that has it counts as an adapter
     if written is None or not _linked(written / WEIGHTS_FILE, folder / WEIGHTS_FILE):
-        write_bytes(folder / WEIGHTS_FILE, serialised_weights(content.layout, content.spec, content.weights_rD))
+        with atomic_file(folder / WEIGHTS_FILE) as partial, partial.open("wb") as stream:
+            for part in weight_parts(content.layout, content.spec, content.weights_rD):
+                stream.write(part)
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_text(folder / "README.md", content.card)
     for path, file in content.tokenizer_files.items():

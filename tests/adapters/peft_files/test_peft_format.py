@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from cohort.adapters.peft_files.peft_format import (
     rank_rows_from_peft,
     read_adapter,
     serialised_weights,
+    weight_parts,
 )
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
@@ -39,6 +41,14 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert torch.equal(rank_rows_from_peft(LAYOUT, adapter), rows)
     a, b = adapter.factors("model.layers.0.v_proj", shape=(4, 2))
     assert (a.shape, b.shape) == ((3, 4), (2, 3))
+
+
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, use_dora=True), replace(SPEC, r=1)])
+def test_the_parts_are_the_bytes_that_safetensors_writes(spec: AdapterSpec) -> None:
+    # names of several lengths: the header has any length, and linears are in another order than their names
+    layout = AdapterLayout({"model.layers.10.q_proj": (4, 6), "model.layers.9.v_proj": (5, 2), "a": (3, 3)})
+    rows = torch.randn(spec.num_rows, layout.width)
+    assert b"".join(weight_parts(layout, spec, rows)) == serialised_weights(layout, spec, rows)
 
 
 def test_linears_that_an_adapter_lacks_stay_zero() -> None:

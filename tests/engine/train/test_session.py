@@ -44,6 +44,7 @@ def test_all_trials_of_a_task_step_together_until_each_has_ended(
     session = session_of(executor, clock, on_end=ended.append)
     session.join(task.supervisor)
     session.run()
+    task.supervisor.complete_last_checkpoint()
     assert executor.packs == [(0, 1), (0, 1), (0,), (0,)]
     assert ended == [task.supervisor]
     assert executor.resident == ()

@@ -137,14 +137,11 @@ def test_a_full_disk_closes_the_trackers_of_a_task_that_had_just_ended_as_well(
             session.join(preparation, runs.enter_context(opened(preparation, tmp_path / str(number))))
             for number, preparation in enumerate(preparations)
         ]
-        last, save = members[1].supervisor, members[1].supervisor.checkpoint
 
-        def no_room_at_the_end(**keys: Any) -> None:
-            if last.is_finished:
-                raise StorageFullError("no room")
-            save(**keys)
+        def no_room_at_the_end() -> None:
+            raise StorageFullError("no room")
 
-        monkeypatch.setattr(last, "checkpoint", no_room_at_the_end)
+        monkeypatch.setattr(members[1].supervisor, "complete_last_checkpoint", no_room_at_the_end)
         with pytest.raises(StorageFullError):
             session.run()
     assert set(closed) == set(members)

@@ -57,7 +57,7 @@ class Session:
             capacity: Its room.
             clock: Measures steps.
             stop_requested, at_boundary: Called at each step boundary; ``at_boundary`` may call :meth:`join`.
-            on_end: Receives a task once all of its trials have ended and its last checkpoint is made.
+            on_end: Receives a task once all of its trials have ended and its last checkpoint has begun.
             on_failure: Receives a task that an error of its own ended, while the others train on; None: every error
                 ends the loop.
             window_steps: Most steps between two boundaries; no trial passes its next evaluation.
@@ -103,8 +103,8 @@ class Session:
             for member in [*self._members] if has_stepped else ():
                 self._guard(member, member.checkpoint_when_due)
             for member in [member for member in self._members if member.is_finished]:
-                # results are written from what this checkpoint holds, so a kill while writing repeats no step
-                if self._guard(member, member.last_checkpoint):
+                # completed while its results are written
+                if self._guard(member, member.begin_last_checkpoint):
                     self._members.remove(member)
                     self._on_end(member)
             if not self._members:

@@ -35,10 +35,23 @@ class StateSaving:
         Raises:
             StorageFullError: the disk is full; the last checkpoint is whole.
         """
+        self.begin(vacated=vacated, bests_of=bests_of)
+        self._complete()
+
+    def begin(self, *, vacated: Sequence[int], bests_of: Collection[int] | None) -> None:
+        """Begin to save a checkpoint that :meth:`complete` completes; one that was begun before is not completed."""
         if self._begun is not None:
             self._run.state_store.withdraw(self._begun.states)
         self._begin(vacated=vacated, bests_of=bests_of)
-        self._complete()
+
+    def complete(self) -> None:
+        """Complete what was begun, if anything was.
+
+        Raises:
+            StorageFullError: the disk is full; the last checkpoint is whole.
+        """
+        if self._begun is not None:
+            self._complete()
 
     def save_when_due(self, *, vacated: Sequence[int], bests_of: Callable[[], Collection[int] | None]) -> None:
         """Complete what was begun once its files are there; begin if the last checkpoint is long enough ago.

@@ -109,13 +109,17 @@ class Supervisor:
                 self._study.pause(trial_id)
         self._saving.restored()
 
-    def last_checkpoint(self) -> None:
-        """Save what the results are made from, once all trials have ended; other best checkpoints follow them.
+    def begin_last_checkpoint(self) -> None:
+        """Begin to save what the results are made from, once all trials have ended; other best checkpoints follow."""
+        self._saving.begin(vacated=self._vacated, bests_of=self._traits.trials_of_results())
+
+    def complete_last_checkpoint(self) -> None:
+        """Complete what was begun; a kill before repeats the steps since the checkpoint before.
 
         Raises:
-            StorageFullError: the disk is full; the last checkpoint is whole.
+            StorageFullError: the disk is full; the checkpoint before is whole.
         """
-        self.checkpoint(bests_of=self._traits.trials_of_results())
+        self._saving.complete()
 
     def checkpoint(self, *, bests_of: Collection[int] | None = None) -> None:
         """Save the state of every trial at this step boundary.

@@ -245,11 +245,16 @@ class TaskRun:
             # again after a resume: trackers take equal numbers twice
             steps_of = lambda trial_id: self._study.trajectory(trial_id).num_steps  # noqa: E731
             self._reporter.compared([facts.finals, facts.test], steps_of=steps_of)
+        except BaseException:
+            # so that a resume repeats no step
+            self.supervisor.complete_last_checkpoint()
+            raise
         finally:
             self.close_trackers()
         self._work.flush()
         self.run.watcher.update(self._tracker.snapshot("writing the results"))
-        finish_run(self._preparation, self.run, specs=self._specs, study=self._study)
+        save = self.supervisor.complete_last_checkpoint
+        finish_run(self._preparation, self.run, specs=self._specs, study=self._study, save=save)
         # steps of several tasks or GPUs, and those with gradient checkpointing, are not what a plan expects of the pack
         has_one_rank = self._preparation.num_ranks == 1
         if was_alone and has_one_rank and not self._share.recomputed_passes():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -195,7 +196,7 @@ class TaskSession:
             window_steps=self._window_steps,
         )
         try:
-            with stopping_gently(stop):
+            with stopping_gently(stop), _completing(ended):
                 loop.run()
         except StopRequestedError:
             memory.record()
@@ -289,3 +290,16 @@ class TaskSession:
     def _note(self, line: str) -> None:
         for member in self._members.values():
             member.run.watcher.note(line)
+
+
+@contextlib.contextmanager
+def _completing(ended: Sequence[TaskRun]) -> Iterator[None]:
+    """Complete the last checkpoints of tasks that an error inside keeps from being finished."""
+    try:
+        yield
+    except BaseException:
+        for member in ended:
+            # a full disk is no reason to hide the error
+            with contextlib.suppress(StorageFullError):
+                member.supervisor.complete_last_checkpoint()
+        raise
