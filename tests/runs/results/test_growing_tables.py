@@ -6,6 +6,9 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
+from cohort.core import durable_files
 from cohort.core.clock import ManualClock
 from cohort.core.events import StepDone
 from cohort.runs.directory import RunDirectory
@@ -60,4 +63,20 @@ def test_tables_grow_and_a_resume_repeats_no_row(tmp_path: Path) -> None:
     _steps(store, 3)
     tables.update(now=True)
     assert _seen(directory) == [(step, trial) for step in (1, 2, 3) for trial in (0, 1)]
+    store.close()
+
+
+def test_training_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, clock = RunDirectory.create(tmp_path / "run"), ManualClock()
+    store = RunStore.create(directory.database, clock=clock)
+    store.add_trials([NewTrial(trial_id=0, parameters={"r": 8}, planned_steps=9, seed=0)])
+    tables = GrowingTables(directory, reader=store.reader, clock=clock)
+    flushed: list[Path] = []
+    monkeypatch.setattr(durable_files, "flush_to_disk", lambda path: flushed.append(Path(path)))
+    clock.advance(10.0)
+    tables.update()
+    assert flushed == []
+    # what a stop leaves is on the disk
+    tables.update(now=True)
+    assert flushed
     store.close()

@@ -32,7 +32,7 @@ class GrowingTables:
         self._path, self._reader, self._clock = directory.results_csv, reader, clock
         self._metrics = MetricsFile(directory.metrics_jsonl, reader=reader)
         self._metrics.write()
-        self._write_results()
+        self._write_results(is_flushed=True)
         self._written_at, self._pause = clock.monotonic(), _LEAST_SECONDS
 
     def update(self, *, now: bool = False) -> None:
@@ -45,9 +45,10 @@ class GrowingTables:
         if not now and began - self._written_at < self._pause:
             return
         self._metrics.append()
-        self._write_results()
+        # the record can make them again: training does not wait for the disk
+        self._write_results(is_flushed=now)
         self._written_at = self._clock.monotonic()
         self._pause = max(_LEAST_SECONDS, (self._written_at - began) / _SHARE)
 
-    def _write_results(self) -> None:
-        write_results_csv(self._path, results=read_results(self._reader))
+    def _write_results(self, *, is_flushed: bool) -> None:
+        write_results_csv(self._path, results=read_results(self._reader), is_flushed=is_flushed)

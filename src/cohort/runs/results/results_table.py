@@ -202,15 +202,21 @@ def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label
     return list(_spread([replaced.get(column, column) for column in columns], ranked))
 
 
-def write_results_csv(path: Path, *, results: RunResults) -> None:
+def write_results_csv(path: Path, *, results: RunResults, is_flushed: bool = True) -> None:
     """Write the table of trials, best first.
+
+    Args:
+        is_flushed: False does not wait for the disk, which may have gigabytes of states to take first.
 
     Raises:
         StorageFullError: the disk is full; the file is as it was.
     """
     # hyperparameters and metrics of all trials: those of a conditional search space differ from trial to trial
     columns = list(_spread([column for column in FILE_COLUMNS if column.in_csv], results.ranked))
-    with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
+    with (
+        atomic_file(path, is_flushed=is_flushed) as partial,
+        partial.open("w", newline="", encoding="utf-8") as stream,
+    ):
         writer = csv.writer(stream, lineterminator="\n")
         # the first line names the columns; a number that does not exist is an empty field, which pandas reads as NaN
         writer.writerow([column.name for column in columns])
