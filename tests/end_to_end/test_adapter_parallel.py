@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError, RankLostError
-from cohort.engine.check import check_task
 from cohort.engine.recovery import train_despite_losses
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.parallel.rank_process import RankProcess
+from cohort.planning.check import check_task
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs

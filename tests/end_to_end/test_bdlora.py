@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from cohort.adapter_files.convert import BlockTarget
 from cohort.adapter_files.export import ExportForm, export_adapter
 from cohort.core.errors import InputError
-from cohort.engine.check import check_task
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.models.weights import load_decoder
+from cohort.planning.check import check_task
 from cohort.prepare.inputs import read_inputs
 from cohort.runs.reader import RunReader
 from cohort.runs.requests.asking import ask

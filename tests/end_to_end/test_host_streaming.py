@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.engine.check import check_task
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.planning.check import check_task
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs

@@ -14,9 +14,9 @@ import torch
 import cohort.memory.plan as memory_plan
 from cohort.core.errors import InputError
 from cohort.core.memory_records import PassKind
-from cohort.engine.check import check_task
 from cohort.engine.train.progress import SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.planning.check import check_task
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.scheduling.pass_sizes import MemoryNeeds

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cohort.core.clock import SystemClock
-from cohort.engine.check import check_task
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import tune
+from cohort.planning.check import check_task
 from cohort.prepare.preparation import prepare
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_rows

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError, Problem
-from cohort.engine.check import check_task
 from cohort.machine.machine import Machine
+from cohort.planning.check import check_task
 from cohort.prepare.inputs import load_fitting_task, read_inputs, read_inputs_and_machine
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.task_file import TaskFile

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from cohort.engine.check import check_task
+from cohort.planning.check import check_task
 from cohort.prepare.quantization import quantization_note
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 from tests.prepare.test_numerics import GPU

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError
-from cohort.engine.check import check_task
+from cohort.planning.check import check_task
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from cohort.cli.main import build_app
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError
-from cohort.engine.check import check_task
 from cohort.engine.train.progress import SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.planning.check import check_task
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import read_results
 from cohort.runs.results.results_table import results_json

@@ -15,7 +15,7 @@ from cohort.cli.arguments.options import DebugOption, JsonOption, TaskArgument
 from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
-    from cohort.engine.check import Outlook
+    from cohort.planning.check import Outlook
 
 __all__ = ["check"]
 
@@ -62,7 +62,7 @@ def check(
         from cohort.cli.tables.trial_table import print_facts
         from cohort.core.units import counted, format_count
         from cohort.data.inspection import format_example
-        from cohort.engine.check import check_task
+        from cohort.planning.check import check_task
 
         report = check_task(loaded)
         if as_json:

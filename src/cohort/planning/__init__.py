@@ -1,1 +1,1 @@
-"""Plan several task files before anything runs: estimate each, place all, draw the plan, simulate early exits."""
+"""Before anything runs: check a task and its inputs; estimate tasks, place them, draw the plan, simulate exits."""
