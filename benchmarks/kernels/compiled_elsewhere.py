@@ -1,8 +1,8 @@
 """Does a GPU find every kernel that was compiled for its kind without it, and what does a damaged cache cost?
 
-``cohort doctor --warm`` four times, each a process: without a GPU, for the kind of this one, into empty caches; with the
-GPU, which should have nothing to do; with the GPU once more after it was made to look up every kernel; and after every
-third binary was cut in half and every third list of files was damaged. Folders of Triton's cache are counted after each.
+``cohort doctor --warm`` four times, each a process: without a GPU, for the kind of this one, into empty caches; with
+the GPU, which should have nothing to do; with the GPU once more after it was made to look up every kernel; and after
+every third binary was cut in half and every third list of files damaged. Kernels in the cache are counted each time.
 """
 
 from __future__ import annotations
