@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import RESULTS, print_table, write_result
+from benchmarks.measure import REPOSITORY, RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 
 QUESTION = "Does a GPU find the kernels that were compiled for its kind on a machine without one?"
@@ -28,7 +28,8 @@ QUESTION = "Does a GPU find the kernels that were compiled for its kind on a mac
 def main() -> None:
     """Fill, look up, damage, fill again; print and write what happened."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a base model's directory")
+    example = REPOSITORY / "examples" / "quickstart" / "base_model"
+    parser.add_argument("model", nargs="?", default=str(example), help="a base model's directory")
     parser.add_argument("--out", type=Path, default=RESULTS / "compiled_elsewhere.json")
     options = parser.parse_args()
     need_gpu()
