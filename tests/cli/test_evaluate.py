@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_the_best_beside_the_base(folder: Path, capsys: Capture) -> None:
     assert (code, "Traceback" in err) == (0, False)
     assert f"24 of {folder / 'train.jsonl'}" in out
     assert "exact_match 0 (95 %: 0 to 0.138, 24 rows)" in out
-    assert "minus base" in out
+    assert re.search(r"minus base [-+][0-9.e-]+ \(.*\), (better|worse|within noise)\n", out)
     code, out, _ = cohort(capsys, *words, "--max-new-tokens", "3", "--trials", "0,1", "--json")
     found = json.loads(out)
     assert [entry["trial"] for entry in found["results"]] == [0, 1, None]

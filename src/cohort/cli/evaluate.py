@@ -128,6 +128,7 @@ def _print(found: HeldOutEvaluation, *, run_dir: Path, as_json: bool) -> None:
 
 def _print_facts(found: HeldOutEvaluation) -> None:
     from cohort.cli.tables.trial_table import print_facts, wide_console
+    from cohort.metrics import LOSS
     from cohort.runs.results.verdicts import estimate_text
 
     first, *others = found.contenders
@@ -141,8 +142,11 @@ def _print_facts(found: HeldOutEvaluation) -> None:
                 continue
             gap = entry.winner_minus[name]
             within = "" if gap.low is None else f" (95 %: {gap.low:+.4g} to {gap.high:+.4g})"
-            noise = "" if gap.excludes_zero or gap.low is None else ", within noise"
+            # of a loss less is better, of every metric more
+            is_better = (gap.value < 0) == (name == LOSS)
+            verdict = ("better" if is_better else "worse") if gap.excludes_zero else "within noise"
+            said = "" if gap.low is None else f", {verdict}"
             lines.append(f"{name} {estimate_text(entry.values[name])}")
-            lines.append(f"  {_name(first)} minus {_name(entry)} {gap.value:+.4g}{within}{noise}")
+            lines.append(f"  {_name(first)} minus {_name(entry)} {gap.value:+.4g}{within}{said}")
         facts[_name(entry)] = "\n".join(lines)
     print_facts(wide_console(120), facts)
