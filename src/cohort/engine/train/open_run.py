@@ -22,8 +22,8 @@ class RunOptions:
 
     Attributes:
         checkpoint_seconds: Least time between checkpoints.
-        checkpoint_share: Largest share of the run's time for checkpoints: states of large adapters are gigabytes, and
-            checkpoints become rarer where they take long.
+        checkpoint_share: Largest share of the run's time that trials wait for checkpoints, which become rarer where
+            they take long.
         host_memory_bytes: Most host memory for states of parked trials, the rest goes to files; None: half of what is
             free at the start.
         token_budget: Most tokens of a micro-batch; chosen by device when None.
