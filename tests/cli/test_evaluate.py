@@ -54,6 +54,43 @@ def test_a_base_that_is_the_reference_itself_is_no_measure(capsys: Capture) -> N
     assert "minus base" not in out
 
 
+@pytest.mark.parametrize(
+    ("metric", "gap", "said"),
+    [
+        ("loss", (-0.2, -0.3, -0.1), ", better"),
+        ("loss", (0.2, 0.1, 0.3), ", worse"),
+        ("loss", (0.2, -0.1, 0.3), ", within noise"),
+        ("exact_match", (0.2, 0.1, 0.3), ", better"),
+        ("choice_accuracy", (-0.2, -0.3, -0.1), ", worse"),
+        # which way is better is not known of a user's function
+        ("my_distance", (0.2, 0.1, 0.3), ""),
+        ("my_distance", (0.2, -0.1, 0.3), ", within noise"),
+    ],
+)
+def test_a_difference_says_which_way_it_goes(
+    metric: str, gap: tuple[float, float, float], said: str, capsys: Capture
+) -> None:
+    def estimate(value: float, low: float, high: float) -> Estimate:
+        return Estimate(value=value, low=low, high=high, num_rows=60)
+
+    values = {metric: estimate(0.5, 0.4, 0.6)}
+    best = Contender(trial_id=3, step=9, values=values)
+    base = Contender(trial_id=None, step=None, values=values, winner_minus={metric: estimate(*gap)})
+    found = HeldOutEvaluation(
+        data=Path("test.jsonl"),
+        data_hash="",
+        num_rows=60,
+        num_read=60,
+        metrics=(metric,),
+        contenders=(best, base),
+        chance={},
+        so_far=None,
+        notes=(),
+    )
+    evaluate._print(found, run_dir=Path("run"), as_json=False)
+    assert f"trial 3 minus base {gap[0]:+g} (95 %: {gap[1]:+g} to {gap[2]:+g}){said}\n" in capsys.readouterr().out
+
+
 def test_what_is_wrong_is_named(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     code, _, err = cohort(capsys, "evaluate", folder / "run", "--data", tmp_path / "no.jsonl")
     assert (code, "Traceback" in err) == (2, False)
