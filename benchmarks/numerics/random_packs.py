@@ -55,7 +55,7 @@ def compared_packs(
     def resumed(killed: killed_run.KilledRun) -> Row:
         begun = time.perf_counter()
         # a run of limited time has other packs to compare
-        states, losses = killed.outcome(most_seconds=None if math.isinf(seconds) else 60.0)
+        states, losses = killed.outcome(most_seconds=None if math.isinf(seconds) else max(60.0, seconds))
         pack = draw_pack(draw, size=9, recorded=False, probes=[probe for probe in PROBES if probe.trial_id in states])
         run = Run(decoder, pack, own, steps=steps, draw=draw, other_rows=others, states=states, losses=losses)
         found = run.found()
