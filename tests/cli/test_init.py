@@ -84,7 +84,7 @@ def test_a_directory_with_validation_rows_is_used_for_both(
 @pytest.mark.parametrize(
     ("model_name", "rows", "found", "hint"),
     [
-        ("mdel", "train.jsonl", "no such directory", "Correct the path"),
+        ("mdel", "train.jsonl", "no such directory", "Did you mean"),
         ("model", "trian.jsonl", "which does not exist", "Did you mean 'train.jsonl'?"),
         ("model", "odd.jsonl", "the keys left, right", "Rename the columns"),
         ("model", "numbers.jsonl", "(int)", "Write the value as text: in JSON in quotes."),
