@@ -308,6 +308,6 @@ def test_another_limit_is_no_other_run(folder: Path, tmp_path: Path, expected: O
             tiny_task(folder, **SECTIONS), tmp_path / "run", watcher=Stopper(), options=RunOptions(checkpoint_seconds=0)
         )
     path = tmp_path / "run" / "task.yaml"
-    path.write_text(path.read_text().replace("limit: null", "limit: 64MiB"))
+    path.write_text(path.read_text().replace("  limit: null", "  limit: 64MiB"))
     resume(tmp_path / "run")
     assert outcome_of(tmp_path / "run") == expected
