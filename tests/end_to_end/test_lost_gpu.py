@@ -15,10 +15,11 @@ from cohort.core.errors import RankLostError
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.parallel.rank_process import RankProcess
+from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
-# after each round of steps, whatever it takes
+# as soon as the last one is written
 OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, token_budget=2048)
 # the process that commands the ranks learns of the death at once, and ends the one that waits
 SECONDS = 20.0
@@ -58,11 +59,23 @@ def test_a_killed_rank_of_two_gpus_ends_the_run_and_it_goes_on(
         tune(tiny_task(folder, strategy=strategy, num_gpus=2), run, options=OPTIONS, watcher=watcher)
     assert time.monotonic() - watcher.killed_at < SECONDS
     assert all(process._process.poll() is not None for process in started), "the one that waits is ended as well"
-    before = outcome_of(run)["steps"]
-    assert before
+    before, saved = outcome_of(run)["steps"], saved_steps(run)
+    assert saved
     resume(run, options=OPTIONS)
     after = outcome_of(run)
     assert after["best"] is not None
     assert len(after["steps"]) > len(before)
-    # what was saved stands; steps behind the last checkpoint were made again
-    assert sum(after["steps"].get(key) == numbers for key, numbers in before.items()) >= len(before) // 2
+    for key, numbers in before.items():
+        if key in saved:
+            assert after["steps"][key] == numbers, key
+        else:
+            # Made again. Shards replay recorded passes; the first ones of a process are launched, with fewer rows of
+            # filler: other last bits of bfloat16, half a per cent of a loss, and of the weights of the steps after.
+            assert float(after["steps"][key][0]) == pytest.approx(float(numbers[0]), rel=1e-2), key
+
+
+def saved_steps(run: Path) -> set[tuple[int, int]]:
+    """Return the steps that the last checkpoint holds, by trial and number."""
+    with RunReader.open(run / "run.db") as reader:
+        last = reader.checkpoints()[-1].position
+        return {(step.trial_id, step.step) for step in reader.log.steps() if step.position <= last}
