@@ -36,7 +36,7 @@ from tests.end_to_end.tiny_tasks import Asking, TickingClock, tiny_task
 
 # each tick makes a checkpoint, a part of the states goes to files early, and three trials of six fit at once: more
 # writes to be killed in, and rotation
-OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, host_memory_bytes=100_000, token_budget=40)
+OPTIONS = RunOptions(checkpoint_seconds=1e-9, checkpoint_share=math.inf, host_memory_bytes=100_000, token_budget=40)
 
 
 def _die() -> None:
