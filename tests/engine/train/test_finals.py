@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,8 @@ SPACE: dict[str, Any] = {
     "search": {"space": {"learning_rate": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]}},
     "early_exit": "none",
 }
+# checkpoints that are waited for: a kill after the comparison goes on behind the last step
+EACH_STEP = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +129,8 @@ def test_a_comparison_of_states_that_are_trained_again_is_made_again(
     with monkeypatch.context() as patched:
         patched.setattr(task_run, "finish_run", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            tune(task, tmp_path / "run")
+            # an earlier checkpoint is left behind the last one
+            tune(task, tmp_path / "run", options=EACH_STEP)
     compared = facts_of(tmp_path / "run").finals
     assert compared is not None
     max((tmp_path / "run" / "checkpoints").glob("*.json")).write_text("damaged")
@@ -224,7 +228,7 @@ def test_the_winner_the_base_model_and_the_default_are_measured_on_the_test_rows
     with monkeypatch.context() as patched:
         patched.setattr(task_run, "finish_run", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            tune(task, run)
+            tune(task, run, options=EACH_STEP)
     measured = facts_of(run).test
     monkeypatch.setattr(Finals, "_measure", _interrupt)
     resume(run)
