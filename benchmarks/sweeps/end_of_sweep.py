@@ -23,7 +23,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.sweeps.whole_sweep import run_process, write_inputs
 
 if TYPE_CHECKING:
-    from cohort.engine.train.progress import RunProgress
+    from cohort.engine.train.watching.progress import RunProgress
 
 __all__ = ["main"]
 

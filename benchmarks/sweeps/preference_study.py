@@ -17,7 +17,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.measure import RESULTS, print_table, write_result
-from cohort.engine.train.progress import SilentWatcher
+from cohort.engine.train.watching.progress import SilentWatcher
 from cohort.engine.tune import tune
 from cohort.runs.results.task_result import read_task_result
 from cohort.tasks.loading import task_from_mapping

@@ -16,7 +16,7 @@ from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.cli.tables.run_results import print_results
 from cohort.cli.terminal.progress import RUN_VIEW, watching
 from cohort.core.units import format_duration
-from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader

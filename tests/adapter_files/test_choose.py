@@ -15,7 +15,7 @@ from cohort.adapter_files.export import ExportForm, export_adapter
 from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.cli.main import main
 from cohort.core.errors import InputError
-from cohort.engine.train.progress import RunProgress, SilentWatcher
+from cohort.engine.train.watching.progress import RunProgress, SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader

@@ -10,7 +10,7 @@ import pytest
 
 from cohort.api.task_checks import existing_runs, path_of, require_conduct, require_tasks
 from cohort.core.errors import InputError, Problem
-from cohort.engine.train.progress import SilentWatcher
+from cohort.engine.train.watching.progress import SilentWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory
 from cohort.tasks.task import Task

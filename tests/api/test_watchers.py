@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from cohort.api.watchers import LoggingWatcher, ProgressBar, is_interactive, watching
-from cohort.engine.train.progress import RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import RunProgress, TrialProgress
 from cohort.runs.records import TrialStatus
 
 

@@ -13,7 +13,7 @@ import torch
 
 from cohort.core.errors import InputError, RankLostError
 from cohort.engine.recovery import train_despite_losses
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.parallel.rank_process import RankProcess
 from cohort.planning.check import check_task

@@ -18,7 +18,7 @@ from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
-from cohort.engine.train.time_spent import TimeSpent
+from cohort.engine.train.watching.time_spent import TimeSpent
 from cohort.engine.tune import tune
 from cohort.prepare.preparation import Preparation, prepare
 from cohort.runs.reader import RunReader

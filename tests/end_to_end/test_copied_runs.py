@@ -14,7 +14,7 @@ import pytest
 from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.cli.main import main
 from cohort.core.errors import InputError
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs

@@ -12,7 +12,7 @@ import pytest
 import cohort.memory.plan as memory_plan
 from cohort.core.errors import InputError
 from cohort.core.memory_records import GradientCheckpointing
-from cohort.engine.train.progress import RunProgress, SilentWatcher
+from cohort.engine.train.watching.progress import RunProgress, SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.memory.size_inputs import rank_row_bytes

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cohort.core.errors import RankLostError
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.parallel.rank_process import RankProcess
 from cohort.runs.reader import RunReader

@@ -14,7 +14,7 @@ import torch
 import cohort.memory.plan as memory_plan
 from cohort.core.errors import InputError
 from cohort.core.memory_records import PassKind
-from cohort.engine.train.progress import SilentWatcher
+from cohort.engine.train.watching.progress import SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.planning.check import check_task
 from cohort.runs.facts import RunFacts

@@ -21,7 +21,7 @@ import torch
 from cohort.core.errors import InputError, RankLostError
 from cohort.core.memory_records import PassKind
 from cohort.engine.recovery import train_despite_losses
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.parallel.commands import Reply
 from cohort.parallel.rank_process import RankProcess

@@ -16,10 +16,10 @@ from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, StorageFullError
 from cohort.engine.shared_session import CannotShareError, SharedSession, TaskEnd
-from cohort.engine.train.progress import RunProgress
 from cohort.engine.train.session import Session
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cohort.engine.shared_session import SharedSession
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.clock import ManualClock
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision
 from cohort.runs.requests.asking import ask

@@ -10,7 +10,7 @@ from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.engine.run_resume import ready_to_resume
 from cohort.engine.train.open_run import RunOptions
-from cohort.engine.train.progress import SilentWatcher
+from cohort.engine.train.watching.progress import SilentWatcher
 from cohort.engine.tune import resume, tune
 from cohort.runs.directory import RunDirectory
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, tiny_task, write_inputs

@@ -10,7 +10,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.engine import warm_caches as module
-from cohort.engine.train.progress import SilentWatcher
+from cohort.engine.train.watching.progress import SilentWatcher
 from cohort.engine.warm_caches import warm_caches
 from cohort.kernels.backend import Backend
 from cohort.kernels.compile_ahead import Compiled

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.clock import SystemClock
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import tune
 from cohort.planning.check import check_task
 from cohort.prepare.preparation import prepare

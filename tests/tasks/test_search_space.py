@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from cohort.cli.main import build_app
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError
-from cohort.engine.train.progress import SilentWatcher
+from cohort.engine.train.watching.progress import SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.planning.check import check_task
 from cohort.runs.reader import RunReader

@@ -20,7 +20,7 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.plain_values import plain_value
 from cohort.engine.shared_session import SharedSession
-from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.results.task_result import TaskResult
 from cohort.tasks.loading import TaskFile

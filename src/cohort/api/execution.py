@@ -12,7 +12,7 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.engine.existing_run import places_of, remove_run
 from cohort.engine.run_start import write_given_rows
-from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result

@@ -14,7 +14,7 @@ from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.engine import tune as engine_tune
-from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.task_result import TaskResult, read_task_result

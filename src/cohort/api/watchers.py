@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cohort.engine.train.progress import ProgressWatcher, RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress, TrialProgress
 from cohort.runs.records import TrialStatus
 
 __all__ = ["LoggingWatcher", "ProgressBar", "is_interactive", "watching"]

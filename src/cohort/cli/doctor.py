@@ -112,7 +112,7 @@ def _require_one(**given: str | None) -> None:
 def _measure(model: str, *, as_json: bool) -> None:
     from cohort.cli.terminal.progress import RUN_VIEW, watching
     from cohort.core.clock import SystemClock
-    from cohort.engine.train.progress import RunProgress
+    from cohort.engine.train.watching.progress import RunProgress
     from cohort.machine.measured_tiles import measure_tiles
     from cohort.scheduling.cost.exact_steps import described_ratios, is_cheap
 

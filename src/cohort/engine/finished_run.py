@@ -9,7 +9,7 @@ from __future__ import annotations
 from cohort.core.durable_files import write_text
 from cohort.engine.resume_checks import require_same_task
 from cohort.engine.train.finish import write_tables
-from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts
 from cohort.runs.results.lost_results import lost_results

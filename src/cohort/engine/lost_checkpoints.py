@@ -18,8 +18,8 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.run_resume import ReadyRun, ready_to_resume
 from cohort.engine.run_start import open_state_store
 from cohort.engine.train.open_run import OpenRun, RunOptions
-from cohort.engine.train.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.train.task_session import TaskSession
+from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.store import RunStore

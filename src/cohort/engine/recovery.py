@@ -12,7 +12,7 @@ import torch
 from cohort.core.errors import RankLostError
 from cohort.core.units import counted
 from cohort.engine.train.open_run import RunOptions
-from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import resume
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader

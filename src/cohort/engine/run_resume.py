@@ -26,7 +26,7 @@ from cohort.engine.resume_checks import (
 from cohort.engine.run_start import begun_run, open_state_store, prepare_task
 from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunOptions
-from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.numerics import recorded_choice

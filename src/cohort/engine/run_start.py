@@ -18,7 +18,7 @@ from cohort.core.errors import Problem
 from cohort.core.units import counted
 from cohort.engine.copied_runs import places_now
 from cohort.engine.train.open_run import OpenRun, RunOptions
-from cohort.engine.train.progress import ProgressWatcher, RunProgress
+from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress
 from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
 from cohort.memory.size_inputs import SizeRequest, task_optimizer

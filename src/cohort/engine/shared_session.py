@@ -23,9 +23,9 @@ from cohort.engine.shared_fit import fit_problems, several_gpus
 from cohort.engine.submitted_task import SubmittedTask, task_error
 from cohort.engine.train.isolation import is_executor_wide
 from cohort.engine.train.open_run import RunOptions
-from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
+from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.preparation import Preparation

@@ -12,9 +12,9 @@ from cohort.engine.run_resume import ReadyRun
 from cohort.engine.run_start import begun_run, new_directory
 from cohort.engine.train.isolation import one_line
 from cohort.engine.train.open_run import RunOptions
-from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.memory.sizes import size_facts
 from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import PassFacts

@@ -14,8 +14,8 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.engine.run_resume import ready_to_resume
 from cohort.engine.run_start import begun_run, new_directory, prepare_task
 from cohort.engine.train.open_run import RunOptions
-from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_session import TaskSession
+from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory

@@ -13,7 +13,7 @@ from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.engine.run_start import prepare_task
-from cohort.engine.train.progress import ProgressWatcher, RunProgress
+from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
 from cohort.machine.machine import choose_machine

@@ -9,7 +9,7 @@ import pytest
 
 from cohort.cli.terminal.lost_terminal import outliving_terminal
 from cohort.cli.terminal.progress import RUN_VIEW, watching
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 
 
 class _Closed(io.StringIO):

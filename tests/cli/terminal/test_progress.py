@@ -11,7 +11,7 @@ from rich.live import Live
 
 from cohort.cli.terminal.progress import RUN_VIEW, LiveWatcher, PlainWatcher, progress_line, watching
 from cohort.core.clock import ManualClock
-from cohort.engine.train.progress import RankProgress, RunProgress, SilentWatcher, TrialProgress
+from cohort.engine.train.watching.progress import RankProgress, RunProgress, SilentWatcher, TrialProgress
 from cohort.runs.records import TrialStatus
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 

@@ -14,9 +14,9 @@ from cohort.core.clock import ManualClock, SystemClock
 from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.run_start import begun_run, new_directory
 from cohort.engine.train.open_run import OpenRun, RunOptions
-from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
+from cohort.engine.train.watching.step_costs import StepRecorder
 from cohort.prepare.preparation import Preparation, prepare
 from cohort.runs.facts import RunState
 from cohort.tuning.decisions import DecisionKind

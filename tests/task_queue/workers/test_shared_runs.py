@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError, Problem
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import resume, tune
 from cohort.task_queue.workers.messages import CannotShare, RunTask, TaskDone, TaskError, TaskStopped, WorkerReport
 from cohort.task_queue.workers.shared_runs import SharedRuns, error_report

@@ -18,7 +18,7 @@ from cohort.cli.tables.trial_table import STYLES, constant_text, format_value, p
 from cohort.cli.terminal.lost_terminal import outliving_terminal
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
-from cohort.engine.train.progress import RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import RunProgress, TrialProgress
 from cohort.runs.records import TrialStatus
 from cohort.tuning.objective_metric import LOSS
 

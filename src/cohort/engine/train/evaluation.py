@@ -11,7 +11,7 @@ from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.row_scores import RowScores, Scores
-from cohort.engine.train.time_spent import TimeSpent
+from cohort.engine.train.watching.time_spent import TimeSpent
 from cohort.metrics import REWARD_MARGIN
 from cohort.prepare.preparation import Preparation
 from cohort.training.evaluation_loss import EvaluationLoss

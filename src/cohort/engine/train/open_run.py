@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from cohort.callbacks.callbacks import Callbacks
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import Clock
-from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
-from cohort.engine.train.time_spent import TimeSpent
+from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
+from cohort.engine.train.watching.time_spent import TimeSpent
 from cohort.launch.launched import LaunchedRanks
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore

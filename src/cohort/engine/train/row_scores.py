@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cohort.data.choices import ChoiceRows
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
-from cohort.engine.train.time_spent import TimeSpent
+from cohort.engine.train.watching.time_spent import TimeSpent
 from cohort.metrics import CHOICE_ACCURACY, MetricFailedError, score_texts
 from cohort.parallel.answers import Prompt
 from cohort.prepare.metrics import answer_prompts, reference_row, task_choices, task_metrics

@@ -9,20 +9,20 @@ from cohort.callbacks.callback_caller import CallbackCaller
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.events import TrialEvent
 from cohort.engine.train.behind_writing import BehindWriting
-from cohort.engine.train.callback_requests import CallbackRequests
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finals import Finals
 from cohort.engine.train.finish import finish_run
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.progress_tracker import ProgressTracker
-from cohort.engine.train.requested_changes import RequestedChanges
+from cohort.engine.train.requests.callback_requests import CallbackRequests
+from cohort.engine.train.requests.requested_changes import RequestedChanges
+from cohort.engine.train.requests.trial_control import TrialControl
 from cohort.engine.train.result_trials import trials_of_results, trials_to_forget
-from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
-from cohort.engine.train.tracker_reporting import TrackerReporter
-from cohort.engine.train.trial_control import TrialControl
-from cohort.engine.train.work_recorder import WorkRecorder
+from cohort.engine.train.watching.progress_tracker import ProgressTracker
+from cohort.engine.train.watching.step_costs import StepRecorder
+from cohort.engine.train.watching.tracker_reporting import TrackerReporter
+from cohort.engine.train.watching.work_recorder import WorkRecorder
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import FLAT_TOKENS
 from cohort.models.finite_weights import non_finite_weights

@@ -67,7 +67,7 @@ class Heartbeat:
 
     Attributes:
         task: What it works on; None: nothing.
-        phase: In the words of :class:`~cohort.engine.train.progress.RunProgress`.
+        phase: In the words of :class:`~cohort.engine.train.watching.progress.RunProgress`.
         still_seconds: How long nothing has moved: no step, no evaluation, no new phase.
         steps_done, planned_steps: Optimizer steps of all trials.
         seconds_left: As the run predicts, if no further trial exits early; None when it cannot say yet.

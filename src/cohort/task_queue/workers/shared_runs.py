@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cohort.core.errors import CohortError, InputError
 from cohort.engine.shared_session import SharedSession, TaskEnd
-from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.task_result import TasksFailedError

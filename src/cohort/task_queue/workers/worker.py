@@ -22,7 +22,7 @@ import torch
 
 from cohort.cluster.local import forget_threads_of_pool
 from cohort.cluster.worker_pool import WorkerChannel
-from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialStatus

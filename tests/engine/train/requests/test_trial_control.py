@@ -11,7 +11,7 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem, StorageFullError
-from cohort.engine.train.trial_control import TrialControl
+from cohort.engine.train.requests.trial_control import TrialControl
 from cohort.runs.requests.trial_requests import Answer, RequestKind, RequestSpool, TrialRequest
 from tests.engine.train.fakes import Notes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.clock import ManualClock
-from cohort.engine.train.time_spent import TimeSpent
+from cohort.engine.train.watching.time_spent import TimeSpent
 from cohort.runs.facts import Activity
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.rank_work import RankWork
-from cohort.engine.train.work_recorder import WorkRecorder
+from cohort.engine.train.watching.work_recorder import WorkRecorder
 from cohort.runs.records import RankWorkRecord
 from cohort.runs.store import RunStore
 

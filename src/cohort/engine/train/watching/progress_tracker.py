@@ -9,7 +9,7 @@ from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.core.rank_work import RankWork
 from cohort.core.units import counted
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.progress import RankProgress, RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import RankProgress, RunProgress, TrialProgress
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus

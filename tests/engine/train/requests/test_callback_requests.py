@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cohort.engine.train.callback_requests import CallbackRequests
+from cohort.engine.train.requests.callback_requests import CallbackRequests
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 89_012, tzinfo=UTC)

@@ -10,8 +10,8 @@ from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.core.rank_work import RankWork
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.progress import RankProgress
-from cohort.engine.train.progress_tracker import ProgressTracker
+from cohort.engine.train.watching.progress import RankProgress
+from cohort.engine.train.watching.progress_tracker import ProgressTracker
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus

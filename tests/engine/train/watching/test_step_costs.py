@@ -11,9 +11,9 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone, TrialFailed
-from cohort.engine.train import step_costs
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.step_costs import DISTURBED, MOST_STEPS, SKIPPED_STEPS, StepRecorder
+from cohort.engine.train.watching import step_costs
+from cohort.engine.train.watching.step_costs import DISTURBED, MOST_STEPS, SKIPPED_STEPS, StepRecorder
 from cohort.machine.measurements import RunCosts
 from cohort.runs.facts import Activity
 from tests.engine.train.fakes import open_run, spec_of

@@ -11,8 +11,8 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.core.events import Evaluated, StepDone
 from cohort.engine.train import task_run as task_run_module
-from cohort.engine.train.progress import RunProgress
-from cohort.engine.train.tracker_reporting import TrackerReporter
+from cohort.engine.train.watching.progress import RunProgress
+from cohort.engine.train.watching.tracker_reporting import TrackerReporter
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.integrations.trackers import Trackers
 from cohort.prepare.inputs import read_inputs

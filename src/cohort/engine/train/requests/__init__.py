@@ -1,0 +1,1 @@
+"""What people and callbacks ask of the trials of a run: taken up, checked, carried out, answered."""
