@@ -142,10 +142,11 @@ def _sweep(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
     rate = min(row["tokens_per_second"] for row in found["rows"] if row["strategy"] == "adapter_parallel")
     # one row a step: more GPUs make no step of FSDP2 faster
     step = min(row["adapter_seconds"] for row in found["rows"] if row["strategy"] == "fsdp in turn")
+    measured = results.read("several_gpus_sweep_70b")
     yield _row(
         "sweep_price_70b_4gpu_of_full_passes",
         tokens / (2 * rate) / (sweep["notes"]["rows"] * step),
-        two=None,
+        two=None if measured is None else measured["headline"]["sweep_price_70b_2gpu"],
         goal="printed",
         source="several_gpus_sweep_8b, several_gpus_figure13_70b",
     )
