@@ -18,7 +18,9 @@ from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.compile_ahead import Compiled
 from cohort.parallel.launched_model import LaunchedModel
 from cohort.prepare import kernels
+from cohort.prepare.kernel_cache import mark
 from cohort.prepare.kernels import KernelWarmUp, workers_ahead
+from tests.prepare.test_kernel_cache import kernel
 
 
 def warm_up(
@@ -133,6 +135,24 @@ def test_kernels_of_ranks_that_load_the_model_themselves_are_compiled_before_the
         found.finish(None)
     assert workers.calls == calls
     assert (on_gpu / "cohort-0.compiled").exists() == ("wait" in calls)
+
+
+def test_a_damaged_cache_is_said_and_filled_again(on_gpu: Path) -> None:
+    marker, said = on_gpu / "cohort-0.compiled", list[str]()
+    damaged = kernel(on_gpu, "damaged")
+    mark(marker)
+    model: Any = SimpleNamespace(ring=None)
+    whole, again = Workers(), Workers()
+    with warm_up("cuda", say=said.append, workers=whole) as found:
+        found.begin()
+        found.finish(model)
+    assert (said, whole.calls) == ([], [])
+    (damaged / "f.cubin").write_bytes(b"cut off")
+    with warm_up("cuda", say=said.append, workers=again) as found:
+        found.begin()
+        assert found.finish(model).num_kernels == 3
+    assert said[0] == f"1 kernel in {on_gpu} cannot be loaded: compiled again"
+    assert again.calls == ["collect stand-in", "wait", "end"]
 
 
 def test_what_is_not_compiled_is_said_and_workers_end_with_an_error(on_gpu: Path) -> None:
