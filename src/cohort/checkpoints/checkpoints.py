@@ -110,7 +110,7 @@ class BegunCheckpoint:
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, content)
         store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest(), position=self.position)
-        # it may hold more than the checkpoint: whoever goes on from it drops what came later
+        # it may hold more than the checkpoint: a run that goes on from it drops what came later
         copy_database(directory, position=manifest.position)
         _remove_all_but(_KEPT, store, state_store, directory=directory)
         return manifest

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import typer
 
-from cohort.cli.arguments.override_arguments import take_overrides
+from cohort.cli.arguments.override_arguments import VERBS_WITH_OVERRIDES, take_overrides
+from cohort.cli.main import build_app
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,13 @@ from cohort.cli.arguments.override_arguments import take_overrides
 )
 def test_overrides_may_stand_anywhere(arguments: list[str], own: list[str], overrides: list[str]) -> None:
     assert take_overrides(arguments) == (own, overrides)
+
+
+@pytest.mark.parametrize("verb", VERBS_WITH_OVERRIDES)
+def test_no_option_of_a_verb_is_taken_for_an_override(verb: str) -> None:
+    group = typer.main.get_command(build_app())
+    assert isinstance(group, typer.core.TyperGroup)
+    options = [name for option in group.commands[verb].params for name in option.opts if name.startswith("-")]
+    assert options
+    for name in options:
+        assert take_overrides([verb, name, "value"])[1] == []

@@ -19,6 +19,7 @@ _OWN_OPTIONS = (
     "--warm-start",
     "--wait",
     "--on-existing",
+    "--on-lost-gpu",
     "--publish",
     "--publish-as",
     "--trial",

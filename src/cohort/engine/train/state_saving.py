@@ -63,7 +63,7 @@ class StateSaving:
             if self._run.state_store.are_written(self._begun.states):
                 self._complete()
         elif not self._run.options.checkpoint_seconds:
-            # after each step: whoever asks for that wants the last one saved
+            # after each step: a caller that asks for that wants the last one saved
             self.save(vacated=vacated, bests_of=bests_of())
         elif self._run.clock.monotonic() - self._saved_at >= self._pause:
             self._begin(vacated=vacated, bests_of=bests_of())
