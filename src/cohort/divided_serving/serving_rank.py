@@ -20,6 +20,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.segments import SegmentTable
+from cohort.kernels.staging import pinned
 from cohort.models.decoder import Decoder
 from cohort.serving.arriving_rows import ArrivingRows
 from cohort.serving.pass_computer import PassComputer
@@ -70,7 +71,7 @@ class ServingRank:
 
     def keep(self, number: int, spec: AdapterSpec, rows_rD: Tensor) -> None:
         rows_rD = rows_rD.to(self._bank.weights_RD.dtype)
-        self._kept[number] = _Kept(spec, rows_rD.pin_memory() if self._on_gpu else rows_rD)
+        self._kept[number] = _Kept(spec, pinned(rows_rD) if self._on_gpu else rows_rD)
 
     def forget(self, numbers: Sequence[int]) -> None:
         for number in numbers:

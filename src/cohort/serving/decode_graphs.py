@@ -23,6 +23,7 @@ from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear.rows.tables import MOST_ROWS, RowTables
 from cohort.kernels.paged_attention import NewPages, PagedTiles, paged_attention
 from cohort.kernels.segments import SegmentTable
+from cohort.kernels.staging import pinned
 from cohort.models.config import AttentionRule
 from cohort.models.decoder import Decoder
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
@@ -213,7 +214,7 @@ class _DecodeGraph:
         self._size, self._decoder, self._records = size, decoder, records
         # one transfer a pass: everything that a pass reads is in one buffer, each part without gaps
         host = torch.zeros(size * (3 * 2 + 4 + pages), dtype=torch.int32)
-        self._host = host.pin_memory() if records else host
+        self._host = pinned(host) if records else host
         self._staged = self._host.to(device, copy=True)
         self._filled = _Inputs.within(self._host, size=size)
         inputs = _Inputs.within(self._staged, size=size)

@@ -17,6 +17,7 @@ from torch import Tensor
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError
+from cohort.kernels.staging import pinned
 from cohort.serving.adapter_registry import AdapterHandle, AdapterVersion, load_version
 from cohort.serving.ranks import KeptAdapter, ServingRanks
 
@@ -61,7 +62,7 @@ class HostAdapters:
     def kept(self, spec: AdapterSpec, rows_rD: Tensor) -> KeptAdapter:
         """Return an adapter as this rank keeps it; the others take their parts, which may last."""
         kept = self._ranks.keep(spec, rows_rD.to(self._dtype))
-        return replace(kept, rows_rD=kept.rows_rD.pin_memory()) if self._is_pinned else kept
+        return replace(kept, rows_rD=pinned(kept.rows_rD)) if self._is_pinned else kept
 
     def keep(self, version: AdapterVersion, *, arriving: Collection[Hashable] = ()) -> None:
         """Keep a version as the last used one, and drop what is too much; never what is ``arriving`` on the device."""

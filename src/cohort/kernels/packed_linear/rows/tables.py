@@ -13,6 +13,7 @@ from torch import Tensor
 from cohort.core.errors import SegmentError
 from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.segments import SegmentTable
+from cohort.kernels.staging import pinned
 
 __all__ = ["MOST_ROWS", "RowTables"]
 
@@ -52,7 +53,7 @@ class RowTables:
         if self._rows_T4 is None:
             self._rows_T4 = torch.zeros(self.num_rows, 4, dtype=torch.int32, device=self._device)
             host = torch.zeros(self.num_rows, 4, dtype=torch.int32)
-            self._host = host.pin_memory() if self._device.type == "cuda" else host
+            self._host = pinned(host) if self._device.type == "cuda" else host
             self._send()
         return self._rows_T4
 
