@@ -14,7 +14,6 @@ import importlib.util
 import multiprocessing
 import os
 import pickle
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +34,8 @@ MOST_WORKERS = 32
 PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
 # all variants of a model take 10 to 30 s; a compiler that hangs must not hold up a run that could compile by itself
 MOST_SECONDS = 240.0
+# one thread at a time says what the processes that it starts are told
+_STARTING = threading.Lock()
 
 
 def cache_marker(*facts: object) -> Path | None:
@@ -211,15 +212,25 @@ def _error_of(future: Future[None]) -> BaseException | None:
 
 @contextlib.contextmanager
 def _no_main_module() -> Iterator[None]:
-    """Hide where ``__main__`` comes from: a spawned process would import it, and a script without a guard run again."""
-    main = sys.modules["__main__"]
-    hidden: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
-    for name in hidden:
-        setattr(main, name, None)
-    try:
-        yield
-    finally:
-        vars(main).update(hidden)
+    """Tell processes that this thread starts nothing of ``__main__``: they would run a script without a guard again.
+
+    The module itself stays as it is: other threads read its file meanwhile, as ``inspect`` does for each frame.
+    """
+    spawn: Any = importlib.import_module("multiprocessing.spawn")
+    with _STARTING:
+        own, thread = spawn.get_preparation_data, threading.get_ident()
+
+        def told(name: str) -> dict[str, Any]:
+            data: dict[str, Any] = own(name)
+            if threading.get_ident() != thread:
+                return data
+            return {key: value for key, value in data.items() if not key.startswith("init_main_from")}
+
+        spawn.get_preparation_data = told
+        try:
+            yield
+        finally:
+            spawn.get_preparation_data = own
 
 
 class _NamedGpu:
