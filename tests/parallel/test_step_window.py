@@ -7,7 +7,15 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from cohort.core.events import StepDone
-from cohort.parallel.step_window import MOST_STEPS, StepWindow, joined, pipeline_window_steps, run_window, window_steps
+from cohort.parallel.step_window import (
+    MOST_STEPS,
+    StepWindow,
+    ahead_steps,
+    joined,
+    pipeline_window_steps,
+    run_window,
+    window_steps,
+)
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
@@ -109,6 +117,7 @@ def test_a_pipeline_fills_and_drains_in_a_small_part_of_its_window() -> None:
 
 def test_windows_take_about_two_seconds_and_one_rank_has_none() -> None:
     assert window_steps(num_ranks=1, device_type="cpu", flops_per_step=1.0) == 1
+    assert ahead_steps(device_type="cpu", flops_per_step=1e10) == 4
     assert window_steps(num_ranks=2, device_type="cpu", flops_per_step=1.0) == MOST_STEPS
     assert window_steps(num_ranks=2, device_type="cpu", flops_per_step=1e10) == 4
     # 16,000 tokens of an 8B model

@@ -13,7 +13,16 @@ from cohort.core.events import StepDone
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
-__all__ = ["StepWindow", "Stepping", "joined", "pipeline_window_steps", "run_window", "window_steps"]
+__all__ = [
+    "MOST_STEPS",
+    "StepWindow",
+    "Stepping",
+    "ahead_steps",
+    "joined",
+    "pipeline_window_steps",
+    "run_window",
+    "window_steps",
+]
 
 # within a window nothing is decided, and requests wait
 WINDOW_SECONDS = 2.0
@@ -97,13 +106,16 @@ def joined(windows: Iterable[StepWindow]) -> StepWindow:
 
 
 def window_steps(*, num_ranks: int, device_type: str, flops_per_step: float) -> int:
-    """Return the most steps of a window: one where there is one rank, else what takes about two seconds.
+    """Return the most steps of a window: one where there is one rank, else :func:`ahead_steps`."""
+    return 1 if num_ranks == 1 else ahead_steps(device_type=device_type, flops_per_step=flops_per_step)
+
+
+def ahead_steps(*, device_type: str, flops_per_step: float) -> int:
+    """Return the most steps between two boundaries: what takes about two seconds.
 
     By arithmetic and not by a clock: on a GPU the last bits of a trial depend on its pack, and so on when trials come
     and go.
     """
-    if num_ranks == 1:
-        return 1
     seconds = max(LEAST_STEP_SECONDS, flops_per_step / FLOPS_PER_SECOND[device_type])
     return max(1, min(MOST_STEPS, int(WINDOW_SECONDS / seconds)))
 

@@ -22,7 +22,7 @@ from cohort.models.decoder import Decoder
 from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.parallel.step_window import pipeline_window_steps, window_steps
+from cohort.parallel.step_window import ahead_steps, pipeline_window_steps, window_steps
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import choose_rows, evaluation_note, plan_evaluation, recorded_evaluation
@@ -108,21 +108,40 @@ class Preparation:
 
     @property
     def window_steps(self) -> int:
-        """Most steps between two boundaries."""
-        num_ranks, specs = self.num_ranks, self.proposals.largest()
-        residents = min(self.sizes.capacity.num_slots, -(-len(specs) // self.sizes.capacity.num_ranks))
-        rows_per_step = residents * sum(spec.batch_size for spec in specs) / len(specs)
-        tokens = rows_per_step * float(self.inputs.data.train.lengths.mean())
-        # forward, and the gradient of the stream: the weights are frozen
-        flops = 2 * count_model(self.inputs.config).linear_flops_per_token * tokens
+        """Most steps between two boundaries of several ranks; 1 for one rank."""
+        num_ranks, tokens = self.num_ranks, self._tokens_per_step
         if isinstance(self.group, PipelineGroup):
             return pipeline_window_steps(
                 num_stages=num_ranks,
-                micro_batches_per_step=max(residents / 2, tokens / self.sizes.executor.token_budget),
+                micro_batches_per_step=max(self._residents / 2, tokens / self.sizes.executor.token_budget),
             )
-        if self.group is not None:
-            flops /= num_ranks
-        return window_steps(num_ranks=num_ranks, device_type=self.machine.device.type, flops_per_step=flops)
+        return window_steps(
+            num_ranks=num_ranks, device_type=self.machine.device.type, flops_per_step=self._flops_per_step
+        )
+
+    @property
+    def ahead_steps(self) -> int:
+        """Most steps between two boundaries of one rank, where each is launched before the one before it is read."""
+        return ahead_steps(device_type=self.machine.device.type, flops_per_step=self._flops_per_step)
+
+    @property
+    def _residents(self) -> int:
+        """Trials of a rank that step together."""
+        return min(self.sizes.capacity.num_slots, -(-len(self.proposals.largest()) // self.sizes.capacity.num_ranks))
+
+    @property
+    def _tokens_per_step(self) -> float:
+        """Tokens of a rank in a step of its residents."""
+        specs = self.proposals.largest()
+        rows_per_step = self._residents * sum(spec.batch_size for spec in specs) / len(specs)
+        return rows_per_step * float(self.inputs.data.train.lengths.mean())
+
+    @property
+    def _flops_per_step(self) -> float:
+        """Floating-point operations of a rank in a step of its residents."""
+        # forward, and the gradient of the stream: the weights are frozen
+        flops = 2 * count_model(self.inputs.config).linear_flops_per_token * self._tokens_per_step
+        return flops if self.group is None else flops / self.num_ranks
 
     def build_executor(self) -> TrainingExecutor:
         """Allocate the bank; with several ranks, start the processes of the others, which load the model as well.

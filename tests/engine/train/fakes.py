@@ -151,7 +151,7 @@ def open_run(
 
 
 class Task:
-    """A supervisor of trials that are evaluated every second step, with losses by trial id, and what surrounds it."""
+    """A supervisor of trials that are evaluated every second or ``every`` so many steps, and what surrounds it."""
 
     def __init__(
         self,
@@ -160,6 +160,7 @@ class Task:
         specs: Sequence[TrialSpec],
         *,
         clock: ManualClock,
+        every: int = 2,
         place: int = 0,
         priority: int = 0,
         early_exit: EarlyExitSettings | None = None,
@@ -172,8 +173,8 @@ class Task:
                 Candidate(
                     trial_id=spec.trial_id,
                     planned_steps=spec.num_steps,
-                    warmup_steps=2,
-                    evaluation_steps=tuple(range(2, spec.num_steps + 1, 2)),
+                    warmup_steps=every,
+                    evaluation_steps=tuple(range(every, spec.num_steps + 1, every)),
                 )
                 for spec in specs
             ],

@@ -165,6 +165,17 @@ def test_steps_up_to_an_evaluation_are_launched_before_the_ones_before_them_are_
     assert [len(events) for events, _ in task.ticks] == [2, 4, 2, 4]
 
 
+def test_a_boundary_comes_after_a_number_of_steps_however_long_they_take(tmp_path: Path, clock: ManualClock) -> None:
+    # by a clock, the packs of a trial that diverges would not be the same in the same run again
+    executor = AheadExecutor(clock)
+    task = Task(tmp_path / "run", executor, [spec_of(0, num_steps=12)], clock=clock, every=6)
+    boundaries: list[int] = []
+    session = session_of(executor, clock, at_boundary=lambda: boundaries.append(len(executor.packs)), ahead_steps=4)
+    session.join(task.supervisor)
+    session.run()
+    assert boundaries == [0, 4, 6, 10, 12]
+
+
 def test_a_trial_that_diverges_takes_one_more_step_that_is_recorded_nowhere(tmp_path: Path, clock: ManualClock) -> None:
     executor = AheadExecutor(clock)
     task = Task(

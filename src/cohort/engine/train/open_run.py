@@ -21,7 +21,7 @@ class RunOptions:
     """How a run is carried out; none of it changes an adapter.
 
     Attributes:
-        checkpoint_seconds: Least time between checkpoints; 0: one after each step, which waits for it.
+        checkpoint_seconds: Least time between checkpoints; 0: one at each step boundary, which waits for it.
         checkpoint_share: Largest share of the run's time that trials wait for checkpoints, which become rarer where
             they take long.
         host_memory_bytes: Most host memory for states of parked trials, the rest goes to files; None: half of what is

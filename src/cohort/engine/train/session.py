@@ -20,15 +20,13 @@ from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
 from cohort.engine.train.supervisor import Supervisor
 from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.step_window import MOST_STEPS
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 __all__ = ["Session", "StopRequestedError"]
-
-# steps are launched one ahead for so long; then whoever waits for a boundary has it, at the price of a gap
-AHEAD_SECONDS = 1.0
 
 
 class StopRequestedError(Exception):
@@ -49,6 +47,7 @@ class Session:
         on_end: Callable[[Supervisor], None] = lambda _: None,
         on_failure: Callable[[Supervisor, Exception], None] | None = None,
         window_steps: int = 1,
+        ahead_steps: int = MOST_STEPS,
     ) -> None:
         """Start without a task.
 
@@ -60,14 +59,15 @@ class Session:
             on_end: Receives a task once all of its trials have ended and its last checkpoint has begun.
             on_failure: Receives a task that an error of its own ended, while the others train on; None: every error
                 ends the loop.
-            window_steps: Most steps between two boundaries; no trial passes its next evaluation.
+            window_steps: Most steps between two boundaries of several ranks; no trial passes its next evaluation.
+            ahead_steps: The same for one rank, where each is launched before the one before it is read.
         """
         self._executor, self._capacity, self._clock = executor, capacity, clock
         self._stop_requested, self._at_boundary, self._on_end = stop_requested, at_boundary, on_end
         self._on_failure = on_failure
         self.free_share = 0.0
         """Share of a step's tokens that residents leave free while no trial waits; 0 while one does."""
-        self._window_steps = window_steps
+        self._window_steps, self._ahead_steps = window_steps, ahead_steps
         self._members: list[Supervisor] = []
         # after an error in a window: a step by itself says whose it is
         self._is_careful = False
@@ -224,10 +224,12 @@ class Session:
         """Step up to the next evaluation; each step is launched before the one before it is read and recorded.
 
         So the device has work while the host decides and writes. A trial that a step ends has taken one more by then,
-        which is dropped with it.
+        which is dropped with it. No clock ends this early: it would decide which packs such a trial is in.
         """
-        resident, until = executor.resident, began + AHEAD_SECONDS
-        num_left = min(member.steps_to_evaluation(trial_id) for member, trial_id in map(self._owner, resident))
+        resident = executor.resident
+        to_evaluation = (member.steps_to_evaluation(trial_id) for member, trial_id in map(self._owner, resident))
+        # after so many steps whoever waits for a boundary has it, at the price of a gap
+        num_left = min(self._ahead_steps, *to_evaluation)
         if any(member.is_told_of_steps for member in self._members):
             num_left = 1
         launched: LaunchedStep | None = None
@@ -245,7 +247,7 @@ class Session:
                 events = launched.events()
                 self._took(events, {}, seconds=self._clock.monotonic() - began)
                 began = self._clock.monotonic()
-                if executor.resident != resident or began >= until:
+                if executor.resident != resident:
                     num_left = 0
             if error is not None:
                 self._is_careful = True

@@ -39,7 +39,7 @@ class TaskSession:
     def __init__(self, preparation: Preparation, *, clock: Clock) -> None:
         """Build the executor that ``preparation`` asks for; other tasks of the session use it as it is."""
         self.sizes, self._plan, self._clock = preparation.sizes, preparation.memory, clock
-        self._window_steps = preparation.window_steps
+        self._window_steps, self._ahead_steps = preparation.window_steps, preparation.ahead_steps
         self._executor = preparation.build_executor()
         self._executor.reliefs.append(self._make_room)
         self._num_joined = 0
@@ -194,6 +194,7 @@ class TaskSession:
             on_end=lambda supervisor: ended.append(self._members.pop(supervisor)),
             on_failure=None if fail is None else failed_alone,
             window_steps=self._window_steps,
+            ahead_steps=self._ahead_steps,
         )
         try:
             with stopping_gently(stop), _completing(ended):
