@@ -81,12 +81,14 @@ class BegunCheckpoint:
 
     Attributes:
         position: Log position that it belongs to.
+        seconds: The run's time there.
         resident, vacated: As in a manifest.
         states: What it names.
         spares: The best checkpoints that it leaves out.
     """
 
     position: int
+    seconds: float
     resident: tuple[int, ...]
     vacated: tuple[int, ...]
     states: tuple[StoredState, ...]
@@ -109,7 +111,8 @@ class BegunCheckpoint:
         path = directory.root / name
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, content)
-        store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest(), position=self.position)
+        checksum = hashlib.sha256(content).hexdigest()
+        store.record_checkpoint(name, checksum=checksum, position=self.position, seconds=self.seconds)
         # it may hold more than the checkpoint: a run that goes on from it drops what came later
         copy_database(directory, position=manifest.position)
         _remove_all_but(_KEPT, store, state_store, directory=directory)
@@ -133,6 +136,7 @@ def begin_checkpoint(
     named = {state.relative_path for state in states}
     return BegunCheckpoint(
         position=store.position,
+        seconds=store.seconds,
         resident=tuple(resident),
         vacated=tuple(vacated),
         states=tuple(states),

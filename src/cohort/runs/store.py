@@ -185,17 +185,20 @@ class RunStore:
         before = self.reader.facts().seconds
         self.set_facts(seconds={activity: before.get(activity, 0.0) + more for activity, more in seconds.items()})
 
-    def record_checkpoint(self, file_name: str, *, checksum: str, position: int | None = None) -> CheckpointRecord:
+    def record_checkpoint(
+        self, file_name: str, *, checksum: str, position: int | None = None, seconds: float | None = None
+    ) -> CheckpointRecord:
         """Record that ``file_name`` holds the state at ``position``, and flush the log to the disk.
 
         Call it after the file itself is in place and flushed: a recorded checkpoint is always there.
 
         Args:
             position: None for the present one.
+            seconds: Run time at that position; None for now.
         """
         record = CheckpointRecord(
             position=self._position if position is None else position,
-            seconds=self.seconds,
+            seconds=self.seconds if seconds is None else seconds,
             file_name=file_name,
             checksum=checksum,
         )
