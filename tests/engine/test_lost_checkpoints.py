@@ -66,6 +66,14 @@ def test_the_command_trains_it_and_export_says_so(
     assert f"cohort resume {run} --trial {lost}" in said
     assert cohort(capsys, "resume", run, "--trial", str(lost))[0] == 0
     assert cohort(capsys, *export)[0] == 0
+    # as a machine that stopped leaves what was not yet on its disk
+    best_files(run)[lost].write_bytes(bytes(best_files(run)[lost].stat().st_size))
+    code, _, said = cohort(capsys, *export[:-1], tmp_path / "two")
+    assert code != 0
+    assert "is damaged" in said
+    assert f"cohort resume {run} --trial {lost}" in said
+    assert not (tmp_path / "two").exists()
+    assert cohort(capsys, "resume", run, "--trial", str(lost))[0] == 0
 
 
 def test_a_run_that_has_not_ended_is_continued_instead(run: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import EvaluationRecord, TrialRecord
 from cohort.runs.results.results import RunResults, read_results
-from cohort.training.checkpoint import read_weights
+from cohort.training.checkpoint import DamagedStateError, read_weights
 
 __all__ = ["BestSoFar", "best_so_far", "chosen_adapter", "trials_with_adapters"]
 
@@ -79,7 +79,14 @@ def chosen_adapter(
         # only trials that the selection keeps have a directory; for the others one is made and thrown away
         with TemporaryDirectory(prefix="cohort-adapter-") as folder:
             base = open_base(directory) if base is None else base
-            write_adapter_files(Path(folder), _content(base, results, trial, checkpoint=checkpoint))
+            try:
+                content = _content(base, results, trial, checkpoint=checkpoint)
+            except DamagedStateError as error:
+                if step is not None or not results.facts.are_results_written:
+                    raise
+                again = f"`cohort resume {directory.root} --trial {trial_id}` trains it again, to the same adapter"
+                raise DamagedStateError(f"{checkpoint} is damaged; {again}") from error
+            write_adapter_files(Path(folder), content)
             yield Path(folder)
 
 
