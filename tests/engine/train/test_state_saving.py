@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from cohort.checkpoints import state_writer
 from cohort.checkpoints.checkpoints import latest_good_checkpoint
@@ -157,3 +159,57 @@ def test_they_become_rarer_where_they_take_long(
             task.supervisor.checkpoint_when_due()
     # after 10 s, then after 30 s more: 3 s are a tenth of them
     assert begun == [10, 40]
+
+
+def test_one_that_was_begun_has_the_best_checkpoint_of_a_trial_that_is_forgotten_meanwhile(
+    tmp_path: Path, clock: ManualClock, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # one writer, so that the second file waits for its turn
+    monkeypatch.setattr(state_writer, "state_threads", lambda name: ThreadPoolExecutor(1, thread_name_prefix=name))
+    task, executor = task_of(tmp_path / "run", clock, checkpoint_seconds=2.0)
+    for _ in range(2):
+        step(task, executor)
+    states = task.run.state_store
+    for trial_id in (7, 8):
+        states.put_best(trial_id, torch.full((2, 3), float(trial_id)), step=1)
+    task.supervisor.checkpoint_when_due()
+    # as where save_total_limit keeps none of trials that lost
+    states.forget_best(8)
+    disk.set()
+    while not positions(task):
+        time.sleep(0.001)
+        task.supervisor.checkpoint_when_due()
+    assert step_of_last(task) == 2
+
+
+def test_ctrl_c_while_one_is_completed_leaves_it_to_be_completed(
+    tmp_path: Path, clock: ManualClock, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, executor = task_of(tmp_path / "run", clock, checkpoint_seconds=100.0)
+    step(task, executor)
+    task.supervisor.begin_last_checkpoint()
+
+    def interrupted(_self: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            task.supervisor.complete_last_checkpoint()
+    disk.set()
+    task.supervisor.complete_last_checkpoint()
+    assert step_of_last(task) == 1
+
+
+def test_a_checkpoint_is_recorded_with_the_time_of_what_it_holds(
+    tmp_path: Path, clock: ManualClock, disk: threading.Event
+) -> None:
+    task, executor = task_of(tmp_path / "run", clock, checkpoint_seconds=2.0)
+    for _ in range(3):
+        step(task, executor)
+        task.supervisor.checkpoint_when_due()
+    disk.set()
+    while not positions(task):
+        time.sleep(0.001)
+        task.supervisor.checkpoint_when_due()
+    assert [record.seconds for record in task.run.store.reader.checkpoints()] == [2.0]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from cohort.core.clock import ManualClock, SystemClock
 from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.run_start import begun_run, new_directory
+from cohort.engine.train import finish
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
@@ -104,7 +107,7 @@ def test_what_one_of_two_tasks_cannot_finish_is_passed_on_and_no_step_is_taken_f
     session = TaskSession(preparations[0], clock=SystemClock())
     failed: dict[str, str] = {}
 
-    def finish(member: TaskRun) -> None:
+    def finish_one(member: TaskRun) -> None:
         try:
             session.finish(member)
         except RunStateError as error:
@@ -119,7 +122,7 @@ def test_what_one_of_two_tasks_cannot_finish_is_passed_on_and_no_step_is_taken_f
             raise RunStateError("no best adapter")
 
         monkeypatch.setattr(broken, "finish", no_adapter)
-        session.run(finish=finish)
+        session.run(finish=finish_one)
     assert failed == {"0": "no best adapter"}
     assert (tmp_path / "1" / "best" / "adapter_model.safetensors").is_file()
     assert recorders == []
@@ -185,3 +188,47 @@ def test_a_stop_saves_and_says_so_and_the_slots_can_be_used_again(folder: Path, 
         assert run.store.reader.facts().state is RunState.INTERRUPTED
     session.vacate()
     assert session._executor.resident == ()
+
+
+def is_saved(run: OpenRun) -> bool:
+    return run.store.reader.checkpoints()[-1].position == run.store.position
+
+
+def test_ctrl_c_while_results_are_written_has_the_last_checkpoint_completed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preparation = prepared(folder)
+    session = TaskSession(preparation, clock=SystemClock())
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finish, "write_adapter_files", interrupted)
+    with opened(preparation, tmp_path / "run") as run:
+        session.join(preparation, run)
+        with pytest.raises(KeyboardInterrupt):
+            session.run()
+        assert is_saved(run)
+
+
+def test_an_error_at_the_end_of_one_task_leaves_others_that_ended_with_it_saved(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # room for a trial of each, so that they end with the same step
+    wider = {**SHORT, "search": {"space": {"learning_rate": [1e-3, 2e-3]}}}
+    session = TaskSession(prepare(tiny_task(folder, **wider), clock=SystemClock()), clock=SystemClock())
+    preparations = [replace(prepared(folder), sizes=session.sizes) for _ in range(2)]
+    with contextlib.ExitStack() as runs:
+        members = [
+            session.join(preparation, runs.enter_context(opened(preparation, tmp_path / str(number))))
+            for number, preparation in enumerate(preparations)
+        ]
+
+        def no_adapter(**_: object) -> None:
+            raise RunStateError("no best adapter")
+
+        monkeypatch.setattr(members[0], "finish", no_adapter)
+        monkeypatch.setattr(members[0], "write_behind", lambda: SimpleNamespace(wait=lambda: None))
+        with pytest.raises(RunStateError):
+            session.run()
+        assert is_saved(members[1].run)

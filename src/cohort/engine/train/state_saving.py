@@ -42,6 +42,7 @@ class StateSaving:
         """Begin to save a checkpoint that :meth:`complete` completes; one that was begun before is not completed."""
         if self._begun is not None:
             self._run.state_store.withdraw(self._begun.states)
+            self._begun = None
         self._begin(vacated=vacated, bests_of=bests_of)
 
     def complete(self) -> None:
@@ -87,8 +88,14 @@ class StateSaving:
     def _complete(self) -> None:
         run, begun = self._run, self._begun
         assert begun is not None, "only what was begun is completed"
-        self._begun, began = None, run.clock.monotonic()
-        begun.complete(run.store, run.state_store, directory=run.directory)
+        began = run.clock.monotonic()
+        try:
+            begun.complete(run.store, run.state_store, directory=run.directory)
+        except Exception:
+            # after Ctrl-C it may still be completed; after an error it may not
+            self._begun = None
+            raise
+        self._begun = None
         # the bank has them: copies in memory would only leave less room for parked trials
         for trial_id in set(begun.resident).intersection(self._share.resident):
             run.state_store.release_state(trial_id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 
 from cohort.callbacks.callback_caller import CallbackCaller
-from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.core.errors import InputError, Problem, RunStateError, StorageFullError
 from cohort.core.events import TrialEvent
 from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.train.evaluation import RunEvaluator
@@ -237,6 +238,24 @@ class TaskRun:
             StorageFullError: the disk is full; resuming the run writes what is missing.
         """
         self.control.close()
+        save = self.supervisor.complete_last_checkpoint
+        try:
+            self._compare(make_room)
+            self._work.flush()
+            self.run.watcher.update(self._tracker.snapshot("writing the results"))
+            finish_run(self._preparation, self.run, specs=self._specs, study=self._study, save=save)
+        except BaseException:
+            # so that a resume repeats no step; a full disk is no reason to hide the error
+            with contextlib.suppress(StorageFullError):
+                save()
+            raise
+        # steps of several tasks or GPUs, and those with gradient checkpointing, are not what a plan expects of the pack
+        has_one_rank = self._preparation.num_ranks == 1
+        if was_alone and has_one_rank and not self._share.recomputed_passes():
+            self._steps.keep()
+
+    def _compare(self, make_room: Callable[[], bool]) -> None:
+        """Compare the best trials on all validation rows, and tell the trackers."""
         try:
             finals = self._finals(make_room)
             finals.hold(self._study, say=self._say)
@@ -245,20 +264,8 @@ class TaskRun:
             # again after a resume: trackers take equal numbers twice
             steps_of = lambda trial_id: self._study.trajectory(trial_id).num_steps  # noqa: E731
             self._reporter.compared([facts.finals, facts.test], steps_of=steps_of)
-        except BaseException:
-            # so that a resume repeats no step
-            self.supervisor.complete_last_checkpoint()
-            raise
         finally:
             self.close_trackers()
-        self._work.flush()
-        self.run.watcher.update(self._tracker.snapshot("writing the results"))
-        save = self.supervisor.complete_last_checkpoint
-        finish_run(self._preparation, self.run, specs=self._specs, study=self._study, save=save)
-        # steps of several tasks or GPUs, and those with gradient checkpointing, are not what a plan expects of the pack
-        has_one_rank = self._preparation.num_ranks == 1
-        if was_alone and has_one_rank and not self._share.recomputed_passes():
-            self._steps.keep()
 
     def write_behind(self) -> BehindWriting:
         """Begin to write what no result needs, once the results are written."""

@@ -218,7 +218,8 @@ class TaskSession:
             self._joining.clear()
             self._loop = None
         # outside of the gentle stop: Ctrl-C ends the writing at once, and a resume writes what is missing
-        finish_ended()
+        with _completing(ended):
+            finish_ended()
 
     def finish(self, member: TaskRun, *, then: Callable[[], None] = lambda: None) -> None:
         """Write the results of a task that has ended, and begin with what no result needs.
