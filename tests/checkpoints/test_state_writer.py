@@ -50,7 +50,7 @@ def test_an_error_reaches_who_waits_and_no_half_file_stays(tmp_path: Path, monke
     monkeypatch.setattr(state_writer, "write_state", fails)
     writer, path = StateWriter(), tmp_path / "best"
     writer.start(path, {"weights": torch.zeros(2, 2)}, step=1)
-    writer.settle()
+    writer.finish_all()
     with pytest.raises(StorageFullError, match="no space left"):
         writer.finish(path)
     assert not list(tmp_path.iterdir())

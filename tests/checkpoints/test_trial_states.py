@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event, Timer
+from typing import Any
 
 import pytest
 import torch
 
 from cohort.adapters.bank import AdapterState
+from cohort.checkpoints import state_writer
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.runs.directory import RunDirectory
+from cohort.training.checkpoint import write_state
 from cohort.training.trial import TrialState
 
 NUM_BYTES = 3 * 4 * 8 * 4
@@ -107,3 +111,37 @@ def test_the_weights_that_a_trial_begins_with_are_in_checkpoints(tmp_path: Path)
     assert torch.equal(found, weights)
     assert again.start(6) is None
     assert again.state(7) is None
+
+
+def test_a_file_that_was_removed_is_written_again_if_its_state_comes_back(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    state_store = TrialStateStore(directory, memory_budget_bytes=NUM_BYTES * 8)
+    ten = state(10, device="cpu")
+    state_store.put_state(0, ten)
+    # begun for a checkpoint that another one took the place of
+    state_store.start_files()
+    state_store.put_state(0, state(12, device="cpu"))
+    state_store.remove_files_except(state_store.flush())
+    # put back after an error, the trial comes to the same step again
+    state_store.put_state(0, ten)
+    (path,) = state_store.flush()
+    assert (directory.root / path).is_file()
+
+
+def test_a_device_that_is_full_waits_for_what_files_are_written_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = Event()
+
+    def waiting(*values: Any, **keys: Any) -> None:
+        assert passed.wait(10)
+        write_state(*values, **keys)
+
+    monkeypatch.setattr(state_writer, "write_state", waiting)
+    state_store = TrialStateStore(RunDirectory.create(tmp_path / "run"), memory_budget_bytes=NUM_BYTES * 8)
+    state_store.put_state(0, state(10, device="cpu"))
+    names = state_store.start_files()
+    Timer(0.02, passed.set).start()
+    assert state_store.leave_device()
+    assert state_store.are_written(names)
+    assert not state_store.leave_device()

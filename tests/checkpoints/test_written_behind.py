@@ -15,6 +15,7 @@ import torch
 from cohort.checkpoints import state_writer
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.checkpoints.written_behind import WrittenBehind
+from cohort.core.errors import StorageFullError
 from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import read_weights, write_state
 
@@ -158,3 +159,47 @@ def test_a_full_disk_ends_the_writing_and_not_the_run(directory: RunDirectory, m
     until_done(behind)
     assert behind.lost == [0, 2, 3]
     assert "no space left" in str(behind.error)
+
+
+def test_what_a_machine_that_stopped_has_torn_is_missing(directory: RunDirectory) -> None:
+    states = with_bests(directory)
+    files = states.flush(bests_of=[1])
+    spares = states.spares()
+    until_done(states.write_behind())
+    # as long as it was, without what was not yet on the disk; and nothing at all
+    (directory.root / path_of(0)).write_bytes(bytes((directory.root / path_of(0)).stat().st_size))
+    (directory.root / path_of(2)).write_bytes(b"")
+    again = store_of(directory)
+    again.restore(files, spares=spares)
+    assert [again.best_step(trial_id) for trial_id in range(4)] == [None, 5, None, 5]
+    # no checkpoint takes what is torn for whole
+    assert list(again.flush()) == [path_of(1), path_of(3)]
+
+
+def test_what_a_full_disk_did_not_take_is_written_once_there_is_room(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_values: object, **_keys: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    states = with_bests(directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(state_writer, "write_state", full)
+        states.write_ahead(0)
+        with pytest.raises(StorageFullError):
+            states.flush(bests_of=[1])
+    assert list(states.flush(bests_of=[1])) == [path_of(1)]
+    behind = states.write_behind()
+    until_done(behind)
+    assert (behind.error, behind.lost) == (None, [])
+    assert read_weights(directory.root / path_of(0))[1] == 5
+
+
+def test_who_closes_has_what_was_begun_and_nothing_follows(directory: RunDirectory, gate: threading.Event) -> None:
+    states = with_bests(directory)
+    for trial_id in (1, 2, 3):
+        states.write_ahead(trial_id)
+    threading.Timer(0.05, gate.set).start()
+    time.sleep(0.01)
+    states.close()
+    assert [(directory.root / path_of(trial_id)).is_file() for trial_id in range(4)] == [False, True, False, False]

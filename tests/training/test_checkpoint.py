@@ -13,6 +13,7 @@ from cohort.adapters.bank import AdapterState
 from cohort.training.checkpoint import (
     DamagedStateError,
     deserialise_state,
+    is_whole_state,
     read_weights,
     write_state,
 )
@@ -75,11 +76,13 @@ def test_damage_is_noticed_and_named(tmp_path: Path, damage: str) -> None:
         path.write_bytes(content)
     with pytest.raises(DamagedStateError, match=r"trial\.safetensors"):
         deserialise_state(path, moments=MOMENTS)
+    assert not is_whole_state(path)
 
 
 def test_a_best_checkpoint_is_no_full_state(tmp_path: Path) -> None:
     path = tmp_path / "best.safetensors"
     path.write_bytes(serialise_weights(torch.zeros(2, 2), step=1))
+    assert is_whole_state(path)
     with pytest.raises(DamagedStateError):
         deserialise_state(path, moments=MOMENTS)
 

@@ -54,6 +54,15 @@ class StateWriter:
         self._behind = self._behind | {path} if is_behind else self._behind - {path}
         self._running[path] = self._pool().submit(write, path, dict(tensors), step, ready)
 
+    def is_behind(self, path: Path) -> bool:
+        """Whether ``path`` is written for no checkpoint."""
+        return path in self._behind
+
+    def has_failed(self, path: Path) -> bool:
+        """Whether ``path`` was started and is in no file, as where the disk was full."""
+        running = self._running.get(path)
+        return running is not None and running.done() and running.exception() is not None
+
     def withdraw(self, path: Path) -> bool:
         """Take back what was started, if it has not begun; return whether it is taken back."""
         is_withdrawn = self._running[path].cancel()
@@ -84,11 +93,31 @@ class StateWriter:
         """
         for path in paths:
             self.start_securing(path)
-        return {path: str(self._running.pop(path).result()) for path in paths}
+        found = {path: str(self._running[path].result()) for path in paths}
+        # only now: Ctrl-C while one waits loses track of none
+        for path in paths:
+            del self._running[path]
+        return found
 
     def settle(self, *, but: Collection[Path] = ()) -> None:
-        """Wait for all files ``but`` those, whatever becomes of them."""
-        wait([running for path, running in self._running.items() if path not in but])
+        """Wait for all files ``but`` those, whatever becomes of them, and forget that they were started."""
+        others = {path: running for path, running in self._running.items() if path not in but}
+        wait(others.values())
+        for path in others:
+            # they may be removed now: one that comes by its name again has to be written again
+            del self._running[path]
+
+    def finish_all(self) -> bool:
+        """Wait for all that was started, whatever becomes of it; return whether there was anything to wait for."""
+        left = [running for running in self._running.values() if not running.done()]
+        wait(left)
+        return bool(left)
+
+    def close(self) -> None:
+        """Write no more; a file that has begun takes a moment, and is whole then."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:

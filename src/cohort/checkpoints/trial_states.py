@@ -21,6 +21,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import (
     DamagedStateError,
     deserialise_state,
+    is_whole_state,
     read_weights,
 )
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
@@ -68,7 +69,9 @@ class TrialStateStore:
 
     def leave_device(self) -> bool:
         """Move everything to the host, now and in future; return whether there was anything."""
-        return self._in_memory.leave_devices()
+        did_leave = self._in_memory.leave_devices()
+        # what is being written is held where it was until it is in its file
+        return self._writer.finish_all() or did_leave
 
     def limit_device(self, num_bytes: int) -> None:
         """Let states take ``num_bytes`` of each GPU from now on, where they may take any."""
@@ -189,7 +192,9 @@ class TrialStateStore:
         name = self._newest.pop((trial_id, StoredStateKind.BEST), None)
         if name is not None:
             self._in_memory.forget(name)
-            self.withdraw([name])
+            # a checkpoint that was begun still names the others
+            if self._writer.is_behind(self._path(name)):
+                self.withdraw([name])
 
     def write_ahead(self, trial_id: int) -> None:
         """Begin to write the best checkpoint of a trial that has ended, so that no checkpoint has to wait for it."""
@@ -285,8 +290,8 @@ class TrialStateStore:
 
         Args:
             files: By relative path, with their SHA-256.
-            spares: The relative paths of best checkpoints that it left to :meth:`write_behind`; those that were written
-                are taken over, too.
+            spares: The relative paths of best checkpoints that it left to :meth:`write_behind`; those that are there
+                and whole are taken over, too.
 
         Raises:
             RunStateError: a file is missing or does not match its checksum.
@@ -301,7 +306,8 @@ class TrialStateStore:
             restored[self._name(path)] = checksum
         # only now: a damaged checkpoint changes nothing here, and the one before it is tried next
         self._checksums = restored
-        there = [self._name(path) for spare in spares if (path := self._directory.root / spare).is_file()]
+        # a machine that stopped may have torn what nothing waited for: it would be named as whole, and a clone read it
+        there = [self._name(path) for spare in spares if is_whole_state(path := self._directory.root / spare)]
         self._newest = {(name.trial_id, name.kind): name for name in (*restored, *there)}
 
     def remove_files_except(self, kept: Iterable[str]) -> None:
@@ -312,6 +318,10 @@ class TrialStateStore:
         for path in sorted(self._directory.trials.glob("*/*-*.safetensors")):
             if path.relative_to(self._directory.root).as_posix() not in wanted:
                 path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Write no more, before another process may go on in this directory."""
+        self._writer.close()
 
     def _put(self, name: StoredState, value: TrialState | Tensor) -> None:
         before = self._newest.get((name.trial_id, name.kind))
@@ -339,7 +349,8 @@ class TrialStateStore:
         if name in self._checksums:
             return
         path, kept = self._path(name), self._in_memory.get(name)
-        if kept is not None and not self._writer.is_writing(path):
+        # the disk may have room by now
+        if kept is not None and (not self._writer.is_writing(path) or self._writer.has_failed(path)):
             tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
             self._writer.start(path, tensors, step=name.step, is_behind=is_behind)
         elif not is_behind:

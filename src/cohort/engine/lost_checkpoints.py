@@ -23,7 +23,7 @@ from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress, 
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.store import RunStore
-from cohort.training.checkpoint import DamagedStateError, read_weights
+from cohort.training.checkpoint import is_whole_state
 
 __all__ = ["train_again"]
 
@@ -98,20 +98,12 @@ def _missing(directory: RunDirectory, trial_ids: Sequence[int]) -> dict[int, int
             problems.append(
                 Problem(where="--trial", found=f"{trial_id}, {what}", allowed=f"one of {allowed}", hint=hint)
             )
-        elif not _is_whole(directory, trial_id, best):
+        # a machine that stopped may have torn what nothing waited for
+        elif not is_whole_state(directory.root / StoredState(trial_id, StoredStateKind.BEST, best).relative_path):
             steps[trial_id] = best
     if problems:
         raise InputError(problems)
     return steps
-
-
-def _is_whole(directory: RunDirectory, trial_id: int, step: int) -> bool:
-    path = directory.root / StoredState(trial_id, StoredStateKind.BEST, step).relative_path
-    try:
-        # a machine that stopped may have torn what nothing waited for
-        return path.is_file() and bool(read_weights(path))
-    except DamagedStateError:
-        return False
 
 
 def _train(
@@ -139,7 +131,7 @@ def _train(
     starts = [StoredState(trial.trial_id, StoredStateKind.START, 0).relative_path for trial in store.reader.trials()]
     run.state_store.restore({}, spares=starts)
     checkpoint = Manifest(position=store.position, resident=(), files={})
-    with contextlib.closing(TaskSession(preparation, clock=clock)) as session:
+    with contextlib.closing(run.state_store), contextlib.closing(TaskSession(preparation, clock=clock)) as session:
         member = session.join(preparation, run, checkpoint=checkpoint)
         for trained, (trial_id, weights_rD, largest) in enumerate(session.trained_to(member, steps), start=1):
             run.state_store.put_best(trial_id, weights_rD, step=steps[trial_id])

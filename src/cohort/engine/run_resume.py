@@ -101,9 +101,12 @@ class ReadyRun:
             ) as run:
                 yield run, None
             return
-        with contextlib.closing(RunStore.resume(self.directory.database, clock=clock)) as store:
+        states = open_state_store(self.preparation, self.directory, options=options, num_tasks=num_tasks)
+        with (
+            contextlib.closing(RunStore.resume(self.directory.database, clock=clock)) as store,
+            contextlib.closing(states),
+        ):
             self._note_changes(store, self.facts, watcher=watcher)
-            states = open_state_store(self.preparation, self.directory, options=options, num_tasks=num_tasks)
             run = OpenRun(
                 directory=self.directory,
                 store=store,

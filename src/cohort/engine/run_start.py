@@ -126,8 +126,11 @@ def begun_run(
     The directory is locked and holds nothing but the task; ``num_tasks`` share the memory for parked states.
     """
     metric = objective_metric(preparation.task)
-    with contextlib.closing(RunStore.create(directory.database, metric=metric, clock=clock)) as store:
-        states = open_state_store(preparation, directory, options=options, num_tasks=num_tasks)
+    states = open_state_store(preparation, directory, options=options, num_tasks=num_tasks)
+    with (
+        contextlib.closing(RunStore.create(directory.database, metric=metric, clock=clock)) as store,
+        contextlib.closing(states),
+    ):
         store.add_trials([trial.record() for trial in preparation.proposals.first])
         facts = preparation.facts
         store.set_facts(

@@ -17,7 +17,7 @@ from cohort.adapters.bank import AdapterState
 from cohort.core.errors import RunStateError
 from cohort.training.trial import TrialState
 
-__all__ = ["DamagedStateError", "deserialise_state", "read_weights", "write_state"]
+__all__ = ["DamagedStateError", "deserialise_state", "is_whole_state", "read_weights", "write_state"]
 
 _FORMAT = "cohort-trial-state-3"
 _HEADER = "cohort"
@@ -99,6 +99,14 @@ def read_weights(path: Path) -> tuple[Tensor, int]:
     """
     tensors, step = _load(path, names=("weights",))
     return tensors["weights"], step
+
+
+def is_whole_state(path: Path) -> bool:
+    """Return whether a file of :func:`write_state` is there, neither torn nor altered."""
+    try:
+        return path.is_file() and bool(read_weights(path))
+    except DamagedStateError:
+        return False
 
 
 def _load(path: Path, *, names: tuple[str, ...]) -> tuple[dict[str, Tensor], int]:
