@@ -155,7 +155,7 @@ class KernelCompiler:
         )
 
     def _submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
-        """Hand a job to a worker, some time; one that is started for it does not run the caller's script again.
+        """Have a thread hand a job to a worker; one that is started for it does not run the caller's script again.
 
         After the death of a worker the job fails as those that were handed in before it did.
         """
@@ -258,7 +258,7 @@ def _begin(environment: dict[str, str]) -> None:
 
 def _end_with_caller() -> None:
     caller = multiprocessing.parent_process()
-    assert caller is not None, "workers are started by somebody"
+    assert caller is not None, "a worker is a child of the process that compiles ahead"
     caller.join()
     os._exit(1)
 

@@ -122,7 +122,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         )
     # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none
     rank_rows = min(wanted, affordable // 16 * 16)
-    rank_rows = _rows_beside_states(inputs, wanted=rank_rows, affordable=affordable, tokens=passes.tokens)
+    rank_rows = _rows_next_to_states(inputs, wanted=rank_rows, affordable=affordable, tokens=passes.tokens)
     tokens = max(passes.tokens, inputs.longest_row)
     return Sizes(
         executor=ExecutorSettings(
@@ -176,7 +176,7 @@ def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  
     return max(by_need[0], aligned_rank(round(sum(by_need) * min(1.0, most / len(by_need)))))
 
 
-def _rows_beside_states(inputs: SizeInputs, *, wanted: int, affordable: int, tokens: int) -> int:
+def _rows_next_to_states(inputs: SizeInputs, *, wanted: int, affordable: int, tokens: int) -> int:
     """Return the rank rows of a bank that leaves room for the states of parked trials; at most ``wanted``.
 
     A bank with room for more trials than fill a pass trains no faster, while states that find no room on the device

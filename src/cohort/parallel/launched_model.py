@@ -31,9 +31,14 @@ class LaunchedModel:
 
 
 def launched_model(group: RankGroupPlan | None, *, config: DecoderConfig, layout: AdapterLayout) -> LaunchedModel:
-    """Return what a rank of ``group`` launches for a model; None for one that has the whole model.
+    """Return what one rank launches for a model.
 
     A stage of a pipeline launches the whole model's kernels, fewer times. The loss of shards has no kernels of its own.
+
+    Args:
+        group: Of the rank; None where it has the whole model.
+        config: Of the model.
+        layout: Its adapted linears.
     """
     if isinstance(group, TensorGroup):
         return LaunchedModel(

@@ -151,7 +151,7 @@ def open_run(
 
 
 class Task:
-    """A supervisor of trials that are evaluated every second or ``every`` so many steps, and what surrounds it."""
+    """A supervisor of trials that are evaluated after each ``every`` steps, with losses by trial id, and its run."""
 
     def __init__(
         self,

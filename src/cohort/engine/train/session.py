@@ -1,8 +1,8 @@
 """The loop of an executor: admit trials, step all that are resident, give each task its own results.
 
 On several ranks a round of the loop is a window of steps: its events reach the tasks in the order of the steps, and who
-comes and goes is settled at its end. On one GPU it is the steps up to the next evaluation, each launched before the one
-before it is read.
+comes and goes is settled at its end. On one GPU it is the steps of about two seconds, none past the next evaluation,
+each launched before the one before it is read.
 
 Usually there is one task. Several may share an executor when their base model and their adapted linears are the same: a
 task of higher priority takes slots at the next step boundary. A trial's bits depend neither on the others in its pack
@@ -228,7 +228,7 @@ class Session:
         """
         resident = executor.resident
         to_evaluation = (member.steps_to_evaluation(trial_id) for member, trial_id in map(self._owner, resident))
-        # after so many steps whoever waits for a boundary has it, at the price of a gap
+        # requests of people and a stop wait for a boundary, before which the device runs dry
         num_left = min(self._ahead_steps, *to_evaluation)
         if any(member.is_told_of_steps for member in self._members):
             num_left = 1
