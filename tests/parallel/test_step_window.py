@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from unittest.mock import Mock
 
 import pytest
 
@@ -96,6 +97,23 @@ def test_an_error_ends_the_window_and_keeps_the_steps_before_it(
     assert len(window.rounds) == 2
     assert window.error is error
     assert window.broken == broken
+
+
+def test_trials_whose_step_cannot_be_read_go_back_to_a_state() -> None:
+    # the bank is after both launched steps, and only the first is on record
+    trials, error = Trials(launches_ahead=True), RuntimeError("no numbers")
+    launch = trials.launch_step
+
+    def launch_step(trial_ids: Sequence[int] | None = None) -> LaunchedStep:
+        launched = launch(trial_ids)
+        if trials.steps[1] == 2:
+            object.__setattr__(launched, "events", Mock(side_effect=error))
+        return launched
+
+    trials.launch_step = launch_step  # type: ignore[method-assign]
+    window = run_window(trials, {1: 4, 2: 4, 3: 0})
+    assert [len(events) for events in window.rounds] == [2]
+    assert (window.error, window.broken) == (error, (1, 2))
 
 
 def test_windows_of_ranks_are_joined_round_by_round() -> None:

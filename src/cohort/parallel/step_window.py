@@ -41,7 +41,8 @@ class StepWindow:
     Attributes:
         rounds: The first steps of all trials, then the second ones, and so on.
         error: What ended it early on a rank; the steps before are done.
-        broken: Trials whose update broke off: they have to be loaded again from a state.
+        broken: Trials whose update broke off, or whose steps could not be read: they have to be loaded again from a
+            state.
     """
 
     rounds: tuple[tuple[StepDone, ...], ...]
@@ -74,6 +75,7 @@ def run_window(executor: Stepping, quotas: Mapping[int, int]) -> StepWindow:
     unread: deque[LaunchedStep] = deque()
     error: Exception | None = None
     broken: tuple[int, ...] = ()
+    stepping = tuple(left)
     while left or unread:
         if left:
             try:
@@ -88,7 +90,8 @@ def run_window(executor: Stepping, quotas: Mapping[int, int]) -> StepWindow:
             try:
                 rounds.append(unread.popleft().events())
             except Exception as raised:
-                return StepWindow(rounds=tuple(rounds), error=raised)
+                # the bank is past steps that are on no record
+                return StepWindow(rounds=tuple(rounds), error=raised, broken=stepping)
             ended = {event.trial_id for event in rounds[-1] if not math.isfinite(event.loss)}
             left = {trial_id: count for trial_id, count in left.items() if trial_id not in ended}
     return StepWindow(rounds=tuple(rounds), error=error, broken=broken)
