@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -148,9 +149,12 @@ def test_what_is_written_ahead_lets_the_results_pass(directory: RunDirectory, ga
     until_done(states.write_behind())
 
 
-def test_a_full_disk_ends_the_writing_and_not_the_run(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "text"), [(errno.ENOSPC, "no space left"), (errno.EIO, "Input/output error")])
+def test_a_disk_that_is_full_or_fails_ends_the_writing_and_not_the_run(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, number: int, text: str
+) -> None:
     def full(*_values: object, **_keys: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     states = with_bests(directory)
     states.flush(bests_of=[1])
@@ -158,7 +162,7 @@ def test_a_full_disk_ends_the_writing_and_not_the_run(directory: RunDirectory, m
     behind = states.write_behind()
     until_done(behind)
     assert behind.lost == [0, 2, 3]
-    assert "no space left" in str(behind.error)
+    assert text in str(behind.error)
 
 
 def test_what_a_machine_that_stopped_has_torn_is_missing(directory: RunDirectory) -> None:

@@ -33,7 +33,7 @@ class WrittenBehind:
         self._bytes = {name: memory.bytes_of(name) for name in paths}
         self.num_files, self.num_bytes = len(paths), sum(self._bytes.values())
         self.lost: list[int] = []
-        self.error: StorageFullError | None = None
+        self.error: StorageFullError | OSError | None = None
 
     @property
     def num_left(self) -> int:
@@ -65,8 +65,8 @@ class WrittenBehind:
     def _take(self, name: StoredState) -> None:
         try:
             self._writer.finish(self._left[name])
-        except StorageFullError as error:
-            # the results are written: a disk that is full takes nothing of them
+        except (StorageFullError, OSError) as error:
+            # the results are written: a disk that is full or fails takes nothing of them, nor of other tasks
             self.error = self.error or error
             self.lost.append(name.trial_id)
         self._forget(name)

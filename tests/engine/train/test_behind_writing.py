@@ -70,7 +70,10 @@ def test_who_waits_is_told_where_the_results_are_and_how_long(writing: Any) -> N
 def test_ctrl_c_leaves_out_the_rest_and_says_how_to_get_it(writing: Any) -> None:
     behind_writing, behind, _, notes = writing
     behind.interrupts = True
-    behind_writing.wait()
+    assert not behind_writing.wait()
+    # whoever looks once more is not told again
+    behind.interrupts, behind.num_left = False, 1
+    assert behind_writing.is_done()
     (note,) = notes.notes
     assert note.startswith("interrupted; the results are whole, but the best checkpoint of trials 3, 7 is not on disk")
     assert "--trial N` trains it again" in note

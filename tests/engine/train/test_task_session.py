@@ -232,3 +232,26 @@ def test_an_error_at_the_end_of_one_task_leaves_others_that_ended_with_it_saved(
         with pytest.raises(RunStateError):
             session.run()
         assert is_saved(members[1].run)
+
+
+def test_one_ctrl_c_leaves_out_what_is_still_to_be_written_of_all_tasks(folder: Path) -> None:
+    session, given_up = TaskSession(prepared(folder), clock=ManualClock()), list[int]()
+
+    class Behind:
+        def __init__(self, number: int) -> None:
+            self.number, self.is_done = number, lambda: number in given_up
+
+        def wait(self) -> bool:
+            assert self.number == 0, "the others are not waited for"
+            given_up.append(self.number)
+            return False
+
+        def give_up(self) -> None:
+            given_up.append(self.number)
+
+    behind: Any = {object(): (Behind(number), lambda: None) for number in range(3)}
+    session._behind = behind
+    session._train = lambda **_: None  # type: ignore[method-assign]
+    session.run()
+    assert set(given_up) == {0, 1, 2}
+    assert session._behind == {}

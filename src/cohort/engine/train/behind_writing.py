@@ -22,7 +22,7 @@ class BehindWriting:
         """Begin to write; ``say`` receives what is going on, in words."""
         self._run, self._say = run, say
         self._began = self._said_at = run.clock.monotonic()
-        self._has_told = False
+        self._has_told = self._has_told_lost = False
         self._behind = run.state_store.write_behind()
 
     def is_done(self) -> bool:
@@ -36,13 +36,15 @@ class BehindWriting:
             self._tell_lost()
         return is_done
 
-    def wait(self) -> None:
-        """Wait until all is written; Ctrl-C leaves out what has not begun."""
+    def wait(self) -> bool:
+        """Wait until all is written; Ctrl-C leaves out what has not begun. Return False after Ctrl-C."""
         try:
             while not self.is_done():
                 time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
             self.give_up()
+            return False
+        return True
 
     def give_up(self) -> None:
         """Write no more, and say what is not there."""
@@ -63,8 +65,9 @@ class BehindWriting:
 
     def _tell_lost(self) -> None:
         behind, root = self._behind, self._run.directory.root
-        if not behind.lost:
+        if not behind.lost or self._has_told_lost:
             return
+        self._has_told_lost = True
         why = "interrupted" if behind.error is None else f"warning: {behind.error}"
         which = f"trial{'s' * (len(behind.lost) > 1)} {', '.join(map(str, behind.lost))}"
         self._run.watcher.note(

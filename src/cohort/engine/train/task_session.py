@@ -129,8 +129,12 @@ class TaskSession:
                 behind.give_up()
             raise
         else:
+            is_waiting = True
             for behind, _ in self._behind.values():
-                behind.wait()
+                # one Ctrl-C is for all tasks
+                is_waiting = is_waiting and behind.wait()
+                if not is_waiting:
+                    behind.give_up()
         finally:
             self._settle_behind()
 
