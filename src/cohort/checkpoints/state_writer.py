@@ -114,7 +114,7 @@ class StateWriter:
         return bool(left)
 
     def close(self) -> None:
-        """Write no more; a file that has begun takes a moment, and is whole then."""
+        """Stop writing: wait for files that have begun, and leave out the others."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None

@@ -63,7 +63,7 @@ class TakenBytes:
                 self._sums[room.device] += num_bytes
 
     def remove(self, room: Room) -> None:
-        """Count no more what was added."""
+        """Stop counting what was added."""
         self._rooms[room.device] -= 1
         for address, num_bytes in room.parts.items():
             key = room.device, address

@@ -320,7 +320,7 @@ class TrialStateStore:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Write no more, before another process may go on in this directory."""
+        """Stop writing, so that another process can go on in this directory."""
         self._writer.close()
 
     def _put(self, name: StoredState, value: TrialState | Tensor) -> None:

@@ -53,7 +53,7 @@ class WrittenBehind:
         return not self._left
 
     def give_up(self) -> None:
-        """Write no more; a file that has begun takes a moment, and is whole then."""
+        """Stop writing: wait for files that have begun, and leave out the others."""
         for name, path in list(self._left.items()):
             if self._writer.withdraw(path):
                 self._forget(name)

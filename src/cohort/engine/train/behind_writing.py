@@ -47,7 +47,7 @@ class BehindWriting:
         return True
 
     def give_up(self) -> None:
-        """Write no more, and say what is not there."""
+        """Stop writing, and say what is not there."""
         self._behind.give_up()
         self._tell_lost()
 
