@@ -48,7 +48,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "search": {"space": {**SPACE, "r": [8]}},
     },
     "middle": {"training": {"max_steps": 12, "seed": 3}, "search": {"space": {**SPACE, "r": [3]}}, "priority": 1},
-    "long": {"training": {"max_steps": 20, "batch_size": 1}, "search": {"space": {**SPACE, "r": [4]}}},
+    "long": {"training": {"max_steps": 40, "batch_size": 1}, "search": {"space": {**SPACE, "r": [4]}}},
     "urgent": {"training": {"max_steps": 6}, "search": {"space": {**SPACE, "r": [2]}}, "priority": 5},
 }
 
@@ -130,7 +130,7 @@ def first_plan_with(runs: Path, task: str) -> dict[str, float]:
 
 
 class DisturbedPool(LocalPool):
-    """Two workers; does something to one after the other, each time while a task is half done."""
+    """Two workers; does something to one after the other, each time while a task trains."""
 
     def __init__(self, runs: Path, disturbances: list[Callable[[int], None]]) -> None:
         slots = cpu_slots(2, num_threads=1)
@@ -144,7 +144,7 @@ class DisturbedPool(LocalPool):
             if not isinstance(event, WorkerMessage) or event.slot_id in self._disturbed or not self.disturbances:
                 continue
             process_id = self.process_id(event.slot_id)
-            if event.message.get("steps_done", 0) > 4 and process_id is not None:
+            if event.message.get("steps_done", 0) > 0 and process_id is not None:
                 self._disturbed.add(event.slot_id)
                 self.disturbances.pop(0)(process_id)
         return events
