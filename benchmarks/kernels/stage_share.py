@@ -34,7 +34,7 @@ from cohort.parallel.pipeline.stage_executor import StageExecutor
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.pipelining.simulation import PassTime, PipelineTimes, simulate_pipeline
 from cohort.pipelining.stage_order import Direction
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["SpinLinks", "main"]
 

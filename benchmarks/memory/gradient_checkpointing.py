@@ -24,7 +24,8 @@ from cohort.core.memory_records import GradientCheckpointing, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 
 LENGTHS = {"8b": (2048, 4096, 8192), "1b": (4096, 8192, 16384), "tiny": (64, 128, 256)}
 # beyond what the card holds with everything kept: at 8B 3.98 MB a row

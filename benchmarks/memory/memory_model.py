@@ -30,7 +30,8 @@ from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
 from cohort.scheduling.pass_memory import TERMS, mean_error_percent
 from cohort.training.device_memory import release_cached
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 
 RANKS = (8, 16, 32, 64, 128)
 MOST_TOKENS = {"8b": 8192, "1b": 16384, "tiny": 2048}

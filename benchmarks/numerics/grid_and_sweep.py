@@ -24,7 +24,8 @@ from benchmarks.sweeps.sweep_grid import PlannedGridTrial, plan_grid
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.tuning import EarlyExitSettings, Study
 
 QUESTION = "Does a sweep with early exit give each trial the losses it has in the full grid, on this device?"

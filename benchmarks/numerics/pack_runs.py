@@ -18,7 +18,8 @@ from cohort.core.memory_records import PassKind
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["PROBES", "Found", "Pack", "Run", "draw_pack"]

@@ -19,7 +19,8 @@ from cohort.kernels.backend import Backend, triton_interprets, use_backend
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.training.compile_ahead import compile_ahead
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
 __all__ = ["step_rows"]

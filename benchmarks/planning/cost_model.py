@@ -36,7 +36,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.scheduling.cost.fit import CostFit, fit_step_cost
 from cohort.scheduling.cost.model import LaunchRegime, StepCost, StepSample, TrialWork
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
 QUESTION = "How well are steps of mixed packs predicted that the cost model never saw?"

@@ -17,7 +17,7 @@ from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.rank_weights import RankWeights
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["local_rank", "other_ranks", "rank_zero_decoder"]
 

@@ -32,7 +32,7 @@ from cohort.machine.machine import Machine
 from cohort.memory.strategy_options import strategy_work
 from cohort.models.config_file import read_config
 from cohort.scheduling.strategy_choice import StrategyOption, choose_strategy, predict_seconds
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["QUESTION", "measure"]
 

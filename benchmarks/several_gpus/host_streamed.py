@@ -23,7 +23,8 @@ from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import HostSource
 from cohort.models.streaming.layer_streaming import LayerStreaming
 from cohort.models.streaming.weight_ring import NUM_BUFFERS, spread_layers
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["QUESTION", "measure"]
 

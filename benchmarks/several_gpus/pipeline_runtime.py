@@ -23,7 +23,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.group_executor import GroupExecutor
 from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
 from cohort.pipelining.stage_order import Direction
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
 __all__ = ["adapter_rows", "adapter_specs", "measured", "pass_seconds"]

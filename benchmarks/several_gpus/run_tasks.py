@@ -36,7 +36,7 @@ from cohort.parallel.rank_process import RankProcess
 from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan, plan_in_order
 from cohort.scheduling.placement.records import Cluster, Placement, PlacementPlan, TaskOption, TaskRequest
 from cohort.scheduling.placement.verify import check_plan, placement_lower_bound
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["GPUS", "QUESTION", "PackCosts", "best_plan", "measure", "search_plan", "tasks_of"]
 

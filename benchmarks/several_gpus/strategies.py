@@ -21,7 +21,7 @@ from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_group import RankGroupPlan, TensorGroup
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.training_executor import TrainingExecutor
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
 __all__ = ["STRATEGIES", "loaded", "start", "timed"]

@@ -26,7 +26,7 @@ from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.replicas import ReplicaExecutor
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["QUESTION", "measure"]
 

@@ -34,7 +34,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.session import Session, StopRequestedError
-from cohort.engine.train.supervisor import Supervisor, TaskTraits
+from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.train.task_traits import TaskTraits
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.parallel.rank_executor import RankExecutor
@@ -42,7 +43,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore
 from cohort.scheduling.admission import Capacity
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.settings import EarlyExitSettings

@@ -20,7 +20,8 @@ from cohort.adapters.bank import AdapterState, aligned_rank
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
 
 R, ADAPTERS = 16, 8

@@ -32,7 +32,7 @@ from benchmarks.steps.step_timing import trial_specs
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
 __all__ = ["main", "same_bits", "specs_of", "start", "timed", "write_checkpoint", "write_model"]

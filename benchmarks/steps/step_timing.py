@@ -18,7 +18,8 @@ from cohort.data.packing import SlotSample, pack
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.token_losses import token_losses
 from cohort.training.trial import TrialSpec
 

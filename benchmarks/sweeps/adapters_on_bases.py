@@ -39,7 +39,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["here_loss", "peft_loss", "published_base", "quantised_base"]

@@ -30,7 +30,8 @@ from cohort.models.weights import load_decoder
 from cohort.tasks.loading import task_from_mapping
 from cohort.training.compression.distillation import distill
 from cohort.training.compression.input_grams import input_grams
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec, TrialState
 

@@ -30,7 +30,8 @@ from cohort.models.targets import select_linears
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder
 from cohort.tasks.loading import task_from_mapping
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.optimizers import optimizer_for
 from cohort.training.trial import TrialSpec, TrialState
 

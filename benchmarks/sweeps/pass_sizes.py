@@ -26,7 +26,7 @@ from cohort.memory.sizes import Sizes
 from cohort.models.config import DecoderConfig
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.scheduling.admission import Capacity
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.group_terms import group_slots
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape, RecordingPolicy
 from cohort.tuning import EarlyExitSettings

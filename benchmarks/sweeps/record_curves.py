@@ -28,7 +28,8 @@ from benchmarks.sweeps.study_data import EVALUATION_ROWS, STUDIED, read_rows, va
 from benchmarks.sweeps.sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS, PlannedGridTrial, plan_grid
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning import EvaluationSettings, plan_candidate

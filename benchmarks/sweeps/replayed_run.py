@@ -21,7 +21,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.session import Session
-from cohort.engine.train.supervisor import Supervisor, TaskTraits
+from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.train.task_traits import TaskTraits
 from cohort.memory.sizes import Sizes
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.runs.directory import RunDirectory

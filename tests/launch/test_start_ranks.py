@@ -17,7 +17,7 @@ from cohort.parallel.commands import RankSetup, Reply
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_group import TensorGroup
 from cohort.parallel.rendezvous import is_on_one_host
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from tests.training.small_models import random_rows, save_llama
 
 SIZES = ExecutorSettings(num_slots=1, num_rank_rows=16, token_budget=64, evaluation_token_budget=64)

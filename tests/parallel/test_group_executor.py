@@ -22,7 +22,7 @@ from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.rendezvous import Rendezvous
 from cohort.parallel.step_window import StepWindow
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
 from tests.training.small_models import random_rows
 

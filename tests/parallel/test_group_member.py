@@ -16,7 +16,7 @@ from cohort.parallel.pipeline.stage_executor import StageExecutor
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
 from cohort.parallel.rank_server import build_rank
 from cohort.parallel.tensor.tensor_executor import TensorExecutor
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from tests.training.small_models import random_rows, save_llama
 
 SIZES = ExecutorSettings(num_slots=1, num_rank_rows=16, token_budget=64, evaluation_token_budget=64)

@@ -14,7 +14,8 @@ from cohort.models.config_file import read_config
 from cohort.models.stand_in import stand_in_decoder
 from cohort.parallel.launched_model import launched_model
 from cohort.parallel.rank_group import PipelineGroup, TensorGroup
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 

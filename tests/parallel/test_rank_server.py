@@ -20,7 +20,7 @@ from cohort.parallel.commands import Fits, Rank, RankSetup, Release, Rows
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_server import build_rank, portable, serve, serve_setup
 from cohort.parallel.transport import Channel
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from tests.training.small_models import random_rows, save_llama
 
 SIZES = ExecutorSettings(num_slots=2, num_rank_rows=16, token_budget=512, evaluation_token_budget=512)

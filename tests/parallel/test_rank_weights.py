@@ -19,7 +19,7 @@ from cohort.models.weights import load_decoder
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2
 

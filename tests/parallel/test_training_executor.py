@@ -14,7 +14,7 @@ from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.training_executor import TrainingExecutor
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from tests.training.small_models import random_rows, save_llama
 
 # its own and what it shares with the executors that ranks serve

@@ -26,7 +26,8 @@ from cohort.kernels import backend
 from cohort.kernels.compile_ahead import KernelCompiler, _NamedGpu
 from cohort.models.weights import load_decoder
 from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 

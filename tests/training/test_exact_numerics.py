@@ -24,7 +24,8 @@ from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.compile_ahead import compile_ahead
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.reference.reference_adapter import adapter_digest
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2

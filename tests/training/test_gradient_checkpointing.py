@@ -15,7 +15,8 @@ from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak
 from cohort.kernels.backend import Backend, triton_interprets, use_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from tests.training.small_models import random_rows, save_llama
 from tests.training.test_out_of_memory import (

@@ -11,7 +11,8 @@ import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 

@@ -21,7 +21,8 @@ from cohort.core.memory_records import GradientCheckpointing, PassKind
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.device_memory import StorageMeter, is_out_of_memory
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 

@@ -16,7 +16,8 @@ from cohort.core.events import StepDone
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import compared_rows, random_rows, save_llama, save_qwen2

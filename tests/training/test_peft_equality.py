@@ -23,7 +23,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from tests.models.gemma2_attention import eager_attention_in_float64

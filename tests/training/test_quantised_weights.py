@@ -14,7 +14,8 @@ from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from tests.training.small_models import save_llama, save_qwen2
 from tests.training.test_packing_changes_nothing import NEIGHBOURS, ROWS, STEPS, SUBJECTS, outcome
 

@@ -28,7 +28,8 @@ from cohort.scheduling.cost.exact_steps import ExactStep, LayerWidths, gpu_kind
 from cohort.training.compile_ahead import compile_ahead
 from cohort.training.device_memory import release_cached
 from cohort.training.exact_numerics import set_numerics
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
 __all__ = ["MEASURED_PACKS", "MeasuredPack", "measure_exact_steps"]

@@ -22,7 +22,7 @@ from cohort.memory.size_inputs import SizeInputs
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.gradient_checkpointing import LEAST_SPLIT_TOKENS
 
 __all__ = [

@@ -19,7 +19,7 @@ from cohort.parallel.shared_bytes import BytesHandle
 from cohort.parallel.step_window import StepWindow
 from cohort.pipelining.simulation import PassTime
 from cohort.training.evaluation_loss import EvaluationLoss
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState

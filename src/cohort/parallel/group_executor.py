@@ -46,7 +46,7 @@ from cohort.parallel.step_window import StepWindow
 from cohort.pipelining.simulation import PipelineTimes
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.evaluation_loss import EvaluationLoss
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective

@@ -15,7 +15,8 @@ from cohort.kernels.compile_ahead import Compiled, KernelCompiler
 from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.memory_probe import ProbePass, probe_rows
 from cohort.training.recorded.captured_passes import CapturedPasses
 from cohort.training.recorded.few_layers import few_layers

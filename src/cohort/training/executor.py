@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -14,8 +14,7 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.events import StepDone
-from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
-from cohort.core.numerics import Numerics
+from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.staging import lists_unwaited
@@ -24,6 +23,7 @@ from cohort.training.batch_values import with_measured_values
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.exact_numerics import set_numerics
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.fresh_weights import FreshWeights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.launched_step import LaunchedStep
@@ -39,44 +39,9 @@ from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.training.trial_evaluation import TrialEvaluation
 
-__all__ = ["Executor", "ExecutorSettings"]
+__all__ = ["Executor"]
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExecutorSettings:
-    """Sizes of an executor. None of them changes a trial's numbers but ``numerics``, by rounding.
-
-    Attributes:
-        num_slots: Most resident trials.
-        num_rank_rows: Most rank rows of resident trials (each takes its rank rounded up to 16).
-        token_budget: Most tokens of one micro-batch; a longer sample stands alone.
-        evaluation_token_budget: The same for evaluation, which keeps no activations.
-        graph_tokens: On a GPU with the grouped kernels, micro-batches of fewer tokens are recorded as CUDA graphs and
-            replayed; 0 launches every pass kernel by kernel.
-        gradient_checkpointing: When a training pass recomputes its layers instead of keeping their activations.
-        keep_tokens: Under ``auto``, training passes of more tokens are recomputed from the start; None for none while
-            memory lasts.
-        numerics: On a GPU, whether a trial's bits may follow from its pack. The products of a decoder are those of the
-            executor that was built for it last.
-    """
-
-    num_slots: int
-    num_rank_rows: int
-    token_budget: int
-    evaluation_token_budget: int
-    graph_tokens: int = 0
-    gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
-    keep_tokens: int | None = None
-    numerics: Numerics = Numerics.FAST
-
-    def __post_init__(self) -> None:
-        for name in ("num_slots", "num_rank_rows", "token_budget", "evaluation_token_budget"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.graph_tokens < 0:
-            raise ValueError(f"graph_tokens must not be negative, got {self.graph_tokens}")
 
 
 class Executor:

@@ -18,7 +18,8 @@ from cohort.models.streaming.layer_streaming import ALIGNMENT, LayerStreaming
 from cohort.models.streaming.weight_ring import NUM_BUFFERS
 from cohort.models.weight_formats import WEIGHT_FORMATS, WeightFormat
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2
 

@@ -17,7 +17,8 @@ from cohort.models.counts import weight_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from tests.models.test_decoder import MINE, Sample, run

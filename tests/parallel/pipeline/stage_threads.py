@@ -15,7 +15,7 @@ from cohort.models.weights import load_decoder
 from cohort.parallel.pipeline.stage_executor import StageExecutor
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.pipelining.stage_order import Direction
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer
 

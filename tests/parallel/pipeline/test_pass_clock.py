@@ -17,7 +17,7 @@ from cohort.parallel.pipeline.window_plan import PlannedWindow, plan_window
 from cohort.parallel.rank_group import PipelineGroup
 from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
 from cohort.pipelining.stage_order import Direction, StagePass
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.parallel.pipeline.stage_threads import stage_threads
 from tests.parallel.pipeline.test_stage_executor import spec_of

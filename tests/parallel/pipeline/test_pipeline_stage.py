@@ -21,7 +21,8 @@ from cohort.parallel.pipeline.pipeline_stage import PipelineStage
 from cohort.parallel.pipeline.pipeline_window import PipelineMicroBatch, batches_of, is_separated, pipeline_window
 from cohort.pipelining.microbatch.records import MicroBatch, with_no_ops
 from cohort.pipelining.stage_order import Direction
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives.kto import KahnemanTverskyOptimization
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.step_samples import Resident

@@ -19,7 +19,8 @@ from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
 from cohort.models.weights import load_decoder
 from cohort.parallel.rank_group import PipelineGroup, join_states
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives.dpo import DirectPreferenceOptimization
 from cohort.training.objectives.orpo import OddsRatioPreferenceOptimization
 from cohort.training.optimizers import optimizer_for

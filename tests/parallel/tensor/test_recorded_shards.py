@@ -21,7 +21,7 @@ from cohort.models.config_file import read_config
 from cohort.parallel.tensor.groups import DistributedGroup
 from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
 from cohort.parallel.tensor.tensor_executor import TensorExecutor
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 

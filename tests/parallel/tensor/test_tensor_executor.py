@@ -22,7 +22,8 @@ from cohort.parallel.rank_group import TensorGroup, join_states
 from cohort.parallel.tensor.groups import OneRank, RankGroup, run_threads
 from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
 from cohort.parallel.tensor.tensor_executor import TensorExecutor
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
 from tests.parallel.tensor.divided_models import save_divided_qwen2
 from tests.training.small_models import random_rows

@@ -24,7 +24,8 @@ from cohort.data.tokenised import Sample, TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.evaluation_loss import EvaluationLoss
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.memory_probe import MemoryProbe, ProbePass
 from cohort.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from cohort.training.objectives.objective import Groups, Objective

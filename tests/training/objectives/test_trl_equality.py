@@ -21,7 +21,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.order import SampleOrder
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers.adamw import AdamW

@@ -13,7 +13,8 @@ from cohort.memory.size_inputs import rank_row_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.checkpoint import deserialise_state, write_state
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizer_for
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama

@@ -18,7 +18,8 @@ from cohort.memory.size_inputs import rank_row_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.runs.directory import RunDirectory
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
 from cohort.training.step_samples import Resident, samples_of

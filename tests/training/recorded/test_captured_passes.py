@@ -13,7 +13,8 @@ import torch
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.objectives.objective import Objective
 from cohort.training.recorded import captured_passes

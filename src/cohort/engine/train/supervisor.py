@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from cohort.adapters.bank import aligned_rank
@@ -14,6 +13,7 @@ from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.known_evaluations import Evaluator, KnownEvaluations
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.state_saving import StateSaving
+from cohort.engine.train.task_traits import TaskTraits
 from cohort.engine.train.trial_starts import TrialStarts
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Request
@@ -23,7 +23,7 @@ from cohort.tuning.interventions import STOPPED_BY_USER, Intervention, can_be_re
 from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
 
-__all__ = ["Evaluator", "Supervisor", "TaskTraits"]
+__all__ = ["Evaluator", "Supervisor"]
 
 
 class _Keep(Enum):
@@ -33,28 +33,6 @@ class _Keep(Enum):
     # of use only if a person resumes or protects the trial; without it, its steps are trained again
     WHILE_THERE_IS_ROOM = auto()
     NEVER = auto()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskTraits:
-    """What decides which trials of a task are resident, or have to be kept; none of it changes a trial's numbers.
-
-    Attributes:
-        mean_length: Mean tokens of a training row.
-        priority: Trials of a task with a higher one take the slots of a lower one at the next step.
-        arrival: The task's place among those that share the executor.
-        are_trials_complete: Returns whether no further trial will be proposed.
-        trials_of_results: Returns the trials whose best checkpoints the results are made from, once all have ended;
-            None: all.
-        trials_to_forget: Returns those that lost and whose best checkpoints the task does not keep.
-    """
-
-    mean_length: float
-    priority: int = 0
-    arrival: int = 0
-    are_trials_complete: Callable[[], bool] = lambda: False
-    trials_of_results: Callable[[], Collection[int] | None] = lambda: None
-    trials_to_forget: Callable[[], Collection[int]] = lambda: ()
 
 
 class Supervisor:

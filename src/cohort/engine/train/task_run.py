@@ -19,7 +19,8 @@ from cohort.engine.train.requests.callback_requests import CallbackRequests
 from cohort.engine.train.requests.requested_changes import RequestedChanges
 from cohort.engine.train.requests.trial_control import TrialControl
 from cohort.engine.train.result_trials import trials_of_results, trials_to_forget
-from cohort.engine.train.supervisor import Supervisor, TaskTraits
+from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.train.task_traits import TaskTraits
 from cohort.engine.train.watching.progress_tracker import ProgressTracker
 from cohort.engine.train.watching.step_costs import StepRecorder
 from cohort.engine.train.watching.tracker_reporting import TrackerReporter

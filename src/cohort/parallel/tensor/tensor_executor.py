@@ -22,7 +22,7 @@ from cohort.parallel.step_window import StepWindow
 from cohort.parallel.tensor.groups import RankGroup
 from cohort.parallel.tensor.tensor_optimizer import TensorOptimizer
 from cohort.training.evaluation_loss import EvaluationLoss
-from cohort.training.executor import ExecutorSettings
+from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
