@@ -1,4 +1,4 @@
-"""How long does ``cohort doctor --measure`` take on a GPU that nobody has measured, and what does it gain?
+"""How long does ``cohort doctor --measure`` take on a GPU without a table of its own, and what does it gain?
 
 The command itself, in a process with caches of its own: a table of tiles for every shape of linear of a model, and what
 a step in exact numerics costs over a fast one. With ``--warm``, once more with the kernels that the first has compiled.

@@ -97,7 +97,7 @@ def test_those_that_follow_are_found_again_and_those_that_did_not_are_missing(di
     again = store_of(directory)
     again.restore(files, spares=spares)
     assert [again.best_step(trial_id) for trial_id in range(4)] == [5, 5, 5, None]
-    # a later checkpoint may need what was nobody's: then it has a checksum, of the file that is there
+    # a later checkpoint may name what none named before: then it has a checksum, of the file that is there
     assert list(again.flush()) == [path_of(trial_id) for trial_id in range(3)]
     assert again.spares() == []
 

@@ -291,7 +291,7 @@ class Executor:
         self._evaluations.ahead.expect(groups)
 
     def expect_step(self, trial_ids: Collection[int]) -> None:
-        """Say which trials the step after the next one will be of: those of the next one where nothing is said.
+        """Set which trials the step after the next one will be of; by default those of the next one.
 
         Where they are, it begins earlier; otherwise nothing but time is lost.
         """

@@ -71,7 +71,7 @@ def test_ctrl_c_leaves_out_the_rest_and_says_how_to_get_it(writing: Any) -> None
     behind_writing, behind, _, notes = writing
     behind.interrupts = True
     assert not behind_writing.wait()
-    # whoever looks once more is not told again
+    # a second look gives no second note
     behind.interrupts, behind.num_left = False, 1
     assert behind_writing.is_done()
     (note,) = notes.notes
