@@ -72,7 +72,8 @@ class _Figure:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.on_gpu = options, torch.cuda.is_available()
         self.num_ranks = options.gpus or (torch.cuda.device_count() if self.on_gpu else 2)
-        self.shape, length = ("tiny", 32) if options.tiny else (options.shape, LENGTH)
+        self.shape: str = "tiny" if options.tiny else options.shape
+        length = 32 if options.tiny else LENGTH
         num_layers = options.num_layers or (4 if options.tiny else SHAPES[self.shape]["num_hidden_layers"])
         self.batches = tuple(options.batches or (BATCHES[:2] if options.tiny else BATCHES))
         self.config = _config(self.shape, num_layers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from cohort.core.memory_records import PassKind
@@ -87,18 +88,19 @@ def _profiled(executor: Any, quotas: Mapping[int, int]) -> dict[str, Any]:
             torch.cuda.synchronize()
     assert profiler.profiler is not None, "it has run"
     events = profiler.profiler.kineto_results.events()
-    device, host = [], []
+    device: list[Span] = []
+    host: list[Span] = []
     for event in events:
         begin = int(event.start_ns())
         span = Span(
             name=event.name(), begin=begin, end=begin + int(event.duration_ns()), stream=event.device_resource_id()
         )
-        (host if event.device_type() == torch.autograd.DeviceType.CPU else device).append(span)
+        (host if event.device_type() == DeviceType.CPU else device).append(span)
     return summarise(device, host, num_steps=max(quotas.values()))
 
 
 def summarise(device: Sequence[Span], host: Sequence[Span], *, num_steps: int) -> dict[str, Any]:
-    """Return milliseconds of a step by what the device does, its slowest kernels, its longest gaps, and the host's calls.
+    """Return milliseconds of a step by what the device does, its slowest kernels and longest gaps, and the host's calls.
 
     Args:
         device: Kernels, copies and fillings of memory.
@@ -147,7 +149,8 @@ def _kernel_row(name: str, spans: Sequence[Span], copies: Sequence[tuple[int, in
 
 def _gaps(kernels: Sequence[Span], copies: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
     """Return the longest times without a kernel, and what stands before and after each."""
-    found, last = [], None
+    found: list[dict[str, Any]] = []
+    last: Span | None = None
     for span in sorted(kernels, key=lambda span: span.begin):
         if last is not None and span.begin - last.end > LEAST_GAP_NS:
             gap = Span(name="", begin=last.end, end=span.begin)
@@ -160,7 +163,7 @@ def _gaps(kernels: Sequence[Span], copies: Sequence[tuple[int, int]]) -> list[di
                 }
             )
         last = span if last is None or span.end > last.end else last
-    return sorted(found, key=lambda gap: -gap["ms"])[:MOST_GAPS]
+    return sorted(found, key=lambda gap: -float(gap["ms"]))[:MOST_GAPS]
 
 
 def _no_copies(device: Iterable[Span]) -> list[Span]:
