@@ -100,7 +100,7 @@ def _profiled(executor: Any, quotas: Mapping[int, int]) -> dict[str, Any]:
 
 
 def summarise(device: Sequence[Span], host: Sequence[Span], *, num_steps: int) -> dict[str, Any]:
-    """Return milliseconds of a step by what the device does, its slowest kernels and longest gaps, and the host's calls.
+    """Return milliseconds of a step: what the device does, its slowest kernels, its longest gaps and the host's calls.
 
     Args:
         device: Kernels, copies and fillings of memory.
