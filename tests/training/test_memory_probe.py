@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.memory_records import PassKind
+from cohort.core.memory_records import GradientCheckpointing, PassKind
 from cohort.machine.measurements import KnownPasses
 from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
@@ -53,6 +53,25 @@ def test_the_sweep_tells_the_terms_apart() -> None:
     assert rows.lengths.tolist() == [10, 2, 7]
     assert [int(rows.sample(index).trained.sum()) for index in range(3)] == [2, 1, 2]
     assert not any(rows.sample(index).trained[0] for index in range(3))
+
+
+@pytest.mark.parametrize("mode", [GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS])
+def test_a_few_layers_tell_what_all_take(tmp_path: Path, mode: GradientCheckpointing) -> None:
+    save_llama(tmp_path, num_layers=17)
+    deep = load_decoder(tmp_path, dtype="float32", device="cpu")
+    layers = deep.layers
+    probe = MemoryProbe(
+        deep,
+        target_linears=dict(deep.linears),
+        num_rank_rows=16,
+        memory_limit_bytes=1 << 40,
+        gradient_checkpointing=mode,
+    )
+    # tables that the first pass makes count as its own
+    probe.measure(ProbePass(r=8, lengths=(10,)))
+    for one in (ProbePass(r=8, lengths=(10, 12)), ProbePass(r=16, lengths=(40, 3), trained_share=0.25)):
+        assert probe.measure(one) == probe.measure(one, through_all=True)
+    assert deep.layers == layers
 
 
 def test_held_out_steps_are_predicted(decoder: Decoder) -> None:

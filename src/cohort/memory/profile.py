@@ -221,7 +221,7 @@ class _Search:
             largest = self._largest(model)
             length = min(self.longest, max(2, largest))
             check = ProbePass(r=self.widest, lengths=(length,) * max(1, largest // length))
-            found, fits = probe.measure(check) if largest else ((), True)
+            found, fits = probe.measure(check, through_all=True) if largest else ((), True)
             num_passes += 1
             model = model.refitted(found)
             if fits and max((peak.num_bytes for peak in found), default=0) <= self.room_bytes:
@@ -238,7 +238,7 @@ class _Search:
         if found.model.knows(PassKind.TRAIN, recomputed=True):
             return found
         peaks, count = _sweep(probe, grid)
-        longest, fits = probe.measure(ProbePass(r=self.widest, lengths=self._longest_lengths))
+        longest, fits = probe.measure(ProbePass(r=self.widest, lengths=self._longest_lengths), through_all=True)
         # evaluations keep nothing either way
         kept = (*found.model.samples, *(peak for peak in peaks if peak.kind is PassKind.TRAIN))
         model = replace(fit_passes(kept), correction=found.model.correction)

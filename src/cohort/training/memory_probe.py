@@ -6,8 +6,8 @@ Nothing of it reaches training: draws are keyed, not global, the bank and the ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,12 +28,16 @@ from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
+from cohort.training.recorded.few_layers import are_layers_alike, first_layers, num_alike_layers
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]
 
 # float32 sums and rounding to blocks show in passes smaller than this
 LEAST_TOKENS = 96
+# A pass is run through the fewest layers that have a first and a last one, and through so many times that. A layer more
+# is then a quarter of the difference: an allocator's rounding counts less than it would from one layer to the next.
+FEW_LAYERS, DEEPER = 2, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,14 +168,33 @@ class MemoryProbe:
             compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
         )
+        self._depths = _depths(decoder, adapted=self._executor.bank.layout.columns)
         self._objective = objective
         self.reserve_bytes = 0
 
-    def measure(self, probe: ProbePass) -> tuple[tuple[PassPeak, ...], bool]:
+    def measure(self, probe: ProbePass, *, through_all: bool = False) -> tuple[tuple[PassPeak, ...], bool]:
         """Run a pass as training and as evaluation; return the peaks, and whether it ran in one piece.
 
-        Where it does not fit, the peaks are those of the smaller passes it was cut into, if any.
+        Where layers are alike and many, it is run through a few of them, and the peaks are those that it would have
+        through all. Where it does not fit, the peaks are those of the smaller passes it was cut into, if any.
+
+        Args:
+            through_all: Whether it is run through all layers, so that it is known to fit.
         """
+        if through_all or self._depths is None:
+            return self._measure(probe)
+        found = []
+        for count in self._depths:
+            with first_layers(self._decoder, count):
+                peaks, fits = self._measure(probe)
+            if not fits:
+                return (), False
+            found.append(peaks)
+        (few, more), depth = self._depths, len(self._decoder.layers)
+        share = (depth - few) / (more - few)
+        return tuple(_deeper(*pair, share=share) for pair in zip(*found, strict=True)), True
+
+    def _measure(self, probe: ProbePass) -> tuple[tuple[PassPeak, ...], bool]:
         executor, device = self._executor, self._decoder.device
         size = self._objective.group_size
         rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size, group_size=size)
@@ -218,3 +241,31 @@ class MemoryProbe:
         device = self._decoder.device
         del self._executor
         release_cached(device)
+
+
+def _depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | None:
+    """Return two numbers of layers whose passes tell what one through all takes; None where nothing is saved by them.
+
+    Args:
+        adapted: Full paths of the linears that have an adapter.
+    """
+    period = num_alike_layers(decoder)
+    few = -(-FEW_LAYERS // period) * period
+    if (1 + DEEPER) * few > len(decoder.layers) // 2 or not are_layers_alike(decoder, adapted=adapted):
+        return None
+    return few, DEEPER * few
+
+
+def _deeper(few: PassPeak, more: PassPeak, *, share: float) -> PassPeak:
+    """Return the peak as many layers deeper as ``share`` times those between two passes of one size."""
+    assert few.size == more.size, "only the number of layers differs"
+    return replace(
+        more,
+        forward_bytes=_extended(few.forward_bytes, more.forward_bytes, share=share),
+        backward_bytes=_extended(few.backward_bytes, more.backward_bytes, share=share),
+    )
+
+
+def _extended(few: int, more: int, *, share: float) -> int:
+    # a pass that keeps nothing takes as much through any number of layers, give or take what the allocator rounds
+    return max(few, more, few + round(share * (more - few)))

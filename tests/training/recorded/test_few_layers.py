@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cohort.models.weights import load_decoder
-from cohort.training.recorded.few_layers import are_layers_alike, few_layers
+from cohort.training.recorded.few_layers import are_layers_alike, few_layers, first_layers, num_alike_layers
 from tests.training.small_models import save_llama
 
 
@@ -36,3 +36,16 @@ def test_layers_come_back_after_an_error(tmp_path: Path) -> None:
     except MemoryError:
         pass
     assert decoder.layers == layers
+
+
+def test_layers_repeat_after_as_many_as_their_windows_do(tmp_path: Path) -> None:
+    save_llama(tmp_path, num_layers=6)
+    decoder: Any = load_decoder(tmp_path, dtype="float32", device="cpu")
+    layers = decoder.layers
+    with first_layers(decoder, 2):
+        assert decoder.layers == layers[:2]
+        assert list(decoder.part) == [0, 1]
+    assert decoder.layers == layers
+    for windows, period in (((None,) * 6, 1), ((8, None) * 3, 2), ((8, 8, None) * 2, 3), ((8,) * 5 + (None,), 6)):
+        decoder.config = SimpleNamespace(windows=windows)
+        assert num_alike_layers(decoder) == period

@@ -1,13 +1,16 @@
-"""A decoder with one layer of each kind: a pass through it launches every kernel of a pass through all layers."""
+"""A decoder with few of its layers, while a pass through all of them would tell no more.
+
+One layer of each kind launches every kernel. And where layers are alike, what a pass takes grows by as much with each.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from cohort.models.decoder import Decoder
 
-__all__ = ["are_layers_alike", "few_layers"]
+__all__ = ["are_layers_alike", "few_layers", "first_layers", "num_alike_layers"]
 
 
 @contextlib.contextmanager
@@ -16,10 +19,31 @@ def few_layers(decoder: Decoder) -> Iterator[None]:
 
     The others launch the same kernels.
     """
-    layers, part, windows = decoder.layers, decoder.part, decoder.config.windows
+    windows = decoder.config.windows
     # the last of each window, and the first layer of all
-    kept = sorted({0, *{windows[layer]: place for place, layer in enumerate(part) if place}.values()})
-    decoder.layers, decoder.part = tuple(layers[place] for place in kept), [part[place] for place in kept]
+    last = {windows[layer]: place for place, layer in enumerate(decoder.part) if place}
+    with _kept(decoder, sorted({0, *last.values()})):
+        yield
+
+
+@contextlib.contextmanager
+def first_layers(decoder: Decoder, count: int) -> Iterator[None]:
+    """Leave the decoder its first ``count`` layers."""
+    with _kept(decoder, range(count)):
+        yield
+
+
+def num_alike_layers(decoder: Decoder) -> int:
+    """Return after how many layers their windows repeat; the number of all layers where they do not."""
+    windows = [decoder.config.windows[layer] for layer in decoder.part]
+    periods = range(1, len(windows))
+    return next((count for count in periods if windows[count:] == windows[:-count]), len(windows))
+
+
+@contextlib.contextmanager
+def _kept(decoder: Decoder, places: Sequence[int]) -> Iterator[None]:
+    layers, part = decoder.layers, decoder.part
+    decoder.layers, decoder.part = tuple(layers[place] for place in places), [part[place] for place in places]
     try:
         yield
     finally:
