@@ -119,7 +119,8 @@ def _write_model(folder: Path, config: dict[str, Any]) -> None:
     torch.manual_seed(0)
     with torch.device(device):
         model = LlamaForCausalLM(LlamaConfig(**{**config, "bos_token_id": None, "eos_token_id": 0}))
-    model.to(torch.bfloat16).save_pretrained(folder)
+    # files as large as those that published models of 8B have
+    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="5GB")
     del model
     if device == "cuda":
         torch.cuda.empty_cache()

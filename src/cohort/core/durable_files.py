@@ -142,19 +142,19 @@ def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True, is_flush
         partial.unlink(missing_ok=True)
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write ``content`` to ``path``, whole or not at all.
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, is_flushed: bool = True) -> None:
+    """Write ``content`` to ``path``, whole or not at all; ``is_flushed`` as of :func:`atomic_file`.
 
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
     """
-    with atomic_file(path) as partial:
+    with atomic_file(path, is_flushed=is_flushed) as partial:
         partial.write_bytes(content)
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: str | os.PathLike[str], text: str, *, is_flushed: bool = True) -> None:
     """Write ``text`` as UTF-8, as :func:`write_bytes` does."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8"), is_flushed=is_flushed)
 
 
 def _exchange(first: Path, second: Path) -> bool:

@@ -91,7 +91,8 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
         arrays |= {f"{split}_{name}": getattr(rows, field) for name, field in {**_ARRAYS, **_COMPARED}.items()}
     arrays["texts"] = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
     path = _file(directory, key)
-    with atomic_file(path) as partial, partial.open("wb") as stream:
+    # no run waits for the disk, which may have gigabytes to take first: a part of a file is read as none
+    with atomic_file(path, is_flushed=False) as partial, partial.open("wb") as stream:
         np.savez(stream, **arrays)
     for old in sorted(path.parent.glob("*.npz"), key=_modified, reverse=True)[_MOST_FILES:]:
         old.unlink(missing_ok=True)

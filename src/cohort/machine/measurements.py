@@ -281,7 +281,8 @@ def _write(path: Path, key: CostKey | MemoryKey, what: str, plain: Mapping[str, 
     text = json.dumps({"version": VERSION, "key": asdict(key), what: plain})
     # a cache that cannot be written makes the next plan less exact or measure again; it must not end this run
     with suppress(OSError, StorageFullError):
-        write_text(path, text)
+        # a part of it reads as none, so the run need not wait for the disk
+        write_text(path, text, is_flushed=False)
         return True
     return False
 
