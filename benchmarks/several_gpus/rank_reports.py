@@ -9,6 +9,7 @@ from typing import Any
 from cohort.core.rank_work import RankWork
 from cohort.parallel.commands import Rank
 from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.tensor.tensor_executor import TensorExecutor
 from cohort.training.recorded.captured_passes import CapturedPasses
 
 __all__ = ["RankPasses", "ReportPasses", "report_rows"]
@@ -30,8 +31,9 @@ class RankPasses:
 
     @classmethod
     def of(cls, executor: object) -> RankPasses:
-        """Return those of an executor."""
-        captured: CapturedPasses | None = executor.captured if isinstance(executor, RankExecutor) else None
+        """Return those of an executor, also of one that holds a shard of each layer."""
+        own = executor.executor if isinstance(executor, TensorExecutor) else executor
+        captured: CapturedPasses | None = own.captured if isinstance(own, RankExecutor) else None
         if captured is None:
             return cls(recorded_rows={})
         sizes = {kind.name.lower(): rows for kind, rows in captured.sizes.items()}

@@ -17,7 +17,7 @@ from benchmarks.sweeps.replayed_sweep import TimedExecutor
 from cohort.core.events import StepDone
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.rank_link import RankLink
+from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.step_window import StepWindow
 from cohort.training.evaluation_loss import EvaluationLoss
@@ -26,24 +26,28 @@ from cohort.training.trial import TrialSpec, TrialState
 __all__ = ["ReplayedRanks"]
 
 
-class ReplayedRanks(ReplicaExecutor):
-    """Adds up what moving states and recording graphs takes on all ranks.
+class ReplayedRanks:
+    """An executor over several ranks; adds up what moving states and recording graphs takes on all of them.
 
     Attributes:
-        first: The first rank.
+        own: The executor that trains. What is not here is its.
+        first: The first rank, where it is this process; None where all ranks are processes of their own.
         curves: The losses that are reported; None for the real ones.
         state_seconds: Of new adapters, and of states and best checkpoints that came and went.
         trained_tokens, evaluated_tokens: Until now.
-        windows: Of each window of steps: rounds, tokens of each rank, seconds of each rank.
+        windows: Of each window of steps: rounds, tokens of each rank, seconds of each rank. Ranks that hold the model
+            together have their tokens together.
     """
 
-    def __init__(self, local: TimedExecutor, others: Sequence[RankLink]) -> None:
-        """Join the ranks, as :class:`ReplicaExecutor` does."""
-        self.first = local
+    def __init__(self, own: ReplicaExecutor | GroupExecutor, *, first: TimedExecutor | None) -> None:
+        self.own, self.first = own, first
         self.curves: Losses | None = None
         self.num_steps: dict[int, int] = {}
         self.clear()
-        super().__init__(local, others)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the executor has."""
+        return getattr(self.own, name)
 
     def clear(self) -> None:
         """Begin to add up again."""
@@ -53,12 +57,19 @@ class ReplayedRanks(ReplicaExecutor):
     @property
     def capture_seconds(self) -> float:
         """Seconds in which rank 0 recorded graphs; the others record theirs at the same time."""
-        return 0.0 if self._local.captured is None else self._local.captured.capture_seconds
+        return self.passes[0].capture_seconds
 
     @property
     def passes(self) -> list[RankPasses]:
         """What each rank has recorded and replayed so far."""
-        return [RankPasses.of(self._local), *self._others.ask_all(ReportPasses())]
+        if isinstance(self.own, GroupExecutor):
+            found: list[RankPasses] = self.own._ranks.ask(ReportPasses())
+            return found
+        return [RankPasses.of(self.own._local), *self.own._others.ask_all(ReportPasses())]
+
+    def fits_on(self, rank: int, spec: TrialSpec) -> bool:
+        """Return whether a rank, or all of a group, has room for a trial."""
+        return self.own.fits(spec) if isinstance(self.own, GroupExecutor) else self.own._fits(rank, spec)
 
     def load(
         self,
@@ -71,45 +82,44 @@ class ReplayedRanks(ReplicaExecutor):
         """As the executor's."""
         self.num_steps[spec.trial_id] = spec.num_steps
         with self._timed():
-            return super().load(spec, state, rows=rows, rank=rank)
+            return self.own.load(spec, state, rows=rows, rank=rank)
 
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """As the executor's."""
         with self._timed():
-            return super().unload(trial_id, on_device=on_device)
+            return self.own.unload(trial_id, on_device=on_device)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
         """As the executor's."""
         with self._timed():
-            return super().weights(trial_id, on_device=on_device)
+            return self.own.weights(trial_id, on_device=on_device)
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """As the executor's, with the losses of the curves."""
-        before = self.work
-        events = super().step(trial_ids)
-        self.trained_tokens += sum(event.num_tokens for event in events)
-        self._note_window(1, before)
+        before = self.own.work
+        events = self.own.step(trial_ids)
+        self._note_window([events], before)
         return self._replayed(events)
 
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         """As the executor's, with the losses of the curves."""
-        before = self.work
-        window = super().run(quotas)
-        self.trained_tokens += sum(event.num_tokens for events in window.rounds for event in events)
-        self._note_window(len(window.rounds), before)
+        before = self.own.work
+        window = self.own.run(quotas)
+        self._note_window(window.rounds, before)
         return replace(window, rounds=tuple(self._replayed(events) for events in window.rounds))
 
     def evaluate(self, trial_ids: Sequence[int], **asked: Any) -> dict[int, EvaluationLoss]:
         """As the executor's."""
-        found = super().evaluate(trial_ids, **asked)
+        found = self.own.evaluate(trial_ids, **asked)
         self.evaluated_tokens += sum(each.num_tokens for each in found.values())
         return found
 
-    def _note_window(self, rounds: int, before: Sequence[RankWork]) -> None:
-        since = [now.since(then) for now, then in zip(self.work, before, strict=True)]
-        self.windows.append(
-            (rounds, [each.num_tokens for each in since], [round(each.train_seconds, 4) for each in since])
-        )
+    def _note_window(self, rounds: Sequence[Sequence[StepDone]], before: Sequence[RankWork]) -> None:
+        tokens = sum(event.num_tokens for events in rounds for event in events)
+        self.trained_tokens += tokens
+        since = [now.since(then) for now, then in zip(self.own.work, before, strict=True)]
+        of_ranks = [tokens] if isinstance(self.own, GroupExecutor) else [each.num_tokens for each in since]
+        self.windows.append((len(rounds), of_ranks, [round(each.train_seconds, 4) for each in since]))
 
     def _replayed(self, events: Sequence[StepDone]) -> tuple[StepDone, ...]:
         curves = self.curves

@@ -66,7 +66,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=None, help="tokens of a pass")
     parser.add_argument("--no-resident", action="store_true", help="time only the streamed stack: all fits in no GPU")
     parser.add_argument("--only-measured", action="store_true", help="of pipeline: leave the simulated case out")
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=None, help="of figure13: only these")
+    parser.add_argument(
+        "--strategies", nargs="+", choices=STRATEGIES, default=None, help="of figure13 and sweep: only these"
+    )
     parser.add_argument(
         "--launched", action="store_true", help="of figure13 and scaling: record no passes as CUDA graphs"
     )

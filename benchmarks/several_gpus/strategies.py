@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,27 @@ from cohort.training.trial import TrialSpec
 
 __all__ = ["STRATEGIES", "loaded", "start", "timed"]
 
+OF_RANK_16 = (AdapterSpec(r=16, lora_alpha=32.0),)
 STRATEGIES = ("replicas", "adapter_parallel", "pipeline", "tensor")
 
 
 def start(
-    folder: Path, strategy: str, *, num_ranks: int, rows: TokenisedRows, settings: ExecutorSettings
+    folder: Path,
+    strategy: str,
+    *,
+    num_ranks: int,
+    rows: TokenisedRows,
+    settings: ExecutorSettings,
+    adapters: Sequence[AdapterSpec] = OF_RANK_16,
 ) -> TrainingExecutor:
-    """Start ranks that train adapters of rank 16 on the model in ``folder`` together; the caller closes them."""
+    """Start ranks that train such adapters on the model in ``folder`` together; the caller closes them."""
     config = read_config(folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = "bfloat16" if device == "cuda" else "float32"
     weights, group = ALL_RESIDENT, _group(strategy, folder, num_ranks=num_ranks)
     compile_kernels(
         config,
-        adapters=[AdapterSpec(r=16, lora_alpha=32.0)],
+        adapters=adapters,
         usual=round(float(rows.lengths.mean())),
         token_budget=settings.token_budget,
         group=group,

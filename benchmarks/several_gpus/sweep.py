@@ -2,21 +2,22 @@
 
 As `benchmarks/sweeps/sweep_price.py`: true shapes, random weights, rows of GSM8K's lengths, the product's own study,
 admission and loop, the losses of recorded curves. The 8B shape trains on replicas and on one GPU, next to PEFT on one
-GPU; the 70B shape with its layers divided over the GPUs, next to FSDP2 with PEFT on the same GPUs, since no GPU holds
-it. Each sweep runs twice, and the second is priced: in the first, ranks record graphs and launch what they meet for the
-first time. Prices leave out loading, compiling, recording graphs and what a trial costs once (new adapters, states
-parked and moved), which are given as well. Fewer layers than the shape has make both sides of a price cheaper alike; of
-a 70B shape the bank is then as small as that next to the whole model.
+GPU; the 70B shape on shards and with its layers divided over the GPUs, next to FSDP2 with PEFT on the same GPUs, since
+no GPU holds it. Each sweep runs twice, and the second is priced: in the first, ranks record graphs and launch what they
+meet for the first time. Prices leave out loading, compiling, recording graphs and what a trial costs once (new
+adapters, states parked and moved), which are given as well. Fewer layers than the shape has make both sides of a price
+cheaper alike; of a 70B shape the bank is then as small as that next to the whole model.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -28,17 +29,24 @@ from benchmarks.several_gpus.model_folder import model_folder
 from benchmarks.several_gpus.part import Part, keep
 from benchmarks.several_gpus.rank_reports import report_rows
 from benchmarks.several_gpus.replayed_ranks import ReplayedRanks
+from benchmarks.several_gpus.strategies import start
 from benchmarks.steps.step_timing import peft_step
 from benchmarks.sweeps.replayed_run import train_all
 from benchmarks.sweeps.replayed_sweep import Curves, TimedExecutor, run_sweep
 from benchmarks.sweeps.sweep_grid import PlannedGridTrial, plan_grid
 from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan, _sizes
 from cohort.data.tokenised import TokenisedRows
+from cohort.memory.rank_groups import GROUP_STRATEGIES
 from cohort.memory.sizes import Sizes
+from cohort.models.config_file import read_config
 from cohort.models.counts import count_model
-from cohort.models.decoder import Decoder
+from cohort.models.stand_in import stand_in_decoder
+from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.step_window import window_steps
+from cohort.parallel.training_executor import TrainingExecutor
+from cohort.training.compile_ahead import kinds_of_adapters
 
 __all__ = ["QUESTION", "measure"]
 
@@ -49,9 +57,12 @@ COLUMNS = ("gpus", "strategy", "seconds", "state_seconds", "capture_seconds", "t
 MOST_STEPS = 16
 # for parked states
 HOST_BYTES = 100 << 30
-# next to half of a 70B model, two buffers and passes that are recomputed, an H200 has 41 GB for the rows of adapters,
-# and a row of 80 layers takes 233 MB; it keeps the activations of passes of 1,536 tokens
-BANK_ROWS_70B, TOKENS_70B = 176, 1536
+# rank rows of the bank and tokens of a pass. Next to half of a 70B model and passes that are recomputed, an H200 has 41
+# GB for the rows of adapters, and a row of 80 layers takes 233 MB; it keeps the activations of passes of 1,536 tokens.
+# Shards have no two buffers of a layer and half of the token tables, 5 GB, and a row takes 158 MB, its undivided
+# factors included; the bank is that of both GPUs together, and so are the tokens
+NEXT_TO_70B = {"adapter_parallel": (176, 1536), "tensor": (288, 2560)}
+SHARED = ("tensor", "adapter_parallel")
 
 
 def measure(options: argparse.Namespace) -> Part:
@@ -83,39 +94,47 @@ def measure(options: argparse.Namespace) -> Part:
         name = f"{'70b' if divides else shape}_{num_ranks}gpu"
         return Part(headline=_headline(found, name), rows=found, columns=COLUMNS, notes=notes)
 
+    num_rows = _evaluation_plan(planned, rows=rows, validation=validation).num_rows
+    device = "cuda" if on_gpu else "cpu"
+
+    def swept(executor: ReplayedRanks, sizes: Sizes, *, strategy: str, count: int, flops: float) -> None:
+        window = window_steps(num_ranks=count, device_type=device, flops_per_step=flops / count)
+        found.append({"strategy": "one GPU" if count == 1 else strategy})
+        # ranks that hold the model together have one bank
+        banks = 1 if strategy in GROUP_STRATEGIES else count
+        for sweep in ("first", "again") if count > 1 else ("again",):
+            row = (_swept if count > 1 else _swept_alone)(
+                executor,
+                planned,
+                curves=Curves(CURVES),
+                early_exit=RECORDED_EXITS,
+                sizes=replace(sizes, capacity=replace(sizes.capacity, num_ranks=banks)),
+                validation=validation,
+                num_evaluation_rows=num_rows,
+                window=window,
+                train_rows=rows,
+            )
+            detail[f"{strategy}, {count} GPUs, {sweep}"] = row.pop("detail")
+            kept = ("seconds", "wall_seconds", "capture_seconds") if sweep == "first" else ()
+            found[-1] |= {f"first_{key}": row[key] for key in kept} | {"gpus": count, "window_steps": window} | row
+            _price(found, runs)
+            print(sweep, found[-1], flush=True)
+            keep(options, part())
+
     with model_folder(options, config) as folder:
-        layers = tuple(range(config["num_hidden_layers"]))
-        weights = RankWeights(layers=layers, num_ranks=num_ranks, are_divided=True) if divides else ALL_RESIDENT
-        executor, sizes, decoder = _started(folder, planned, rows, num_ranks=num_ranks, weights=weights)
-        evaluation = _evaluation_plan(planned, rows=rows, validation=validation)
-        try:
-            notes["warm_up_seconds"] = _warm_up(executor, planned, validation)
-            flops = 3 * 2 * count_model(decoder.config).linear_flops_per_token * 60 * float(rows.lengths.mean())
-            for count in (num_ranks,) if divides else (num_ranks, 1):
-                window = window_steps(num_ranks=count, device_type=decoder.device.type, flops_per_step=flops / count)
-                found.append({"strategy": "adapter_parallel" if divides else "replicas" if count > 1 else "one GPU"})
-                for sweep in ("first", "again") if count > 1 else ("again",):
-                    curves = Curves(CURVES)
-                    row = (_swept if count > 1 else _swept_alone)(
-                        executor,
-                        planned,
-                        curves=curves,
-                        early_exit=RECORDED_EXITS,
-                        sizes=replace(sizes, capacity=replace(sizes.capacity, num_ranks=count)),
-                        validation=validation,
-                        num_evaluation_rows=evaluation.num_rows,
-                        window=window,
-                    )
-                    detail[f"{count} GPUs, {sweep}"] = row.pop("detail")
-                    kept = ("seconds", "wall_seconds", "capture_seconds") if sweep == "first" else ()
-                    found[-1] |= (
-                        {f"first_{key}": row[key] for key in kept} | {"gpus": count, "window_steps": window} | row
-                    )
-                    _price(found, runs)
-                    print(sweep, found[-1], flush=True)
-                    keep(options, part())
-        finally:
-            executor.close()
+        flops = 3 * 2 * count_model(read_config(folder)).linear_flops_per_token * 60 * float(rows.lengths.mean())
+        for strategy in options.strategies or (SHARED if divides else ("replicas",)):
+            executor, sizes = _started(folder, strategy, planned, rows, num_ranks=num_ranks)
+            try:
+                notes[f"warm_up_seconds_{strategy}"] = _warm_up(executor, planned, validation)
+                for count in (num_ranks, 1) if strategy == "replicas" else (num_ranks,):
+                    swept(executor, sizes, strategy=strategy, count=count, flops=flops)
+            finally:
+                executor.close()
+            del executor
+            gc.collect()
+            if on_gpu:
+                torch.cuda.empty_cache()
     return part()
 
 
@@ -127,9 +146,8 @@ def _swept(
     executor.clear()
     captured, work, passes = executor.capture_seconds, executor.work, executor.passes
     trained = train_all(
-        executor,
+        cast("TrainingExecutor", executor),
         planned,
-        train_rows=executor.first.train_rows,
         curves=curves,
         host_memory_bytes=HOST_BYTES,
         window_steps=window,
@@ -154,7 +172,8 @@ def _swept_alone(
     executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], *, curves: Curves, window: int, **asked: Any
 ) -> dict[str, Any]:
     """Return a row of the sweep on the first rank, as a run on one GPU has it."""
-    del window
+    del window, asked["train_rows"]
+    assert executor.first is not None, "one GPU holds the model, in this process"
     times = run_sweep(executor.first, planned, curves=curves, host_memory_bytes=HOST_BYTES, **asked)
     return _row(
         seconds=times.seconds,
@@ -207,38 +226,54 @@ def _ordinary(
 
 
 def _started(
-    folder: Path,
-    planned: Sequence[PlannedGridTrial],
-    rows: TokenisedRows,
-    *,
-    num_ranks: int,
-    weights: RankWeights,
-) -> tuple[ReplayedRanks, Sizes, Decoder]:
+    folder: Path, strategy: str, planned: Sequence[PlannedGridTrial], rows: TokenisedRows, *, num_ranks: int
+) -> tuple[ReplayedRanks, Sizes]:
     """Return the ranks with the sizes that a run would choose on rank 0."""
+    config, adapters = read_config(folder), [trial.spec.adapter for trial in planned]
+    if strategy in GROUP_STRATEGIES:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        stand_in = stand_in_decoder(config, dtype=torch.bfloat16 if device == "cuda" else torch.float32, device=device)
+        sizes = _next_to_the_whole(_sizes(planned, stand_in, rows=rows, token_budget=None), strategy, device=device)
+        del stand_in
+        group = start(
+            folder,
+            strategy,
+            num_ranks=num_ranks,
+            rows=rows,
+            settings=sizes.executor,
+            adapters=kinds_of_adapters(adapters),
+        )
+        assert isinstance(group, GroupExecutor), "ranks of a group are processes of their own"
+        return ReplayedRanks(group, first=None), sizes
+    divides = strategy == "adapter_parallel"
+    weights = ALL_RESIDENT
+    if divides:
+        weights = RankWeights(layers=tuple(range(config.num_layers)), num_ranks=num_ranks, are_divided=True)
     decoder = rank_zero_decoder(folder, weights=weights)
     sizes = _sizes(planned, decoder, rows=rows, token_budget=None)
-    if weights.are_divided and decoder.device.type == "cuda":
-        sizes = replace(
-            sizes,
-            executor=replace(
-                sizes.executor,
-                num_rank_rows=BANK_ROWS_70B,
-                token_budget=TOKENS_70B,
-                graph_tokens=TOKENS_70B + 1,
-            ),
-            capacity=replace(sizes.capacity, rank_rows=BANK_ROWS_70B, tokens_per_step=TOKENS_70B),
-        )
-    settings = sizes.executor
-    others = other_ranks(folder, num_ranks=num_ranks, settings=settings, rows=rows, weights=weights)
+    if divides:
+        sizes = _next_to_the_whole(sizes, strategy, device=decoder.device.type)
+    others = other_ranks(folder, num_ranks=num_ranks, settings=sizes.executor, rows=rows, weights=weights)
     # while they load: they find the kernels on the disk
     compile_kernels(
         decoder.config,
-        adapters=[trial.spec.adapter for trial in planned],
+        adapters=adapters,
         usual=round(float(rows.lengths.mean())),
-        token_budget=settings.token_budget,
+        token_budget=sizes.executor.token_budget,
     )
-    local = local_rank(folder, decoder, settings=settings, rows=rows, kind=TimedExecutor)
-    return ReplayedRanks(local, others), sizes, decoder
+    local = local_rank(folder, decoder, settings=sizes.executor, rows=rows, kind=TimedExecutor)
+    return ReplayedRanks(ReplicaExecutor(local, others), first=local), sizes
+
+
+def _next_to_the_whole(sizes: Sizes, strategy: str, *, device: str) -> Sizes:
+    """Return the sizes on GPUs that hold the whole 70B model together."""
+    if device != "cuda":
+        return sizes
+    rank_rows, tokens = NEXT_TO_70B[strategy]
+    settings = replace(sizes.executor, num_rank_rows=rank_rows, token_budget=tokens, graph_tokens=tokens + 1)
+    return replace(
+        sizes, executor=settings, capacity=replace(sizes.capacity, rank_rows=rank_rows, tokens_per_step=tokens)
+    )
 
 
 def _warm_up(executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], validation: TokenisedRows) -> float:
@@ -248,7 +283,7 @@ def _warm_up(executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], valid
         own = [trial.spec for trial in planned if trial.spec.adapter.r == r and trial.spec.batch_size in (1, 8)]
         for index, spec in enumerate(own[: 2 * executor.num_ranks]):
             rank = index % executor.num_ranks
-            if executor._fits(rank, spec):
+            if executor.fits_on(rank, spec):
                 executor.load(spec, rank=rank)
         executor.step()
         executor.evaluate(executor.resident, rows=validation, row_ids=[0])
@@ -269,6 +304,10 @@ def _headline(found: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]
     several = found[0]
     headline = {f"sweep_{key}_{name}": value for key, value in several.items() if key.startswith("price")}
     for row in found[1:]:
+        if row["strategy"] != "one GPU":
+            own = {key: value for key, value in row.items() if key.startswith("price")}
+            headline |= {f"sweep_{key}_{name}_{row['strategy']}": value for key, value in own.items()}
+            continue
         headline["sweep_price_one_gpu"] = row["price"]
         headline[f"sweep_{name}_times_one_gpu"] = row["seconds"] / several["seconds"]
         headline[f"sweep_{name}_times_one_gpu_all_in"] = row["wall_seconds"] / several["wall_seconds"]
