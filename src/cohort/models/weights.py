@@ -12,7 +12,7 @@ from torch import Tensor
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.kernels.packed_linear import FrozenProduct
-from cohort.models.checkpoint.checkpoint_reading import FusedContent, read_fused, read_quantised
+from cohort.models.checkpoint.checkpoint_reading import MOST_AHEAD, FusedContent, read_fused, read_quantised
 from cohort.models.checkpoint.quantised_files import QuantisedFiles
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint.stored_tensors import match_layout
@@ -107,7 +107,11 @@ def load_decoder(
     if part is not None:
         layout = tuple(fused for fused in layout if _is_of_part(fused.name, part, config=config, has_head=has_head))
     if kept.quantisation is None:
-        read: Iterator[tuple[FusedTensor, FusedContent]] = read_fused(layout, stored, dtype=chosen, device=device)
+        # streamed layers leave the device one by one: no more of them are there at once
+        most_ahead = MOST_AHEAD if device.type == "cuda" and streaming is None else 0
+        read: Iterator[tuple[FusedTensor, FusedContent]] = read_fused(
+            layout, stored, dtype=chosen, device=device, most_ahead=most_ahead
+        )
     else:
         files = {place.file for place in stored.values()}
         cache = None

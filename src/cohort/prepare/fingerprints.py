@@ -7,14 +7,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
+from cohort.core.daemon_thread import begin_in_thread
 from cohort.prepare.file_digests import kept_digest
 
 __all__ = ["model_fingerprint", "start_fingerprint"]
 
 # each file is hashed by one core
 READERS = 4
+_NAME = "cohort-digests"
 
 
 def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = kept_digest) -> str:
@@ -33,7 +34,7 @@ def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = k
             return digest_of(path)
 
     digest = hashlib.sha256()
-    for path, of_file in [(path, _in_thread(read, path)) for path in paths]:
+    for path, of_file in [(path, begin_in_thread(_NAME, read, path)) for path in paths]:
         digest.update(path.name.encode())
         digest.update(of_file.result())
     return digest.hexdigest()
@@ -41,21 +42,4 @@ def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = k
 
 def start_fingerprint(directory: Path) -> Future[str]:
     """Begin :func:`model_fingerprint`, which reads all of the model once more; a process may end before it has."""
-    return _in_thread(model_fingerprint, directory)
-
-
-def _in_thread(function: Callable[[Path], Any], path: Path) -> Future[Any]:
-    """Begin a function in a thread of its own.
-
-    The interpreter waits for the threads of a pool before it ends: a task that is refused would end minutes later.
-    """
-    found: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(function(path))
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, name="cohort-digests", daemon=True).start()
-    return found
+    return begin_in_thread(_NAME, model_fingerprint, directory)

@@ -91,10 +91,15 @@ class KernelWarmUp:
         if self._compiler is not None:
             self._compiler.__exit__(*error)
 
+    @property
+    def collects_first(self) -> bool:
+        """Whether :meth:`begin` collects anything, without the model."""
+        # what a quantised weight launches depends on how it is kept
+        return self._compiler is not None and self._machine.quantization == PLAIN.name
+
     def begin(self) -> None:
         """Collect the kernels before the weights are there, so that they are compiled while these are read."""
-        # what a quantised weight launches depends on how it is kept
-        if self._compiler is not None and self._machine.quantization == PLAIN.name:
+        if self.collects_first:
             dtype: torch.dtype = getattr(torch, self._machine.dtype)
             model = self._model
             self._collect(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
+from cohort.core.daemon_thread import begin_in_thread
 from cohort.core.errors import InputError
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
-from cohort.machine.machine import Machine
+from cohort.machine.machine import Machine, free_memory_bytes
 from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.model_place import choose_model_place
 from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
+from cohort.models.counts import weight_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.parallel.launched_model import launched_model
@@ -28,6 +33,9 @@ from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
 __all__ = ["PlacedModel", "place_model"]
+
+# passes of 16,384 tokens through a few layers of a model with wide ones, without its weights
+COLLECTING_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,18 +157,47 @@ def _load(
     task: TaskFile, inputs: TaskInputs, machine: Machine, weights: RankWeights, *, kernels: KernelWarmUp
 ) -> Decoder:
     """Return the base model with its kernels compiled."""
-    kernels.begin()
+    streaming = weights.streaming(machine.device, rank=0)
+    load = functools.partial(
+        load_decoder,
+        inputs.model_directory,
+        dtype=machine.dtype,
+        device=machine.device,
+        streaming=streaming,
+        weight_format=machine.quantization,
+        cache_directory=default_cache_directory(),
+        room_bytes=task.memory.limit,
+    )
     try:
-        decoder = load_decoder(
-            inputs.model_directory,
-            dtype=machine.dtype,
-            device=machine.device,
-            streaming=weights.streaming(machine.device, rank=0),
-            weight_format=machine.quantization,
-            cache_directory=default_cache_directory(),
-            room_bytes=task.memory.limit,
-        )
+        if kernels.collects_first and streaming is None and _has_room_for_both(task, inputs, machine):
+            # to collect is work of the interpreter, to load hardly any
+            loading = begin_in_thread("cohort-loading", _on_same_gpu(load, machine.device))
+            kernels.begin()
+            decoder = loading.result()
+        else:
+            kernels.begin()
+            decoder = load()
     except InputError as error:
         raise error.about([task.located(problem) for problem in error.problems]) from error
     kernels.finish(decoder)
     return decoder
+
+
+def _has_room_for_both(task: TaskFile, inputs: TaskInputs, machine: Machine) -> bool:
+    """Return whether passes that are only collected have room next to the model, with as much to spare as it takes."""
+    if task.memory.limit is not None:
+        return False
+    dtype: torch.dtype = getattr(torch, machine.dtype)
+    weights = weight_bytes(inputs.config, dtype=dtype)
+    return free_memory_bytes(machine.device) >= 2 * weights + COLLECTING_BYTES
+
+
+def _on_same_gpu(load: Callable[[], Decoder], device: torch.device) -> Callable[[], Decoder]:
+    """Return ``load`` for another thread: each thread has a current GPU of its own."""
+    gpu = torch.cuda.current_device() if device.index is None else device.index
+
+    def there() -> Decoder:
+        with torch.cuda.device(gpu):
+            return load()
+
+    return there

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,20 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
+from cohort.models.checkpoint.copies_ahead import CopiesAhead
 from cohort.models.checkpoint.quantised_files import QuantisedFiles
 from cohort.models.checkpoint.safetensors_files import StoredTensor
 from cohort.models.checkpoint.stored_nf4 import is_stored, read_stored
 from cohort.models.checkpoint_layout import FusedTensor, Piece
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors
 
-__all__ = ["FusedContent", "read_fused", "read_quantised"]
+__all__ = ["MOST_AHEAD", "FusedContent", "read_fused", "read_quantised"]
 
 FusedContent = Tensor | Sequence[StoredTensors]
 """A fused tensor, or what a format keeps of each of its pieces."""
+
+# fused tensors that are copied while the one before them is taken: there is room for all, but not long before
+MOST_AHEAD = 8
 
 
 class _CheckpointReader:
@@ -41,11 +47,19 @@ class _CheckpointReader:
         Raises:
             InputError: its file is damaged.
         """
-        file = self._stored[key].file
-        try:
-            target.copy_(self._mapped(file, key))
-        except (SafetensorError, OSError) as error:
-            raise _damaged(file, error) from error
+        target.copy_(self._of_file(key))
+
+    def begin_copy(self, copies: CopiesAhead, target: Tensor, key: str) -> Future[None] | None:
+        """Begin to copy the tensor ``key`` into ``target``; None where that took a conversion, and is done.
+
+        Raises:
+            InputError: its file is damaged.
+        """
+        source = self._of_file(key)
+        if source.dtype == target.dtype and source.shape == target.shape and source.is_contiguous():
+            return copies.begin(target, source)
+        target.copy_(source)
+        return None
 
     def quantised(self, piece: Piece, *, device: torch.device) -> StoredTensors:
         """Return what is kept of a weight that is stored quantised.
@@ -62,6 +76,13 @@ class _CheckpointReader:
                 where=str(file),
                 device=device,
             )
+        except (SafetensorError, OSError) as error:
+            raise _damaged(file, error) from error
+
+    def _of_file(self, key: str) -> Tensor:
+        file = self._stored[key].file
+        try:
+            return self._mapped(file, key)
         except (SafetensorError, OSError) as error:
             raise _damaged(file, error) from error
 
@@ -95,12 +116,36 @@ def _fused(fused: FusedTensor, reader: _CheckpointReader, *, dtype: torch.dtype,
 
 
 def read_fused(
-    layout: tuple[FusedTensor, ...], stored: Mapping[str, StoredTensor], *, dtype: torch.dtype, device: torch.device
+    layout: tuple[FusedTensor, ...],
+    stored: Mapping[str, StoredTensor],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    most_ahead: int = 0,
 ) -> Iterator[tuple[FusedTensor, FusedContent]]:
+    """Yield the tensors of ``layout`` in its order.
+
+    Args:
+        most_ahead: Tensors that threads copy while the one before them is taken; they take memory of the device then.
+    """
     with ExitStack() as stack:
         reader = _CheckpointReader(stack, stored)
-        for fused in layout:
-            yield fused, _fused(fused, reader, dtype=dtype, device=device)
+        if not most_ahead:
+            for fused in layout:
+                yield fused, _fused(fused, reader, dtype=dtype, device=device)
+            return
+        copies = stack.enter_context(CopiesAhead())
+        begun: deque[tuple[FusedTensor, Tensor, list[Future[None]]]] = deque()
+        for place, fused in enumerate(layout):
+            tensor = torch.empty(fused.shape, dtype=dtype, device=device)
+            rows = tensor.split([piece.shape[0] for piece in fused.pieces])
+            parts = [reader.begin_copy(copies, own, piece.key) for own, piece in zip(rows, fused.pieces, strict=True)]
+            begun.append((fused, tensor, [part for part in parts if part is not None]))
+            while begun and (len(begun) > most_ahead or place + 1 == len(layout)):
+                first, content, copied = begun.popleft()
+                for part in copied:
+                    part.result()
+                yield first, content
 
 
 def read_quantised(
