@@ -23,6 +23,8 @@ __all__ = ["LAYERS", "WIDEST_RANKS", "Base", "compile_kernels"]
 
 # the widest rank of a pack: each has kernels of its own
 WIDEST_RANKS = (16, 64, 256)
+# a pass of few trials has a widest rank of its own: with 32, every class of ranks, as 256 takes two passes of 128
+COMPILED_RANKS = (16, 32, 64, 256)
 # of a shape with random weights: enough for every kind of layer input
 LAYERS = {"1b": 4, "8b": 2, "tiny": 2}
 
@@ -72,7 +74,7 @@ def compile_kernels(decoder: Decoder) -> None:
     kinds = [
         AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout, use_dora=use_dora)
         for dropout, use_dora in ((0.0, False), (0.1, False), (0.1, True))
-        for r in WIDEST_RANKS
+        for r in COMPILED_RANKS
     ]
     begun = time.perf_counter()
     with KernelCompiler() as compiler:

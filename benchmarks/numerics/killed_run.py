@@ -10,18 +10,22 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.numerics.bases import Base
+from benchmarks.numerics.late_kernels import LateKernels
 from benchmarks.numerics.pack_runs import PROBES, Run, draw_pack
 from cohort.training.trial import TrialState
 
 __all__ = ["KilledRun", "start"]
 
 PROBE_IDS = (0, 1)
+# a process that has to compile kernels of rank 256 by itself takes half a minute for each of them
+MOST_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,14 @@ class KilledRun:
     folder: Path
     steps: int
 
-    def outcome(self, *, most_seconds: float | None) -> tuple[dict[int, TrialState], dict[int, list[float]]]:
-        """Wait until the process is killed, at most so long; return its trials' states and losses."""
+    def outcome(self) -> tuple[dict[int, TrialState], dict[int, list[float]]]:
+        """Wait until the process is killed; return its trials' states and losses.
+
+        Raises:
+            subprocess.TimeoutExpired: it was not killed within :data:`MOST_SECONDS`.
+        """
         try:
-            status = self.process.wait(timeout=most_seconds)
+            status = self.process.wait(timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
@@ -65,7 +73,7 @@ def main() -> None:
     parser.add_argument("most_steps", type=int)
     parser.add_argument("seed", type=int)
     options = parser.parse_args()
-    draw = random.Random(options.seed + 1)
+    begun, late, draw = time.perf_counter(), LateKernels(), random.Random(options.seed + 1)
     decoder = Base(options.base).decoder()
     own, *others = Base.rows_of(decoder)
     probes = [probe for probe in PROBES if probe.trial_id in PROBE_IDS]
@@ -77,8 +85,14 @@ def main() -> None:
         draw=draw,
         other_rows=others,
     )
+    loaded = time.perf_counter() - begun
     while min(map(len, run.losses.values())) < options.steps:
         run.step()
+    compiled = late.taken()
+    print(
+        f"to be killed: loaded in {loaded:.1f} s, {time.perf_counter() - begun:.1f} s to its states, {compiled}",
+        flush=True,
+    )
     run.return_all()
     states = {trial_id: run.executor.state(trial_id) for trial_id in PROBE_IDS}
     torch.save((states, run.losses), options.folder / "states.part")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -54,8 +53,7 @@ def compared_packs(
 
     def resumed(killed: killed_run.KilledRun) -> Row:
         begun = time.perf_counter()
-        # a run of limited time has other packs to compare
-        states, losses = killed.outcome(most_seconds=None if math.isinf(seconds) else max(60.0, seconds))
+        states, losses = killed.outcome()
         pack = draw_pack(draw, size=9, recorded=False, probes=[probe for probe in PROBES if probe.trial_id in states])
         run = Run(decoder, pack, own, steps=steps, draw=draw, other_rows=others, states=states, losses=losses)
         found = run.found()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.magnitude import Magnitudes
 from cohort.kernels.compile_ahead import KernelCompiler
@@ -23,7 +24,7 @@ from cohort.models.weights import load_decoder
 from cohort.training import compile_ahead as training_ahead
 from cohort.training.compile_ahead import _lengths, _run, compile_ahead, covering_sizes, kinds_of_adapters
 from cohort.training.recorded.few_layers import few_layers
-from tests.training.small_models import save_llama
+from tests.training.small_models import save_llama, save_qwen2
 
 
 def test_one_adapter_stands_for_each_padded_rank_with_and_without_dropout() -> None:
@@ -87,13 +88,13 @@ def test_magnitudes_are_run_for_every_linear(tmp_path: Path, monkeypatch: pytest
 def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_llama(tmp_path, num_layers=4)
+    save_qwen2(tmp_path, num_layers=4)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
     layers, part, names = decoder.layers, decoder.part, list[str]()
     recorded: Any = SimpleNamespace(launch=lambda need, *, kind: names.append(f"{need.num_rows} {kind.name}"))
     monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
     specs = kinds_of_adapters([AdapterSpec(r=r, lora_alpha=1.0) for r in (16, 32)])
-    with few_layers(decoder):
+    with few_layers(decoder, layout=AdapterLayout(decoder.linears)):
         assert decoder.layers == (layers[0], layers[3])
         assert list(decoder.part) == [0, 3]
         # 64 is wanted whole, though its step is asked for as well

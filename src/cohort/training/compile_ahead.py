@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 
 from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels.backend import Backend, describe_backend
@@ -89,10 +90,11 @@ def collect_launches(
     """
     if numerics is Numerics.EXACT:
         step_tokens = (*step_tokens, *_sizes_of_tiles(decoder, known=(*pass_tokens, *step_tokens)))
+    layout = target_linears if isinstance(target_linears, AdapterLayout) else AdapterLayout(dict(target_linears))
     # the widest adapter of a pack decides what is launched: each alone, and all of them together; what takes longest to
     # compile comes first
     packs = ([list(adapters)] if len(adapters) > 1 else []) + [[spec] for spec in reversed(adapters)]
-    with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder), compiler.collecting():
+    with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=layout), compiler.collecting():
         for specs in packs:
             _run(
                 decoder,

@@ -6,9 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cohort.adapters.layout import AdapterLayout
 from cohort.models.weights import load_decoder
 from cohort.training.recorded.few_layers import are_layers_alike, few_layers, first_layers, num_alike_layers
-from tests.training.small_models import save_llama
+from tests.training.small_models import save_llama, save_qwen2
 
 
 def test_layers_are_alike_where_all_or_none_of_a_kind_are_adapted_and_on_the_device(tmp_path: Path) -> None:
@@ -26,11 +27,11 @@ def test_layers_are_alike_where_all_or_none_of_a_kind_are_adapted_and_on_the_dev
 
 
 def test_layers_come_back_after_an_error(tmp_path: Path) -> None:
-    save_llama(tmp_path, num_layers=3)
+    save_qwen2(tmp_path, num_layers=3)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
     layers = decoder.layers
     try:
-        with few_layers(decoder):
+        with few_layers(decoder, layout=AdapterLayout(decoder.linears)):
             assert decoder.layers == (layers[0], layers[2])
             raise MemoryError
     except MemoryError:
@@ -49,3 +50,19 @@ def test_layers_repeat_after_as_many_as_their_windows_do(tmp_path: Path) -> None
     for windows, period in (((None,) * 6, 1), ((8, None) * 3, 2), ((8, 8, None) * 2, 3), ((8,) * 5 + (None,), 6)):
         decoder.config = SimpleNamespace(windows=windows)
         assert num_alike_layers(decoder) == period
+
+
+def test_layers_whose_factors_begin_elsewhere_between_two_multiples_of_16_bytes_are_left_as_well(
+    tmp_path: Path,
+) -> None:
+    save_llama(tmp_path, num_layers=5)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    layers, layout = decoder.layers, AdapterLayout(decoder.linears)
+    # a layer has 812 columns, so every other one begins in the middle of 8
+    assert layout.width % 8 == 4
+    with few_layers(decoder, layout=layout):
+        assert decoder.layers == (layers[0], layers[3], layers[4])
+    # linears without an adapter begin nowhere
+    queries = {name: sizes for name, sizes in decoder.linears.items() if name.endswith("q_proj")}
+    with few_layers(decoder, layout=AdapterLayout(queries)):
+        assert decoder.layers == (layers[0], layers[4])

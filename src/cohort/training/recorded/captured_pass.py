@@ -87,7 +87,7 @@ class CapturedPass:
         # where the terms decide on the weights, a graph of its own
         self._backward: torch.cuda.CUDAGraph | None = None
         self._tensors = PassTensors(shape, bank=bank, slots=slots, pads_attention=decoder.config.pads_attention)
-        self._decoder = decoder
+        self._decoder, self._layout = decoder, bank.layout
         self._num_fetches = 0
 
     @property
@@ -108,7 +108,8 @@ class CapturedPass:
             self._decoder.ring.settle()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), few_layers(self._decoder) if with_few_layers else nullcontext():
+        few = few_layers(self._decoder, layout=self._layout) if with_few_layers else nullcontext()
+        with torch.cuda.stream(stream), few:
             self._pass()
         torch.cuda.current_stream().wait_stream(stream)
 

@@ -8,20 +8,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
 
+from cohort.adapters.layout import AdapterLayout
 from cohort.models.decoder import Decoder
+from cohort.models.decoder_layer import DecoderLayer
 
 __all__ = ["are_layers_alike", "few_layers", "first_layers", "num_alike_layers"]
 
+# kernels are compiled for operands that begin at a multiple of 16 bytes, and again for those that do not: factors of
+# 16 or 32 bits that begin at a multiple of this many columns do
+ALIGNED_COLUMNS = 8
+
 
 @contextlib.contextmanager
-def few_layers(decoder: Decoder) -> Iterator[None]:
+def few_layers(decoder: Decoder, *, layout: AdapterLayout) -> Iterator[None]:
     """Leave the decoder its first layer, whose input needs no gradient, and one more of each kind.
 
-    The others launch the same kernels.
+    The others launch the same kernels: they have the window of one that is left, and where their factors begin in a
+    bank of ``layout`` is as aligned. Only widths that are no multiples of 8, as small models have, set layers apart.
     """
-    windows = decoder.config.windows
-    # the last of each window, and the first layer of all
-    last = {windows[layer]: place for place, layer in enumerate(decoder.part) if place}
+    layers, windows = decoder.layers, decoder.config.windows
+    # the last of each kind, and the first layer of all
+    last = {(windows[n], _alignments(layers[place], layout)): place for place, n in enumerate(decoder.part) if place}
     with _kept(decoder, sorted({0, *last.values()})):
         yield
 
@@ -48,6 +55,13 @@ def _kept(decoder: Decoder, places: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         decoder.layers, decoder.part = layers, part
+
+
+def _alignments(layer: DecoderLayer, layout: AdapterLayout) -> tuple[bool, ...]:
+    """Return of each factor of a layer whether it begins at an aligned column."""
+    names = (part.name for linear in layer.linears for part in linear.parts)
+    places = (layout.columns[name] for name in names if name in layout.columns)
+    return tuple(factor.start % ALIGNED_COLUMNS == 0 for place in places for factor in (place.a, place.b))
 
 
 def are_layers_alike(decoder: Decoder, *, adapted: Collection[str]) -> bool:
