@@ -57,7 +57,8 @@ def test_layers_whose_factors_begin_elsewhere_between_two_multiples_of_16_bytes_
 ) -> None:
     save_llama(tmp_path, num_layers=5)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
-    layers, layout = decoder.layers, AdapterLayout(decoder.linears)
+    layers: Any = decoder.layers
+    layout = AdapterLayout(decoder.linears)
     # a layer has 812 columns, so every other one begins in the middle of 8
     assert layout.width % 8 == 4
     with few_layers(decoder, layout=layout):
