@@ -57,13 +57,13 @@ def test_layers_whose_factors_begin_elsewhere_between_two_multiples_of_16_bytes_
 ) -> None:
     save_llama(tmp_path, num_layers=5)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
-    layers: Any = decoder.layers
+    layers = list(decoder.layers)
     layout = AdapterLayout(decoder.linears)
     # a layer has 812 columns, so every other one begins in the middle of 8
     assert layout.width % 8 == 4
     with few_layers(decoder, layout=layout):
-        assert decoder.layers == (layers[0], layers[3], layers[4])
+        assert list(decoder.layers) == [layers[0], layers[3], layers[4]]
     # linears without an adapter begin nowhere
     queries = {name: sizes for name, sizes in decoder.linears.items() if name.endswith("q_proj")}
     with few_layers(decoder, layout=AdapterLayout(queries)):
-        assert decoder.layers == (layers[0], layers[4])
+        assert list(decoder.layers) == [layers[0], layers[4]]
