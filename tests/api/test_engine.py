@@ -100,6 +100,10 @@ def test_a_directory_that_is_taken_is_named_as_python_names_it(tmp_path: Path) -
         (lambda: parse_overrides("--a b", model=TaskFile), "allowed: a list of texts"),
         (lambda: parse_overrides([3], model=TaskFile), "allowed: a list of texts"),  # type: ignore[list-item]
         (lambda: run([], output_dir="x"), r"Write run_directory=\.\.\."),  # type: ignore[call-overload]
+        (lambda: run([], out="x"), r"Write run_directory=\.\.\."),  # type: ignore[call-overload]
+        (lambda: run([], overwrite_output_dir=True), r"Write on_existing='overwrite'"),  # type: ignore[call-overload]
+        (lambda: run([], resume_from_checkpoint="x"), r"on_existing='resume', the default"),  # type: ignore[call-overload]
+        (lambda: resume(output_dir="x"), r"Write run_directory=\.\.\."),  # type: ignore[call-arg]
         (lambda: run([], max_steps=1), r"It belongs to the cohort\.Task\. Write training="),  # type: ignore[call-overload]
         (lambda: run([], callbacks=[]), r"Write on_step="),  # type: ignore[call-overload]
         (lambda: run([], num_gpus=1), r"Write total_gpus="),  # type: ignore[call-overload]

@@ -40,12 +40,22 @@ def test_doctor_tells_of_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[st
     assert "measured on NVIDIA H200" in shown
     assert "numerics: auto is fast for layers of widths 2,048 and 8,192: a step takes up to 22 % longer" in shown
     assert "exact for layers of widths 4,096 and 14,336" in shown
-    assert run("doctor", "--gpu", "H200") == 0
-    assert "Nothing was measured on 'H200' (measured: NVIDIA H100 80GB HBM3, NVIDIA H200)" in capsys.readouterr().out
+    assert run("doctor", "--gpu", "NVIDIA A10") == 0
+    assert "Nothing was measured on 'NVIDIA A10' (measured: NVIDIA H100 80GB HBM3, " in capsys.readouterr().out
     assert run("doctor", "--gpu", "NVIDIA H200", "--json") == 0
     assert list(json.loads(capsys.readouterr().out)) == ["2048", "8192", "numerics: auto"]
     assert run("doctor", "--gpu", "NVIDIA L4") == 0
     assert "numerics: auto is fast: what exact costs was not measured on " in capsys.readouterr().out
+
+
+def test_doctor_makes_up_nothing_about_a_gpu_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--gpu", "banana") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "found    'banana', which is not a GPU that is known" in printed.err
+    assert "NVIDIA H100 80GB HBM3 | NVIDIA H200 | " in printed.err
+    assert run("doctor", "--gpu", "h200", "--json") == 2
+    assert "Did you mean 'NVIDIA H200'?" in capsys.readouterr().out
 
 
 def test_doctor_warms_for_this_machine_and_for_others(

@@ -26,7 +26,7 @@ def test_correct_calls_pass() -> None:
         (
             (3,),
             {"colour": "x" * 100},
-            r"found 'x+\.\.\., an unknown argument; allowed: size, temperature, fan\. Remove it",
+            r"found 'x+\.\.\., an unknown argument; allowed: size, temperature, fan\. Choose one of these or remove it",
         ),
         ((), {}, r"Oven: size: found nothing; .*Write Oven\(size=\.\.\., \.\.\.\)"),
         ((3, 200), {}, r"found 200 without a name; .*Write Oven\(temperature=\.\.\.\)"),

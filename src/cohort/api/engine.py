@@ -27,7 +27,18 @@ from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task, elsewhere_of_task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["Engine", "OnEvaluation", "OnExisting", "OnStep", "OnTrialEnd", "RunKeywords", "elsewhere_of_run"]
+__all__ = [
+    "Engine",
+    "OnEvaluation",
+    "OnExisting",
+    "OnStep",
+    "OnTrialEnd",
+    "RunKeywords",
+    "elsewhere_of_load",
+    "elsewhere_of_run",
+]
+
+_DIRECTORY_WORDS = ("directory", "dir", "folder", "out", "output", "output_dir", "path", "run_dir", "save_dir")
 
 OnStep = Callable[[StepReport], object]
 OnEvaluation = Callable[[EvaluationReport], object]
@@ -59,10 +70,21 @@ def _elsewhere(name: str) -> str | None:
     return "Give it to Engine.run(...)." if name in inspect.signature(Engine.run).parameters else None
 
 
+def elsewhere_of_load(name: str) -> str | None:
+    """Return the hint for another word for the run's directory, or for progress."""
+    if name in _DIRECTORY_WORDS:
+        return "Write run_directory=..."
+    return "Write progress=True, or progress=False." if name in ("verbose", "disable_tqdm", "show_progress") else None
+
+
 def elsewhere_of_run(name: str) -> str | None:
     """Return the hint for an argument of ``run`` that is a task's, or what other tools call one."""
-    if name in ("output_dir", "directory"):
-        return "Write run_directory=..."
+    if (hint := elsewhere_of_load(name)) is not None:
+        return hint
+    if name in ("overwrite", "overwrite_output_dir"):
+        return "Write on_existing='overwrite', which trains again from the start."
+    if name in ("resume", "resume_from_checkpoint"):
+        return "Remove it: on_existing='resume', the default, continues the run that is there."
     if name in ("gpus", "num_gpus"):
         return "Write total_gpus=... of cohort.run or cohort.Engine, or num_gpus=... for a Task."
     if name in ("callbacks", "callback"):

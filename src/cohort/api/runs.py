@@ -6,7 +6,16 @@ import os
 from collections.abc import Sequence
 from typing import Any, Unpack, overload
 
-from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd, RunKeywords, elsewhere_of_run
+from cohort.api.engine import (
+    Engine,
+    OnEvaluation,
+    OnExisting,
+    OnStep,
+    OnTrialEnd,
+    RunKeywords,
+    elsewhere_of_load,
+    elsewhere_of_run,
+)
 from cohort.api.task_checks import path_of, require_conduct, said_in_python
 from cohort.api.watchers import watching
 from cohort.callbacks.callbacks import Callbacks
@@ -106,7 +115,7 @@ def run(
     )
 
 
-@checks_arguments("tune")
+@checks_arguments("tune", elsewhere=elsewhere_of_load)
 def tune(
     task: TaskFile,
     run_directory: str | os.PathLike[str],
@@ -149,7 +158,7 @@ def tune(
     return read_task_result(directory)
 
 
-@checks_arguments("resume")
+@checks_arguments("resume", elsewhere=elsewhere_of_load)
 def resume(
     run_directory: str | os.PathLike[str],
     *,
@@ -195,7 +204,7 @@ def resume(
     return read_task_result(directory)
 
 
-@checks_arguments("load")
+@checks_arguments("load", elsewhere=elsewhere_of_load)
 def load(run_directory: str | os.PathLike[str]) -> TaskResult:
     """Return the result of a run as far as it is: finished, stopped, or running in another process.
 

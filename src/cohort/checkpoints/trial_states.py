@@ -184,7 +184,14 @@ class TrialStateStore:
 
     def best_step(self, trial_id: int) -> int | None:
         """Return the step of a trial's best checkpoint; None where it is not here."""
-        name = self._newest.get((trial_id, StoredStateKind.BEST))
+        return self._step(trial_id, StoredStateKind.BEST)
+
+    def state_step(self, trial_id: int) -> int | None:
+        """Return the step of the state of a trial that is out of the bank; None where there is none."""
+        return self._step(trial_id, StoredStateKind.STATE)
+
+    def _step(self, trial_id: int, kind: StoredStateKind) -> int | None:
+        name = self._newest.get((trial_id, kind))
         return None if name is None else name.step
 
     def forget_best(self, trial_id: int) -> None:

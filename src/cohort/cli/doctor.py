@@ -168,8 +168,14 @@ def _warm(model_or_task: str, *, gpu: str | None, as_json: bool) -> None:
 
 
 def _show_choices(gpu: str, *, as_json: bool) -> None:
-    from cohort.machine.kernel_choices import auto_numerics_on, choices_by_shape, measured_gpus
+    from cohort.machine.kernel_choices import (
+        auto_numerics_on,
+        choices_by_shape,
+        measured_gpus,
+        require_gpu_to_tell_of,
+    )
 
+    require_gpu_to_tell_of(gpu, where="--gpu")
     found = {num_rows: choices_by_shape(gpu, num_rows=num_rows) for num_rows in _ROWS}
     numerics = auto_numerics_on(gpu)
     if as_json:

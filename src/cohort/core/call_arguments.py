@@ -69,7 +69,8 @@ def _problems(
     for key, value in kwargs.items():
         if key not in named and len(named) == len(known):
             near = get_close_matches(key.lower(), named, n=1, cutoff=0.6)
-            hint = elsewhere(key) or (f"Did you mean {near[0]}? Rename it, or remove it." if near else "Remove it.")
+            guess = f"Did you mean {near[0]}? Rename it, or remove it." if near else "Choose one of these or remove it."
+            hint = elsewhere(key) or guess
             where = Place(file=name, key=(key,))
             yield Problem(
                 where=where, found=f"{_short(value)}, an unknown argument", allowed=", ".join(named), hint=hint

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cohort.core.errors import InputError, Problem
 
-__all__ = ["GPU_KINDS", "GpuKind", "find_gpu_kind"]
+__all__ = ["GPU_KINDS", "GpuKind", "find_gpu_kind", "require_known_gpu"]
 
 _GIB = 1 << 30
 # what a program may take of a multiprocessor's shared memory, by compute capability (CUDA C++ Programming Guide,
@@ -71,20 +72,35 @@ def find_gpu_kind(name: str, *, where: str) -> GpuKind:
     Raises:
         InputError: its sizes are not known.
     """
-    names = [kind.name for kind in GPU_KINDS]
+    kinds = {kind.name: kind for kind in GPU_KINDS}
+    hint = "Kernels for other GPUs are compiled there: leave --gpu out."
+    require_known_gpu(name, where=where, names=list(kinds), found="whose sizes are not known", hint=hint)
+    return kinds[name]
+
+
+def require_known_gpu(name: str, *, where: str, names: Sequence[str], found: str, hint: str) -> None:
+    """Refuse a GPU's name that is none of ``names``, with the nearest of them.
+
+    Args:
+        where: How messages name the option.
+        found: What is not known of other GPUs.
+        hint: What to do about those.
+
+    Raises:
+        InputError: the name is none of them.
+    """
     if name in names:
-        return GPU_KINDS[names.index(name)]
+        return
     short = {known.removeprefix("NVIDIA ").casefold(): known for known in names}
     wanted = name.casefold().removeprefix("nvidia ")
     near = [known for text, known in short.items() if wanted and wanted in text]
     near = near or [short[text] for text in difflib.get_close_matches(wanted, short, n=1)]
-    hint = f"Did you mean {near[0]!r}? " if near else ""
+    nearest = f"Did you mean {near[0]!r}? " if near else ""
     raise InputError(
         Problem(
             where=where,
-            found=f"{name!r}, whose sizes are not known",
+            found=f"{name!r}, {found}",
             allowed=" | ".join(names),
-            hint=f"{hint}The name is torch's, as in `cohort doctor` on a machine that has one. Kernels for other "
-            "GPUs are compiled there: leave --gpu out.",
+            hint=f"{nearest}The name is torch's, as in `cohort doctor` on a machine that has one. {hint}",
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -16,6 +17,7 @@ from cohort.kernels.packed_linear.choice.tiles import (
     measured_tiles,
 )
 from cohort.machine.exact_steps import known_exact_steps, own_exact_steps
+from cohort.machine.gpu_kinds import GPU_KINDS, require_known_gpu
 from cohort.models.config import AttentionRule, DecoderConfig
 from cohort.models.weight_formats import PLAIN
 from cohort.scheduling.cost.exact_steps import MEASURED, described_ratios, gpu_kind, is_cheap
@@ -32,6 +34,7 @@ __all__ = [
     "measured_gpus",
     "plain_torch",
     "product_name",
+    "require_gpu_to_tell_of",
     "tile_lines",
     "tile_source",
 ]
@@ -180,6 +183,25 @@ def tile_lines(device: torch.device, groups: Sequence[tuple[int, tuple[int, ...]
 def measured_gpus() -> list[str]:
     """Return the GPUs that the table of tiles knows, as torch names them."""
     return sorted(measured_tiles())
+
+
+def require_gpu_to_tell_of(gpu: str, *, where: str) -> None:
+    """Refuse a name of no GPU: what would be said of it is true of none.
+
+    Args:
+        gpu: A name as torch gives it: of a kind that is known, or of a GPU that is here or was measured here.
+        where: How messages name the option.
+
+    Raises:
+        InputError: there is no such GPU, as far as is known.
+    """
+    here = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    # not Path.is_file, which raises for a name that no file can have
+    if os.path.isfile(table_path(gpu)):
+        here.append(gpu)
+    names = dict.fromkeys([*measured_gpus(), *(kind.name for kind in GPU_KINDS), *here])
+    hint = "Of other GPUs nothing is known: run `cohort doctor` there."
+    require_known_gpu(gpu, where=where, names=list(names), found="which is not a GPU that is known", hint=hint)
 
 
 def choices_by_shape(gpu: str, *, num_rows: int) -> list[str]:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.place import KeyPath
+from cohort.tuning.early_exit.settings import OTHER_WORDS as EXIT_WORDS
 
 __all__ = ["ACCEPTED", "NOT_NEEDED", "OTHER_WORDS", "checkpointing_word", "nearest_hint", "use_own_names"]
 
@@ -70,7 +71,7 @@ OTHER_WORDS = {
     "gpus": "num_gpus",
     "device": "num_gpus",
     "eval_steps": "evaluation.every_fraction",
-    "eta": "early_exit.reduction_factor",
+    **{word: f"early_exit.{key}" for word, key in EXIT_WORDS.items()},
     "warmup_steps": "training.warmup_ratio",
 }
 """Names of other tools, with our key. They are not accepted, because there the value may mean something else."""

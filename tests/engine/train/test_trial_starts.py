@@ -41,3 +41,37 @@ def test_a_trial_whose_best_checkpoint_is_lost_comes_by_it_again(tmp_path: Path)
     # what is on record is neither evaluated nor recorded twice
     assert len(task.evaluated) == evaluated
     assert task.study.trajectory(0).num_steps == 3
+
+
+def test_a_trial_on_its_way_to_a_lost_best_checkpoint_goes_on_after_each_eviction(tmp_path: Path) -> None:
+    clock = ManualClock()
+    executor = FakeExecutor(clock)
+    task = Task(tmp_path / "run", executor, [spec_of(0, num_steps=6)], clock=clock)
+    supervisor = task.supervisor
+    supervisor.enter(0)
+    for _ in range(4):
+        supervisor.took_step(executor.step([0]), [], seconds=1.0)
+    best = task.study.best_of(0)
+    assert best is not None
+    assert best.step == 4
+    supervisor.evict(0)
+    store = task.run.state_store
+    store.forget_best(0)
+    assert (store.state_step(0), supervisor.starts.lost_best(0)) == (4, 4)
+    entered = []
+    for _ in range(4):
+        supervisor.enter(0)
+        entered.append(executor.steps_of(0))
+        supervisor.took_step(executor.step([0]), [], seconds=1.0)
+        if executor.steps_of(0) == 3:
+            # a checkpoint and a kill: the next process has what the files hold
+            supervisor.checkpoint()
+        supervisor.evict(0)
+    assert entered == [0, 1, 2, 3]
+    kept = store.best(0)
+    assert kept is not None
+    assert (kept[1], kept[0].unique().tolist()) == (4, [4.0])
+    # from here on it is a trial like others
+    assert supervisor.starts.lost_best(0) is None
+    supervisor.enter(0)
+    assert executor.steps_of(0) == 4

@@ -13,7 +13,8 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.tuning.early_exit import EarlyExitSettings, build_rules
-from cohort.tuning.early_exit.rules import EXIT_RULES
+from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
+from cohort.tuning.early_exit.settings import OTHER_WORDS
 from cohort.tuning.evaluation_times import EvaluationSettings, EvaluationTimes, plan_candidate
 
 
@@ -53,6 +54,12 @@ def test_a_misspelt_rule_or_key_names_the_nearest() -> None:
 def test_an_unknown_key_is_named() -> None:
     with pytest.raises(InputError, match=r"early_exit\.windows: found an unknown key; allowed: rule, warmup_fraction"):
         EarlyExitSettings(windows=2)
+    # Optuna's name, which no letters tell
+    with pytest.raises(InputError, match=r"early_exit\.eta: .*Did you mean reduction_factor\?"):
+        EarlyExitSettings(eta=3)
+    with pytest.raises(InputError, match=r"early_exit\.zzz: .*Choose one of these or remove it\."):
+        EarlyExitSettings(zzz=3)
+    assert set(OTHER_WORDS.values()) <= {"rule", *built_in_keys()}
 
 
 @pytest.mark.parametrize(

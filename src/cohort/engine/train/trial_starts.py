@@ -45,11 +45,14 @@ class TrialStarts:
         """Return where a trial goes on, and the damage that was found; None for its first step."""
         states = self._run.state_store
         states.reclaim_state(trial_id)
-        if self.lost_best(trial_id) is not None:
-            # from its first step, it comes by its best checkpoint once more
-            states.forget_state(trial_id)
-            return self.first(trial_id), ()
-        state, damages = states.last_good_state(trial_id, at_most=self.steps_known(trial_id))
+        at_most = self.steps_known(trial_id)
+        if (lost := self.lost_best(trial_id)) is not None:
+            # from a state before its best checkpoint, or its first step, it comes by that once more; a trial that left
+            # the bank on its way there goes on where it stood
+            at_most = min(at_most, lost - 1)
+            if (step := states.state_step(trial_id)) is not None and step > at_most:
+                states.forget_state(trial_id)
+        state, damages = states.last_good_state(trial_id, at_most=at_most)
         return (self.first(trial_id) if state is None else state), damages
 
     def lost_best(self, trial_id: int) -> int | None:

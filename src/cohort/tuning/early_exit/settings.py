@@ -18,9 +18,22 @@ from cohort.tuning.early_exit.non_finite import NonFiniteRule
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Rule, RuleSettings
 from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys
 
-__all__ = ["EarlyExitSettings", "build_rules"]
+__all__ = ["OTHER_WORDS", "EarlyExitSettings", "build_rules"]
 
 SettingsT = TypeVar("SettingsT", bound=RuleSettings)
+
+OTHER_WORDS: Mapping[str, str] = {
+    "eta": "reduction_factor",
+    "grace_period": "warmup_fraction",
+    "min_resource": "warmup_fraction",
+    "n_warmup_steps": "warmup_fraction",
+    "n_startup_trials": "startup_trials",
+    "early_stopping_patience": "patience",
+    "early_stopping_threshold": "min_improvement",
+    "min_delta": "min_improvement",
+    "pruner": "rule",
+}
+"""Names of Optuna, Ray Tune and transformers, with our key. They are not accepted: there the value has another unit."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
@@ -131,10 +144,12 @@ def _made(settings: type[SettingsT], keys: Mapping[str, Any]) -> SettingsT:
 
 
 def _unknown(key: str, known: Mapping[str, SettingField]) -> Problem:
-    near = get_close_matches(key.lower(), ("rule", *known), n=1, cutoff=0.6)
+    # another tool's word is known to mean our key; likeness of letters is a guess
+    own = OTHER_WORDS.get(key.lower())
+    near = [own] if own else get_close_matches(key.lower(), ("rule", *known), n=1, cutoff=0.6)
     return Problem(
         where=Place(key=("early_exit", key)),
         found="an unknown key",
         allowed=", ".join(("rule", *known)),
-        hint=f"Did you mean {near[0]}? Rename it, or remove it." if near else "Remove it.",
+        hint=f"Did you mean {near[0]}? Rename it, or remove it." if near else "Choose one of these or remove it.",
     )
