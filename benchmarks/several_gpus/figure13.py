@@ -28,10 +28,12 @@ from benchmarks.several_gpus.part import Part, keep
 from benchmarks.several_gpus.rank_profile import profile_steps
 from benchmarks.several_gpus.strategies import STRATEGIES, loaded, start, timed
 from benchmarks.steps.step_timing import trial_specs
+from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.devices import hardware_of
 from cohort.machine.machine import Machine
 from cohort.memory.strategy_options import strategy_work
+from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.scheduling.strategy_choice import StrategyOption, choose_strategy, predict_seconds
@@ -190,7 +192,8 @@ def _predicted(name: str, folder: Path, specs: Any, rows: TokenisedRows, *, num_
         memory_bytes=torch.cuda.mem_get_info()[0] if on_gpu else 8 << 30,
     )
     config = read_config(folder)
-    work = strategy_work(machine, config=config, specs=specs, rows=rows)
+    layout = AdapterLayout(linear_shapes(config))
+    work = strategy_work(machine, config=config, layout=layout, specs=specs, rows=rows)
     strategy = "replicas" if name == "one GPU" else name
     divided = config.num_layers if name == "adapter_parallel" else 0
     return predict_seconds(strategy, work, hardware_of(machine), num_gpus=num_ranks, divided_layers=divided)

@@ -71,6 +71,7 @@ class LikelyStrategy:
         work = strategy_work(
             self.machine,
             config=self.inputs.config,
+            layout=self.inputs.layout,
             specs=self.proposals.largest(),
             rows=self.inputs.data.train,
         )

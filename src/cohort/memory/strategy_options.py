@@ -9,6 +9,7 @@ import torch
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.sharding import Parallelism, ShardingError, parallelism_of
 from cohort.core.errors import InputError
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
@@ -101,13 +102,24 @@ def settle_strategy(
 
 
 def strategy_work(
-    machine: Machine, *, config: DecoderConfig, specs: Sequence[TrialSpec], rows: TokenisedRows
+    machine: Machine,
+    *,
+    config: DecoderConfig,
+    layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
+    rows: TokenisedRows,
 ) -> StrategyWork:
-    """Return one step of all of ``specs``, as strategies are compared by it."""
+    """Return one step of all of ``specs``, as strategies are compared by it.
+
+    Args:
+        layout: The adapted linears of the whole model.
+    """
+    num_examples = sum(spec.batch_size for spec in specs)
+    divided, whole = _entries_of_shards(layout)
     counts, dtype = count_model(config), getattr(torch, machine.dtype)
     weights = weight_bytes(config, dtype=dtype, weight_format=machine.quantization)
     return StrategyWork(
-        tokens=sum(spec.batch_size for spec in specs) * float(rows.lengths.mean()),
+        tokens=num_examples * float(rows.lengths.mean()),
         num_trials=len(specs),
         longest_row=int(rows.lengths.max()),
         num_layers=config.num_layers,
@@ -116,7 +128,25 @@ def strategy_work(
         weight_bytes=float(weights),
         layer_bytes=counts.linear_parameters / counts.parameters * weights / config.num_layers,
         stream_bytes=float(config.hidden_size * dtype.itemsize),
+        rank_rows=sum(spec.adapter.num_rows for spec in specs),
+        token_rows=sum(spec.batch_size * spec.adapter.num_rows for spec in specs) / num_examples,
+        divided_entries=float(divided),
+        whole_entries=float(whole),
     )
+
+
+def _entries_of_shards(layout: AdapterLayout) -> tuple[int, int]:
+    """Return the entries of a rank row that shards divide, and those that each has whole."""
+    divided = whole = 0
+    for module, (in_features, out_features) in layout.linears.items():
+        try:
+            is_column = parallelism_of(module) is Parallelism.COLUMN
+        except ShardingError:
+            # shards are refused then, whatever they would take
+            is_column = True
+        divided += out_features if is_column else in_features
+        whole += in_features if is_column else out_features
+    return divided, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +163,7 @@ class _Asked:
 
     @property
     def work(self) -> StrategyWork:
-        return strategy_work(self.machine, config=self.config, specs=self.specs, rows=self.rows)
+        return strategy_work(self.machine, config=self.config, layout=self.layout, specs=self.specs, rows=self.rows)
 
     def seconds(self, strategy: str, *, divided_layers: int = 0) -> float:
         hardware = hardware_of(self.machine)
