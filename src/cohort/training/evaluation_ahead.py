@@ -66,6 +66,11 @@ class EvaluationAhead:
         self._pending: list[_Pending] = []
         self._num_missed = 0
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all that is launched and was not asked for yet."""
+        return sum(len(entry.sample.tokens) for pending in self._pending for entry in pending.launched.entries)
+
     def expect(self, groups: Sequence[Collection[int]]) -> None:
         """Say which trials will be evaluated together after the next step."""
         self._expected = groups

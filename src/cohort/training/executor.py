@@ -34,6 +34,7 @@ from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateError
 from cohort.training.passes import Passes
 from cohort.training.recorded.captured_passes import CapturedPasses
+from cohort.training.recorded.recorded_shapes import MEASURED_ROW_COST
 from cohort.training.step_ahead import StepAhead
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec, TrialState
@@ -267,7 +268,13 @@ class Executor:
         # the only numbers that the host reads of the step; nothing that is launched from here on is waited for
         numbers = lists_unwaited([terms_G, norms])
         self._evaluations.follow(residents)
-        self._ahead.lay_out(self._before_next(residents))
+        following = self._before_next(residents)
+        self._ahead.lay_out(following)
+        if self.captured is not None:
+            num_rows = sum(samples.num_tokens.values()) + MEASURED_ROW_COST * self._evaluations.ahead.num_tokens
+            # an error comes again where a pass needs the size
+            with contextlib.suppress(Exception):
+                self.captured.record_ahead(lambda: self._ahead.passes_after(following), num_rows=num_rows)
         for resident in residents:
             resident.step += 1
         return LaunchedStep(samples=samples, numbers=numbers)

@@ -82,7 +82,8 @@ class Graph:
         self.shape = shape
         return self
 
-    def warm_up(self, *, with_few_layers: bool) -> None:
+    def warm_up(self, memory: object, *, with_few_layers: bool) -> None:
+        assert memory is not None
         self.has_few_layers = with_few_layers
         if self._fails:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -105,7 +106,12 @@ def fake_device(monkeypatch: pytest.MonkeyPatch, graphs: Iterable[Any], *, most_
     )
     layer = SimpleNamespace(linears=[SimpleNamespace(frozen=None, parts=[SimpleNamespace(name="q")])])
     decoder = SimpleNamespace(ring=None, config=config, layers=[layer])
-    bank = SimpleNamespace(is_exact=False, weights_RD=torch.zeros(1), layout=SimpleNamespace(columns={"q": None}))
+    bank = SimpleNamespace(
+        is_exact=False,
+        weights_RD=torch.zeros(1),
+        layout=SimpleNamespace(columns={"q": None}),
+        slot_table=lambda: SimpleNamespace(ranks=(16,), dropouts=(0.0,)),
+    )
     return CapturedPasses(cast(Any, decoder), cast(Any, bank), most_rows=most_rows)
 
 
@@ -143,6 +149,39 @@ def test_a_recording_that_finds_too_little_memory_is_made_again_with_all_that_is
     # and passes of that size are recorded on
     assert graphs[2].shape == graphs[1].shape
     assert passes.sizes[GraphKind.SUMS] == sorted(graph.shape.num_rows for graph in (graphs[0], graphs[2]))
+
+
+def test_a_size_is_recorded_while_the_device_is_busy_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = fake_device(monkeypatch, [Graph() for _ in range(8)])
+    shapes = [PassShape(num_rows=n, num_sequences=6, length=200, num_trained=n // 2) for n in (3000, 1500, 800)]
+
+    def pass_of(need: PassShape) -> None:
+        slots = cast(Any, None)
+        passes._graph(need, kind=GraphKind.SUMS, slots=slots, widest=16, upcoming=lambda: shapes * 2)
+
+    def ahead(num_rows: float) -> list[int]:
+        passes.record_ahead(lambda: shapes * 12, num_rows=num_rows)
+        return passes.sizes.get(GraphKind.SUMS, [])
+
+    assert ahead(1e9) == [], "no pass has come"
+    for _ in range(2):
+        pass_of(shapes[0])
+    held = ahead(1e9)
+    assert held == passes.sizes[GraphKind.SUMS], "the device has waited for a recording in this step"
+    assert ahead(100.0) == held, "it would wait for this one"
+    more = ahead(1e9)
+    assert len(more) == len(held) + 1
+    # what its steps lose to larger sizes is worth it, and no more
+    while (found := ahead(1e9)) != more:
+        more = found
+    assert len(more) <= 5
+    # the next pass finds its size
+    pass_of(shapes[2])
+    assert passes.sizes[GraphKind.SUMS] == more
+    assert min(more) < 1200
+    # ranks record together or not at all
+    passes.agree = lambda recorded: recorded
+    assert ahead(1e9) == more
 
 
 def spec_of(trial_id: int, *, r: int, batch_size: int, objective: Objective) -> TrialSpec:

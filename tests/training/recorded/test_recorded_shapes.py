@@ -145,6 +145,23 @@ def test_one_size_is_recorded_for_the_passes_to_come_where_it_saves_more_than_it
     )
 
 
+def test_what_is_recorded_while_the_device_computes_has_to_save_less() -> None:
+    need = PassShape(num_rows=1000, num_sequences=9, length=200, num_trained=600)
+    held = rounded_up(replace(need, num_rows=1300), padded=False)
+    policy = RecordingPolicy(CONFIG)
+    # of a launch's rows, seven such passes save more than a third and less than three quarters
+    count = round(0.5 * policy._launching_rows / 300)
+    upcoming = [need] * count
+    use, record = policy.choose(need, recorded=[held], kind=GraphKind.SUMS, upcoming=lambda: upcoming)
+    assert (use, record) == (held, None)
+    ahead = policy.ahead(recorded=[held], kind=GraphKind.SUMS, upcoming=upcoming)
+    assert ahead == rounded_up(need, padded=False)
+    assert policy.ahead(recorded=[held, ahead], kind=GraphKind.SUMS, upcoming=upcoming) is None
+    assert policy.ahead(recorded=[held], kind=GraphKind.TERMS, upcoming=[]) is None
+    assert policy.hides_recording(policy._launching_rows)
+    assert not policy.hides_recording(policy._launching_rows / 4)
+
+
 def test_nothing_is_recorded_for_a_pass_that_does_not_come_again() -> None:
     policy = RecordingPolicy(CONFIG)
     need = PassShape(num_rows=5000, num_sequences=30, length=200, num_trained=3000)

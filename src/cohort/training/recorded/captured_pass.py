@@ -25,13 +25,17 @@ __all__ = ["CapturedPass", "RecordingMemory", "StagedReplay"]
 
 
 class RecordingMemory:
-    """The memory that the graphs of one executor share: they are replayed one after the other."""
+    """The memory that the graphs of one executor share: they are replayed one after the other.
+
+    Attributes:
+        stream: What they are recorded on, and launched on before that. The allocator gives memory again on the stream
+            that it was taken on: on a stream of its own each launch would take some more of the device.
+    """
 
     def __init__(self) -> None:
         """Take none yet."""
         self._pool: Any = torch.cuda.graph_pool_handle()
-        # the allocator gives memory of a pool again on the stream that it was taken on
-        self._stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream()
 
     @contextmanager
     def recording(self, graph: torch.cuda.CUDAGraph, *, is_short: bool) -> Iterator[None]:
@@ -39,11 +43,11 @@ class RecordingMemory:
         # threads that write states copy from the device meanwhile; only this one's calls are recorded
         mode = "thread_local"
         if is_short:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode=mode):
                 yield
             return
         # what was launched before may still run: a recording runs nothing
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self.stream):
             graph.capture_begin(pool=self._pool, capture_error_mode=mode)
             try:
                 yield
@@ -98,15 +102,16 @@ class CapturedPass:
         """Run the pass as it is filled, kernel by kernel."""
         self._pass()
 
-    def warm_up(self, *, with_few_layers: bool) -> None:
+    def warm_up(self, memory: RecordingMemory, *, with_few_layers: bool) -> None:
         """Run the pass, all filler, which adds no gradient: kernels are compiled and libraries set up.
 
-        From now on no weight of the model may move. Where layers are alike, a few of them launch all kernels.
+        It runs on the stream of ``memory``. From now on no weight of the model may move. Where layers are alike, a few
+        of them launch all kernels.
         """
         self._decoder.is_recorded = True
         if self._decoder.ring is not None:
             self._decoder.ring.settle()
-        stream = torch.cuda.Stream()
+        stream = memory.stream
         stream.wait_stream(torch.cuda.current_stream())
         few = few_layers(self._decoder, layout=self._layout) if with_few_layers else nullcontext()
         with torch.cuda.stream(stream), few:

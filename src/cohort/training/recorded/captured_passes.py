@@ -50,7 +50,9 @@ class CapturedPasses:
         # by kind and the widest rank they were recorded for: narrower packs may use them, too
         self._graphs: dict[tuple[GraphKind, int], list[CapturedPass]] = {}
         self._policy: RecordingPolicy | None = None
-        self._has_launched = False
+        self._has_launched = self._has_recorded = False
+        # of the last training pass that was staged: its kind, and the widest rank
+        self._trained: tuple[GraphKind, int] | None = None
         self._memory: RecordingMemory | None = None
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waited_seconds = 0.0
@@ -173,6 +175,36 @@ class CapturedPasses:
         stream = lay_out(entries, num_slots=slots.num_slots, num_rows=graph.shape.num_rows)
         return graph.stage(stream, slots=slots, divisors=None if from_terms else divisors, fresh_slots=fresh_slots)
 
+    def record_ahead(self, upcoming: Callable[[], Sequence[PassShape]], *, num_rows: float) -> None:
+        """Record a size that passes to come probably want, where the device is busy for about as long.
+
+        Recorded when a pass needs it, it would make the device wait.
+
+        Args:
+            upcoming: As of :meth:`stage`.
+            num_rows: Of the training passes that would take the device as long as what it has just been given to do.
+        """
+        # the device is nearly done where there was a recording since the last step
+        has_recorded, self._has_recorded = self._has_recorded, False
+        if has_recorded or self._policy is None or self._trained is None:
+            return
+        # ranks record together, and a ring of layers makes a recording wait for the device
+        if self.agree is not None or self._decoder.ring is not None:
+            return
+        (kind, widest), slots = self._trained, self._bank.slot_table()
+        if not self._policy.hides_recording(num_rows) or max(slots.ranks, default=0) > widest or any(slots.dropouts):
+            return
+        shape = self._policy.ahead(
+            recorded=[*self._recorded(kind, widest=widest)],
+            kind=kind,
+            upcoming=[need for need in upcoming() if need.num_rows <= self._most_rows],
+        )
+        if shape is None or shape.num_rows > self._most_rows or self._is_short(shape):
+            return
+        if (graph := self._record(shape, kind=kind, slots=slots)) is not None:
+            self._graphs.setdefault((kind, widest), []).append(graph)
+        self._has_recorded = False
+
     def _graph(
         self,
         need: PassShape,
@@ -189,12 +221,9 @@ class CapturedPasses:
         if self._policy is None:
             is_coded = can_take_codes(self._decoder.layers[0].linears[0].frozen)
             self._policy = RecordingPolicy(self._decoder.config, exact=self._bank.is_exact, coded=is_coded)
-        recorded = {
-            graph.shape: graph
-            for (own, rank), graphs in sorted(self._graphs.items(), reverse=True)
-            if own is kind and rank >= widest
-            for graph in graphs
-        }
+        if kind.trains:
+            self._trained = kind, widest
+        recorded = self._recorded(kind, widest=widest)
         use, record = self._policy.choose(
             need,
             recorded=list(recorded),
@@ -209,6 +238,15 @@ class CapturedPasses:
                 self._graphs.setdefault((kind, widest), []).append(graph)
                 return graph
         return None if use is None else recorded[use]
+
+    def _recorded(self, kind: GraphKind, *, widest: int) -> dict[PassShape, CapturedPass]:
+        """Return the graphs of a kind that packs of this widest rank can use."""
+        return {
+            graph.shape: graph
+            for (own, rank), graphs in sorted(self._graphs.items(), reverse=True)
+            if own is kind and rank >= widest
+            for graph in graphs
+        }
 
     def _reserve(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> None:
         """Record the largest pass before the first one of ``shape``: smaller ones find room in its memory.
@@ -233,6 +271,7 @@ class CapturedPasses:
         if graph is None:
             # larger passes are launched one by one from now on; recorded graphs stay
             self._most_rows = min(self._most_rows, shape.num_rows - 1)
+        self._has_recorded = True
         return graph
 
     def _attempt(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool) -> CapturedPass | None:
@@ -243,7 +282,7 @@ class CapturedPasses:
         graph: CapturedPass | None = None
         try:
             graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
-            graph.warm_up(with_few_layers=not is_short and self._are_layers_alike())
+            graph.warm_up(self._memory, with_few_layers=not is_short and self._are_layers_alike())
         except RuntimeError as error:
             # ranks that run it together wait for this one in the middle of the pass: they end with it
             if self.agree is not None or not is_out_of_memory(error):

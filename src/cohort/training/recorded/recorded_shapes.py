@@ -20,12 +20,14 @@ import numpy as np
 from cohort.data.packing import SlotSample
 from cohort.models.config import DecoderConfig
 
-__all__ = ["SPARE_ROWS", "GraphKind", "PassShape", "RecordingPolicy", "rounded_up"]
+__all__ = ["MEASURED_ROW_COST", "SPARE_ROWS", "GraphKind", "PassShape", "RecordingPolicy", "rounded_up"]
 
 # the cost of a padded attention row in rows of the stream: its share of a layer's work
 PADDED_ROW_COST = 0.05
 # the cost of a trained row in the loss head, likewise
 TRAINED_ROW_COST = 0.15
+# a row of an evaluation in rows of training passes: a third of the products, and what surrounds them
+MEASURED_ROW_COST = 0.4
 # what the host takes to launch the kernels of a layer, forward and backward, and what the device takes for a weight
 # and a row: 8 ms, and four operations at 600 TFLOP/s (a slow host; a fast one takes 4 to 6 ms, and loses little by
 # replaying what it could launch as fast)
@@ -33,6 +35,10 @@ LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 8e-3, 4 / 600e12
 # what a recording has to save over the passes that are known, in launches of a pass. It takes two of them; passes come
 # after those that are announced
 WORTH = 0.75
+# the same for a recording that is made while the device computes, which hardly waits for it
+WORTH_AHEAD = 0.3
+# a recording takes as long as the device is at this share of the rows of a launch: 0.16 s for an 8B model
+HIDING_SHARE = 0.5
 # the same times for a row over weights in e4m3: the device needs 0.7 of them, the host launches 1.15 times as long
 # (passes of 1,024 to 4,096 tokens of an 8B model)
 CODED_GAIN = 1.15 / 0.7
@@ -179,6 +185,25 @@ class RecordingPolicy:
             record = self._best_size(need, window=window, recorded=recorded, price=price)
         before.append(need)
         return use, record
+
+    def hides_recording(self, num_rows: float) -> bool:
+        """Return whether the device is at ``num_rows`` rows of training passes for as long as a recording takes."""
+        return num_rows >= HIDING_SHARE * self._launching_rows
+
+    def ahead(
+        self, *, recorded: Sequence[PassShape], kind: GraphKind, upcoming: Sequence[PassShape]
+    ) -> PassShape | None:
+        """Return the shape that is worth recording before a pass asks for it; None where none is.
+
+        Args:
+            recorded, kind: As of :meth:`choose`.
+            upcoming: The training passes to come, as far as they are known.
+        """
+        window = [*self._before[kind], *upcoming]
+        if not window:
+            return None
+        least = min(window, key=lambda need: need.num_rows)
+        return self._best_size(least, window=window, recorded=recorded, price=WORTH_AHEAD * self._launching_rows)
 
     def largest(self, shape: PassShape, *, most_rows: int) -> PassShape:
         """Return a shape of the kind of ``shape`` with about ``most_rows`` rows, and no more; at least ``shape``."""
