@@ -38,6 +38,9 @@ def test_export_refuses_what_is_not_there(folder: Path, capsys: pytest.CaptureFi
     code, _, err = cohort(capsys, "export", str(folder / "run"), "-o", str(tmp_path))
     assert code == 2
     assert "not empty" in err
+    code, _, err = cohort(capsys, "export", str(folder / "run"), "-o", str(tmp_path / "x" / "y"))
+    assert code == 2
+    assert f"a path below {tmp_path / 'x'}, which is a file" in err
 
 
 def test_the_run_itself_is_no_place_and_nothing_to_delete(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

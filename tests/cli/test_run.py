@@ -88,9 +88,10 @@ def test_a_queue_that_has_ended_starts_no_worker(task: Path, queue: str, capsys:
     cohort(capsys, "queue", "add", str(task), "-o", queue)
     cohort(capsys, "queue", "remove", "task", "-o", queue)
     for words in (("resume", queue), ("run", "-o", queue, "--workers", "1")):
-        code, out, _ = cohort(capsys, *words)
+        code, out, err = cohort(capsys, *words)
         assert code == 0
         assert "1 removed" in out
+        assert ("have ended, so nothing is started" in err) == (words[0] == "run")
     with open_queue(queue) as store:
         store.update("task", state=TaskState.FAILED, reason="by mistake")
     code, out, _ = cohort(capsys, "resume", queue)

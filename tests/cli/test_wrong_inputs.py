@@ -115,7 +115,7 @@ def test_what_is_allowed_for_an_objective_is_built(inputs: Path, capsys: pytest.
             "qa.jsonl",
             '{"Question": "a", "Answer": "b"}\n' * 9,
             ":1",
-            "Map the file's columns dataset.columns: {prompt: Question, completion: Answer}.",
+            "Map the file's columns: write dataset.columns: {prompt: Question, completion: Answer}.",
         ),
         ("foo.jsonl", '{"foo": "a", "bar": "b"}\n' * 9, ":1", "e.g. dataset.columns: {prompt: question,"),
         ("commas.jsonl", '{"prompt": "a", "completion": "b"},\n' * 9, ":1-9", "Remove the comma after the object"),

@@ -11,6 +11,9 @@ from cohort.models.tokenizer import load_tokenizer
 
 
 def test_a_model_without_a_tokenizer(checkpoint: Path) -> None:
+    with pytest.raises(InputError, match="no tokenizer's files"):
+        load_tokenizer(checkpoint)
+    (checkpoint / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match="no tokenizer that loads"):
         load_tokenizer(checkpoint)
 

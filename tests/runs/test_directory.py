@@ -24,6 +24,8 @@ def test_create_refuses_another_run_and_says_how_to_go_on(tmp_path: Path) -> Non
     (tmp_path / "run.db").touch()
     with pytest.raises(InputError, match=r"already holds another run.*cohort resume"):
         RunDirectory.create(tmp_path)
+    with RunDirectory(tmp_path).lock(), pytest.raises(InputError, match=r"which process \d+ on .* works on; .*--watch"):
+        RunDirectory.create(tmp_path)
 
 
 def test_create_refuses_foreign_files_and_names_them(tmp_path: Path) -> None:

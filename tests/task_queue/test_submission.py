@@ -72,6 +72,12 @@ def test_every_problem_of_all_files_is_named(folder: Path) -> None:
     assert len(found) == 3
     assert "the same file twice" in found
     assert any("notes.txt" in text for text in found)
+    (folder / "queue" / "second" / "run.db").touch()
+    with pytest.raises(InputError) as caught:
+        submit(folder, "second")
+    # `cohort run` has no --on-existing
+    assert "overwrite" not in caught.value.problems[0].hint
+    assert "Choose another directory with -o" in caught.value.problems[0].hint
 
 
 def test_a_comment_is_no_change_and_a_value_is(folder: Path) -> None:

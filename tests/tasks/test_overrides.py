@@ -41,6 +41,7 @@ def test_paths_on_the_command_line_start_at_the_working_directory(
         (["--training.seed", "x"], "command line --training.seed", "seed: 0"),
         (["--search.space.r", "[8, 0]"], "command line --search.space.r: [1]", "[8, 16]"),
         (["--seed", "[1"], "command line --seed:1", "not YAML"),
+        (["--seed", "1", "--training.seed=2"], "command line", "--training.seed after --seed; allowed: each key once"),
         (["--objective", "dpoo"], "command line --objective", "objective: dpo?"),
     ],
 )

@@ -86,6 +86,8 @@ def export_adapter(
         trial_id = so_far.trial_id
         name += f"-{trial_id:04d}-step-{so_far.step}"
     target = directory.root / name if output is None else output
+    if not target.exists() and (unusable := RunDirectory.find_problem(target)) is not None:
+        raise InputError(unusable)
     # an export replaces nothing: what is there may be the user's
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         # a run must never look like something to delete

@@ -86,6 +86,9 @@ def run(
         expect = _expected_time(output, pool, hardware, most_gpus=max_gpus_per_task)
         if tasks:
             add_to_queue(tasks, output, expect=expect)
+        if not keep_open and _has_ended(output):
+            note = f"all tasks of the queue in {output} have ended, so nothing is started"
+            print(f"note: {note}; to tune one again, choose another directory with -o", file=sys.stderr)
         request = {
             **places.to_json(),
             "policy": policy,
@@ -94,6 +97,13 @@ def run(
             "share_gpu": share_gpu,
         }
         _run_queue(output, pool, expect=expect, request=request, keep_open=keep_open, as_json=as_json)
+
+
+def _has_ended(directory: Path) -> bool:
+    from cohort.task_queue.store import open_queue, queue_holder
+
+    with open_queue(directory) as store:
+        return not store.has_open_tasks() and queue_holder(directory) is None
 
 
 def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) -> None:
@@ -112,14 +122,13 @@ def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) 
 def continue_queue(directory: Path, *, as_json: bool) -> None:
     """Run the queue in ``directory`` with the settings of the last ``cohort run``."""
     from cohort.machine.local_slots import num_cores
-    from cohort.task_queue.store import open_queue, queue_holder
+    from cohort.task_queue.store import open_queue
     from cohort.task_queue.workers.pool import PoolRequest, open_pool
 
     with open_queue(directory) as store:
         request = {"policy": get_args(Policy)[0], "stall_limit": STALL_LIMIT_SECONDS, **store.facts().request}
-        has_work = store.has_open_tasks()
     # a finished queue is shown without starting workers, which would load torch and take a GPU
-    if not has_work and queue_holder(directory) is None:
+    if _has_ended(directory):
         _show_queue(directory, as_json=as_json)
         return
     places = PoolRequest(**{name: request.get(name) for name in ("gpus", "workers", "ray")})

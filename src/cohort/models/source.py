@@ -9,6 +9,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.hub_ids import is_hub_id
+from cohort.core.place import Place
 
 __all__ = ["find_local_model", "find_model"]
 
@@ -53,7 +54,7 @@ def _find_files(name_or_path: str | Path) -> Path:
 
 def _fetch(hub_id: str) -> Path:
     # imported here so that local models need no hub client
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
@@ -66,7 +67,11 @@ def _fetch(hub_id: str) -> Path:
         hint = _or_path(hub_id, "Correct the name, or log in with `hf auth login` if the model is private.")
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         found = f"no such directory, and the hub cannot be reached ({type(error).__name__})"
-        hint, cause = _or_path(hub_id, "Connect to the network, or give the path of a downloaded model."), error
+        hint, cause = "Connect to the network, or give the path of a downloaded model.", error
+        if constants.HF_HUB_OFFLINE:
+            found = "no such directory, and nothing of that name in the hub's cache; the hub is not asked"
+            hint = "Unset HF_HUB_OFFLINE, or give the path of a downloaded model."
+        hint = _or_path(hub_id, hint)
     except ValueError as error:
         found, hint, cause = str(error), "Correct the name.", error
     raise _problem(hub_id, found=found, hint=hint) from cause
@@ -108,6 +113,9 @@ def _is_adapter(folder: Path, *, text: str) -> InputError:
 def _problem(text: str, *, found: str, hint: str) -> InputError:
     return InputError(
         Problem(
-            where=f"model_name_or_path: {text}", found=found, allowed="a local model directory or a hub id", hint=hint
+            where=Place(key=("model_name_or_path",), text=text),
+            found=found,
+            allowed="a local model directory or a hub id",
+            hint=hint,
         )
     )

@@ -12,6 +12,9 @@ from cohort.models.transformers_answers import answered
 
 __all__ = ["load_tokenizer"]
 
+# one of these holds the vocabulary
+_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+
 
 def load_tokenizer(name_or_path: str | Path) -> Any:
     """Return the transformers tokenizer of the model.
@@ -20,6 +23,9 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
         InputError: there is none, or it does not load.
     """
     folder = find_model(name_or_path)
+    # transformers tries every way to make a tokenizer of nothing, which takes long, and lists them
+    if not any((folder / name).is_file() for name in _FILES) and not any(folder.glob("*.tiktoken")):
+        raise _unusable(folder, found="no tokenizer's files")
     loaded: list[Any] = []
 
     def ask() -> str:
@@ -38,11 +44,15 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
         tokenizer_class = getattr(transformers, kind, None) or transformers.AutoTokenizer
         return tokenizer_class.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # many types, by tokenizer class and version; each means that the files do not fit
-        raise InputError(
-            Problem(
-                where=str(folder),
-                found=f"no tokenizer that loads ({' '.join(str(error).split())[:200]})",
-                allowed="tokenizer.json and tokenizer_config.json as transformers saves them",
-                hint="Fetch the model's tokenizer files.",
-            )
-        ) from error
+        raise _unusable(folder, found=f"no tokenizer that loads ({' '.join(str(error).split())[:200]})") from error
+
+
+def _unusable(folder: Path, *, found: str) -> InputError:
+    return InputError(
+        Problem(
+            where=str(folder),
+            found=found,
+            allowed="tokenizer.json and tokenizer_config.json as transformers saves them",
+            hint="Fetch the model's tokenizer files.",
+        )
+    )

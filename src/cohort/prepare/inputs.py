@@ -243,7 +243,7 @@ def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderC
         directory = find_model(task.model_name_or_path)
         config = check_checkpoint(directory)
     except InputError as error:
-        problems.extend(error.problems)
+        problems.extend(task.located(problem) for problem in error.problems)
         return None
     problem = stored_problem(config, name=task.quantization, where=task.where("quantization"))
     problems += [] if problem is None else [problem]
@@ -323,7 +323,7 @@ def _read_data(
             loaded = load(replace(settings, max_length=context))
     except InputError as error:
         # a model that cannot be found has no tokenizer either: say it once
-        problems.extend(task.located(problem) for problem in error.problems if problem not in problems)
+        problems.extend(found for found in map(task.located, error.problems) if found not in problems)
         return None
     return tokenizer, loaded
 

@@ -175,6 +175,13 @@ class RunDirectory:
         )
         if not names:
             return None
+        if self.holds_run() and (holder := self.lock().holder()) is not None:
+            return Problem(
+                where=f"-o {self.root}",
+                found=f"a directory that already holds another run, which {holder} works on",
+                allowed="a directory that is new or empty",
+                hint=f"Watch that run with `cohort status {self.root} --watch`, or choose another directory.",
+            )
         if self.holds_run():
             return Problem(
                 where=f"-o {self.root}",

@@ -60,8 +60,8 @@ class RunLock:
             os.close(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise RunStateError(
-                    f"{self._path.parent} is in use by {holder}; wait until it ends, stop it, "
-                    "or choose another directory"
+                    f"{self._path.parent} is in use by {holder}; watch it with `cohort status {self._path.parent} "
+                    "--watch`, wait until it ends, stop it, or choose another directory"
                 ) from error
             raise RunStateError(
                 f"the file system of {self._path.parent} cannot lock files ({error.strerror}); "

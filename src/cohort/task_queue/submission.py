@@ -73,11 +73,21 @@ def read_submissions(
             continue
         occupied = RunDirectory.find_problem(directory / name)
         if occupied is not None:
-            problems.append(replace(occupied, where=Place(file=str(path), text=f"run directory {directory / name}")))
+            problems.append(_occupied(occupied, path=path, run_directory=directory / name))
         new.append(submission_of(name, task, clock=clock, path=path.resolve()))
     if problems:
         raise InputError(problems)
     return new, again
+
+
+def _occupied(problem: Problem, *, path: Path, run_directory: Path) -> Problem:
+    """Return why a task's run cannot be made, with what a queue can do about it."""
+    hint = problem.hint
+    if RunDirectory(run_directory).holds_run():
+        # a queue replaces no run, and continues only those that it began
+        hint = f"Choose another directory with -o, or rename the task file; `cohort resume {run_directory}` continues "
+        hint += "the run that is there."
+    return replace(problem, where=Place(file=str(path), text=f"run directory {run_directory}"), hint=hint)
 
 
 def submission_of(name: str, task: TaskFile, *, clock: Clock, path: Path | None = None) -> QueuedTask:

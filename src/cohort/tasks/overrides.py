@@ -87,10 +87,12 @@ def parse_overrides(
         unknown: Returns what is wrong with an option that names no key, where not every key may be set.
 
     Raises:
-        InputError: every argument that is no option, has no value, names no key, or whose value is not YAML.
+        InputError: every argument that is no option, has no value, names no key or one that another argument sets, or
+            whose value is not YAML.
     """
     problems: list[Problem] = []
     overrides: list[Override] = []
+    set_by: dict[KeyPath, str] = {}
     # callers from Python may give anything, and a text alone would be read letter by letter
     given: object = arguments
     if not isinstance(given, list | tuple) or not all(isinstance(argument, str) for argument in given):
@@ -107,6 +109,12 @@ def parse_overrides(
             allowed = "keys of the task file, as --section.key VALUE"
             problems.append(_problem(f"the unknown option {option}", allowed=allowed, hint=hint))
             continue
+        # a value that wins over another one unseen is as wrong here as in a task file
+        if path in set_by:
+            hint = "Remove one of the two; write several values as a list: [a, b]."
+            problems.append(_problem(f"{option} after {set_by[path]}", allowed="each key once", hint=hint))
+            continue
+        set_by[path] = option
         try:
             value = parse_yaml_value(text, where=Place(option=f"command line {option}"))
             overrides.append(Override(path=path, value=value, option=option))

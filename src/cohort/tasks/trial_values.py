@@ -11,6 +11,7 @@ from cohort.core.nearest_word import nearest_word
 from cohort.core.place import Place, dotted
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value
+from cohort.tasks.other_names import OTHER_WORDS
 from cohort.tasks.overrides import parse_overrides
 from cohort.tasks.sections.objective_section import objective_value_refusals
 from cohort.tasks.task_file import TaskFile
@@ -63,7 +64,9 @@ def trial_values_of(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _unknown_option(option: str) -> Problem:
-    near = nearest_word(option.removeprefix("--").replace("-", "_").rpartition(".")[2], SEARCHABLE)
+    word = option.removeprefix("--").replace("-", "_").rpartition(".")[2].lower()
+    own = OTHER_WORDS.get(word, "").rpartition(".")[2]
+    near = own if own in SEARCHABLE else nearest_word(word, SEARCHABLE)
     return Problem(
         where=Place(option="command line"),
         found=f"the unknown option {option}",

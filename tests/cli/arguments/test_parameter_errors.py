@@ -13,6 +13,7 @@ from cohort.cli.main import build_app
     [
         (["export", "runs/a", "--to", "bdd"], "'bdd' is not one of"),
         (["trials", "runs/a", "keep", "abc"], "'abc'; allowed: a whole number"),
+        (["run", "a.yaml", "--training.seed", "3"], "No such option: --training.seed. Only `cohort tune` and"),
         (["serve", "runs/a", "--port", "99999"], "'99999'; allowed: at most 65535"),
     ],
 )

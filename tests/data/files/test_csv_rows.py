@@ -24,7 +24,7 @@ def test_csv_with_quotes_line_breaks_and_long_fields(tmp_path: Path) -> None:
 def test_bad_csv_rows(tmp_path: Path) -> None:
     _, problems = read(written(tmp_path, "a.csv", "a,b\n1\n1,2\n1,2,3\n"))
     assert [(str(problem.where), problem.found) for problem in problems] == [
-        ("a.csv:2", "1 fields"),
+        ("a.csv:2", "1 field"),
         ("a.csv:4", "3 fields"),
     ]
     result, problems = read(written(tmp_path, "b.csv", 'a,b\n1,2\n\n"1,2\n'))

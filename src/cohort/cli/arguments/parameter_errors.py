@@ -11,6 +11,8 @@ from cohort.core.validation_words import allowed_value
 
 __all__ = ["PlainGroup"]
 
+_KEYS = "Only `cohort tune` and `cohort check` set keys of the task file on the command line: write it into the file."
+
 
 class PlainGroup(TyperGroup):
     """A group of verbs that names the value, and what is allowed, where Typer passes on its validator's sentence."""
@@ -28,6 +30,11 @@ class PlainGroup(TyperGroup):
             entries = getattr(error.__cause__, "errors", None)
             if entries is not None:
                 error.message = "; ".join(_sentence(entry) for entry in entries())
+            raise
+        except Exception as error:
+            # click's NoSuchOption, which versions of Typer have in different modules
+            if "." in (getattr(error, "option_name", None) or ""):
+                error.message = f"{error.message}. {_KEYS}"  # type: ignore[attr-defined]
             raise
 
 

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cohort.core.units import counted
 from cohort.data.files.bad_rows import Entry, decoded_document, of_file, unreadable
 from cohort.data.files.other_content import too_long_row
 from cohort.data.problems import BadRowError
@@ -83,8 +84,8 @@ def _csv_object(header: list[str], cells: list[str]) -> Mapping[str, Any] | BadR
         return too_long
     if len(cells) != len(header):
         return unreadable(
-            found=f"{len(cells)} fields",
-            allowed=f"{len(header)} fields as in the header",
+            found=counted(len(cells), "field"),
+            allowed=f"{counted(len(header), 'field')} as in the header",
             hint="Quote fields that contain a comma or a line break.",
         )
     return dict(zip(header, cells, strict=True))

@@ -237,7 +237,7 @@ def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) ->
     guessed = guess_columns(name for name, value in row.values.items() if value is not None)
     shown = guessed or {"prompt": "question", "completion": "answer"}
     mapped = ", ".join(f"{ours}: {name}" for ours, name in shown.items())
-    hint = f"Map the file's columns{'' if guessed else ', e.g.'} {columns}: {{{mapped}}}."
+    hint = f"Map the file's columns{': write' if guessed else ', e.g.'} {columns}: {{{mapped}}}."
     if detect_format(dict.fromkeys(row.values, "")) is not None:
         hint = "Fill in the values that are null, or remove the rows."
     log.add(
