@@ -7,7 +7,12 @@ import torch
 
 from cohort.core.errors import MemoryLimitError
 from cohort.core.memory_records import PassKind, PassSize
-from cohort.training.device_memory import DeviceMemory, StorageMeter, is_out_of_memory
+from cohort.training.device_memory import (
+    DeviceMemory,
+    StorageMeter,
+    copied_where_there_is_room,
+    is_out_of_memory,
+)
 
 KIB = 1 << 10
 
@@ -114,3 +119,20 @@ def test_a_cpu_without_a_limit_measures_nothing() -> None:
     with memory.observe(PassKind.TRAIN, size_of(16)) as observed:
         observed.forward_done()
     assert not memory.take_peaks()
+
+
+def test_a_copy_that_finds_no_room_on_the_device_is_made_on_the_host() -> None:
+    def copy(on_device: bool) -> str:
+        if on_device:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return "host"
+
+    assert copied_where_there_is_room(copy, on_device=True) == "host"
+    assert copied_where_there_is_room(lambda there: there, on_device=True)
+    assert not copied_where_there_is_room(lambda there: there, on_device=False)
+
+    def broken(on_device: bool) -> str:
+        raise RuntimeError("another error")
+
+    with pytest.raises(RuntimeError, match="another"):
+        copied_where_there_is_room(broken, on_device=True)

@@ -179,12 +179,15 @@ class GroupExecutor:
         """Return a copy of a resident's whole state, on the host: no rank has it all."""
         del on_device
         spec = self._places[trial_id].spec
-        return join_states(self._plan, self._layout, spec, self._ranks.ask(State(trial_id=trial_id)))
+        # opened where they are and copied from there, not through the connection
+        parts = [state_on(part, torch.device("cpu")) for part in self._ranks.ask(State(trial_id=trial_id))]
+        return join_states(self._plan, self._layout, spec, parts)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
         """Return a copy of a resident's whole weights [r, D], on the host."""
         del on_device
-        return self._plan.join(self._layout, self._places[trial_id].spec, self._ranks.ask(Weights(trial_id=trial_id)))
+        parts = [part.cpu() for part in self._ranks.ask(Weights(trial_id=trial_id))]
+        return self._plan.join(self._layout, self._places[trial_id].spec, parts)
 
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         state = self.state(trial_id, on_device=on_device)

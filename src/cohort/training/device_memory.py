@@ -11,8 +11,8 @@ import gc
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,16 @@ from cohort.core.errors import MemoryLimitError
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
 from cohort.core.units import format_bytes
 
-__all__ = ["DeviceMemory", "PassObservation", "StorageMeter", "is_out_of_memory", "release_cached"]
+__all__ = [
+    "DeviceMemory",
+    "PassObservation",
+    "StorageMeter",
+    "copied_where_there_is_room",
+    "is_out_of_memory",
+    "release_cached",
+]
+
+_T = TypeVar("_T")
 
 # the words of libraries other than torch's allocator when the device, or the host, has nothing left
 _WORDS = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed")
@@ -30,6 +39,19 @@ _WORDS = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed"
 # afterwards, sample every 16th pass
 _ALWAYS, _EVERY = 32, 16
 _MOST_KEPT = 512
+
+
+def copied_where_there_is_room(copy: Callable[[bool], _T], *, on_device: bool) -> _T:
+    """Return ``copy(True)``, a copy on the device, or ``copy(False)``, one on the host, where the device is full.
+
+    Args:
+        on_device: False for the host in any case.
+    """
+    if on_device:
+        # a full device is no error: the copy goes to the host instead
+        with suppress(torch.OutOfMemoryError):
+            return copy(True)
+    return copy(False)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

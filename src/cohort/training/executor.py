@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.staging import lists_unwaited
 from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
-from cohort.training.device_memory import DeviceMemory
+from cohort.training.device_memory import DeviceMemory, copied_where_there_is_room
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.executor_settings import ExecutorSettings
@@ -41,8 +39,6 @@ from cohort.training.trial import TrialSpec, TrialState
 from cohort.training.trial_evaluation import TrialEvaluation
 
 __all__ = ["Executor"]
-
-_T = TypeVar("_T")
 
 
 class Executor:
@@ -173,13 +169,15 @@ class Executor:
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """Return a copy of a resident trial's state, on the host unless ``on_device`` and there is room."""
         resident = self._residents[trial_id]
-        adapter = _copied(lambda there: self.bank.read(resident.slot, on_device=there), on_device=on_device)
+        adapter = copied_where_there_is_room(
+            lambda there: self.bank.read(resident.slot, on_device=there), on_device=on_device
+        )
         return TrialState(adapter=adapter, step=resident.step)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
         """Return a copy of a resident trial's weights [r, D], on the host unless ``on_device`` and there is room."""
         weights_rD = self.bank.weights_RD[self.bank.rank_rows(self._residents[trial_id].slot)]
-        return _copied(
+        return copied_where_there_is_room(
             lambda there: weights_rD.clone() if there else weights_rD.to("cpu", copy=True), on_device=on_device
         )
 
@@ -328,11 +326,3 @@ class Executor:
 
     def _by_slot(self) -> list[Resident]:
         return sorted(self._residents.values(), key=lambda resident: resident.slot)
-
-
-def _copied(copy: Callable[[bool], _T], *, on_device: bool) -> _T:
-    if on_device:
-        # a full device is no error: the copy goes to the host instead
-        with contextlib.suppress(torch.OutOfMemoryError):
-            return copy(True)
-    return copy(False)

@@ -64,12 +64,13 @@ class FreshWeights:
             self._kept.popitem(last=False)
 
     def _draw(self, key: _Key) -> Tensor:
-        spec, seed = key
-        weights_rD = initial_weights(
-            self._layout, spec, seed=seed, dtype=self._dtype, weight_of=self._decoder.weight_of
-        )
+        weights_rD = self._initial(*key)
         # pinned: the copy to the bank does not wait for the device
         return pinned(weights_rD) if self._on_gpu else weights_rD
+
+    def _initial(self, spec: AdapterSpec, seed: int) -> Tensor:
+        """Return what the rank's bank has of the weights of a new adapter."""
+        return initial_weights(self._layout, spec, seed=seed, dtype=self._dtype, weight_of=self._decoder.weight_of)
 
 
 def _key(spec: AdapterSpec, seed: int) -> _Key:

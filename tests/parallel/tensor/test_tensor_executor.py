@@ -7,10 +7,12 @@ import functools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import ShardingError, replicated_columns
 from cohort.adapters.spec import AdapterSpec
@@ -19,6 +21,7 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.models.weights import load_decoder
 from cohort.parallel.rank_group import TensorGroup, join_states
+from cohort.parallel.tensor import tensor_executor as tensor_executor_module
 from cohort.parallel.tensor.groups import OneRank, RankGroup, run_threads
 from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
 from cohort.parallel.tensor.tensor_executor import TensorExecutor
@@ -205,3 +208,20 @@ def test_one_rank_needs_no_group(folder: Path) -> None:
     executor.load(TRIALS[0])
     assert executor.step()[0].loss > 0
     executor.drop(0)
+
+
+def test_trials_of_one_seed_share_what_they_begin_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def counted(*asked: Any, **more: Any) -> torch.Tensor:
+        drawn.append(asked)
+        return initial_weights(*asked, **more)
+
+    monkeypatch.setattr(tensor_executor_module, "initial_weights", counted)
+    executor = tensor_executor(OneRank(), folder, torch.float32)
+    for number in range(3):
+        executor.load(dataclasses.replace(trial(number), seed=7))
+    assert len(drawn) == 1
+    first, *others = (executor.weights(number) for number in range(3))
+    assert all(torch.equal(first, other) for other in others)
+    assert torch.equal(first, initial_weights(layout_of(folder), trial(0).adapter, seed=7))

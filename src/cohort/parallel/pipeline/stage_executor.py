@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
-from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
@@ -26,9 +25,10 @@ from cohort.parallel.rank_group import PipelineGroup
 from cohort.parallel.step_window import StepWindow
 from cohort.pipelining.simulation import PassTime
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
-from cohort.training.device_memory import DeviceMemory
+from cohort.training.device_memory import DeviceMemory, copied_where_there_is_room
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses
 from cohort.training.executor_settings import ExecutorSettings
+from cohort.training.fresh_weights import FreshWeights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.group_terms import group_slots
 from cohort.training.micro_batches import MicroBatches, sample_too_large
@@ -80,6 +80,7 @@ class StageExecutor:
             compute_dtype=decoder.dtype,
             moments=optimizer.moments,
         )
+        self._fresh_weights = FreshWeights(self.bank, decoder)
         self._memory = DeviceMemory(
             decoder.device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )
@@ -152,9 +153,7 @@ class StageExecutor:
             raise ValueError(f"trial {spec.trial_id} is already resident")
         # drawn by the names of linears: the columns of a stage are those of the whole adapter
         adapter = (
-            AdapterState(
-                weights=initial_weights(self._local, spec.adapter, seed=spec.seed, weight_of=self._decoder.weight_of)
-            )
+            AdapterState(weights=self._fresh_weights.of(spec.adapter, spec.seed))
             if state is None
             else self._own(state.adapter)
         )
@@ -176,16 +175,19 @@ class StageExecutor:
         self._stage.drop(slot)
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
-        """Return the stage's part of a trial's state, on the host."""
-        del on_device
+        """Return the stage's part of a trial's state, on the host unless ``on_device`` and there is room."""
         resident = self._residents[trial_id]
-        return TrialState(adapter=self.bank.read(resident.slot, on_device=False), step=resident.step)
+        adapter = copied_where_there_is_room(
+            lambda there: self.bank.read(resident.slot, on_device=there), on_device=on_device
+        )
+        return TrialState(adapter=adapter, step=resident.step)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
-        """Return the stage's part of a trial's weights, on the host."""
-        del on_device
-        rank_rows = self.bank.rank_rows(self._residents[trial_id].slot)
-        return self.bank.weights_RD[rank_rows].to("cpu", copy=True)
+        """Return the stage's part of a trial's weights, on the host unless ``on_device`` and there is room."""
+        weights_rD = self.bank.weights_RD[self.bank.rank_rows(self._residents[trial_id].slot)]
+        return copied_where_there_is_room(
+            lambda there: weights_rD.clone() if there else weights_rD.to("cpu", copy=True), on_device=on_device
+        )
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """Run one step of each of ``trial_ids`` (default: all): a window by itself, whose pipeline fills and drains."""

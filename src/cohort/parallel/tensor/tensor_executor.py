@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.sharding import ShardingError, local_layout, replicated_columns, shard_adapter
+from cohort.adapters.sharding import AdapterShard, ShardingError, local_layout, replicated_columns, shard_adapter
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
@@ -23,6 +24,7 @@ from cohort.parallel.tensor.groups import RankGroup
 from cohort.parallel.tensor.tensor_optimizer import TensorOptimizer
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor_settings import ExecutorSettings
+from cohort.training.fresh_weights import FreshWeights
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
@@ -70,7 +72,7 @@ class TensorExecutor:
         Raises:
             ShardingError: the ranks do not divide a linear's width.
         """
-        self._layout, self._group, self._dtype = layout, group, dtype
+        self._layout, self._group = layout, group
         self._replicated: dict[int, Tensor] = {}
         self.executor = RankExecutor(
             decoder,
@@ -84,6 +86,7 @@ class TensorExecutor:
             optimizer=TensorOptimizer(optimizer, group, replicated=self._replicated),
             repeats_smaller=False,
         )
+        self._divided = _FreshShards(self.executor.bank, decoder, layout=layout, group=group)
         if self.executor.captured is not None and group.size > 1:
             # all replay a pass or none does: their sums are recorded with it
             self.executor.captured.agree = self._agree
@@ -121,15 +124,18 @@ class TensorExecutor:
         """
         if self._group.size > 1 and (why := UNDIVIDED_OPTIMIZERS.get(spec.optim)) is not None:
             raise ShardingError(f"optim: {spec.optim} on {self._group.size} ranks of one model: {why}")
-        if state is None:
-            weights_rD = initial_weights(self._layout, spec.adapter, seed=spec.seed, dtype=self._dtype)
-            state = TrialState(adapter=AdapterState(weights=weights_rD))
         replicated_D = replicated_columns(self._layout, spec.adapter, size=self._group.size)
-        shard = shard_adapter(
-            self._layout, spec.adapter, state.adapter.weights, rank=self._group.rank, size=self._group.size
-        )
-        moments = {name: self._shard(spec, moment) for name, moment in state.adapter.moments.items()}
-        local = TrialState(adapter=AdapterState(weights=shard.weights_rD, moments=moments), step=state.step)
+        # of no entries: it says what the shard is
+        shard = self._divided.shard(spec.adapter, torch.empty(spec.adapter.num_rows, self._layout.width, device="meta"))
+        if state is None:
+            local = TrialState(adapter=AdapterState(weights=self._divided.of(spec.adapter, spec.seed)))
+        else:
+            parts = {
+                name: self._divided.shard(spec.adapter, whole_rD).weights_rD
+                for name, whole_rD in state.adapter.tensors.items()
+            }
+            own = AdapterState(weights=parts.pop("weights"), moments=parts)
+            local = TrialState(adapter=own, step=state.step)
         slot = self.executor.load(replace(spec, adapter=shard.spec), local, rows=rows)
         self._replicated[spec.trial_id] = replicated_D
         return slot
@@ -160,14 +166,12 @@ class TensorExecutor:
         return self.executor.generate(prompts, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
-        """Return this rank's part of a trial's state, on the host."""
-        del on_device
-        return self.executor.state(trial_id)
+        """Return this rank's part of a trial's state."""
+        return self.executor.state(trial_id, on_device=on_device)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
-        """Return this rank's part of a trial's weights, on the host."""
-        del on_device
-        return self.executor.weights(trial_id)
+        """Return this rank's part of a trial's weights."""
+        return self.executor.weights(trial_id, on_device=on_device)
 
     def drop(self, trial_id: int) -> None:
         self.executor.drop(trial_id)
@@ -178,6 +182,17 @@ class TensorExecutor:
         missing = torch.tensor([float(not recorded)], device=self.executor.memory.device)
         return self._group.all_reduce(missing).item() == 0
 
-    def _shard(self, spec: TrialSpec, rows_rD: Tensor) -> Tensor:
-        found = shard_adapter(self._layout, spec.adapter, rows_rD, rank=self._group.rank, size=self._group.size)
-        return found.weights_rD
+
+class _FreshShards(FreshWeights):
+    """Divides adapters, and draws those that trials begin with: a shard of the whole draw, whatever the ranks."""
+
+    def __init__(self, bank: AdapterBank, decoder: Decoder, *, layout: AdapterLayout, group: RankGroup) -> None:
+        super().__init__(bank, decoder)
+        self._whole, self._group = layout, group
+
+    def shard(self, spec: AdapterSpec, whole_rD: Tensor) -> AdapterShard:
+        """Return this rank's part of whole rank rows."""
+        return shard_adapter(self._whole, spec, whole_rD, rank=self._group.rank, size=self._group.size)
+
+    def _initial(self, spec: AdapterSpec, seed: int) -> Tensor:
+        return self.shard(spec, initial_weights(self._whole, spec, seed=seed, dtype=self._dtype)).weights_rD
