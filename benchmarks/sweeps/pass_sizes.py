@@ -110,10 +110,16 @@ class RecordedSizes:
         self.launched += use is None
         self.passes += 1
         if trains and to_come is not None and recorded and self._policy.hides_recording(need.num_rows):
-            ahead = self._policy.ahead(recorded=recorded, kind=kind, upcoming=to_come())
+            self._note_ahead(to_come())
+
+    def _note_ahead(self, to_come: Sequence[PassShape]) -> None:
+        """Note what would be recorded while the device is at a step."""
+        for trains, kind, upcoming in ((True, GraphKind.SUMS, to_come), (False, GraphKind.MEASURES, [])):
+            ahead = self._policy.ahead(recorded=self.recorded[trains], kind=kind, upcoming=upcoming)
             if ahead is not None and ahead.num_rows <= self._most_rows:
-                recorded.append(ahead)
-                self.milliseconds["recording ahead"] += cost.recording
+                self.recorded[trains].append(ahead)
+                self.milliseconds["recording ahead"] += self._costs[trains].recording
+                return
 
 
 class SizedExecutor(RankExecutor):

@@ -191,18 +191,19 @@ class CapturedPasses:
         # ranks record together, and a ring of layers makes a recording wait for the device
         if self.agree is not None or self._decoder.ring is not None:
             return
-        (kind, widest), slots = self._trained, self._bank.slot_table()
+        (trained, widest), slots = self._trained, self._bank.slot_table()
         if not self._policy.hides_recording(num_rows) or max(slots.ranks, default=0) > widest or any(slots.dropouts):
             return
-        shape = self._policy.ahead(
-            recorded=[*self._recorded(kind, widest=widest)],
-            kind=kind,
-            upcoming=[need for need in upcoming() if need.num_rows <= self._most_rows],
-        )
-        if shape is None or shape.num_rows > self._most_rows or self._is_short(shape):
-            return
-        if (graph := self._record(shape, kind=kind, slots=slots)) is not None:
-            self._graphs.setdefault((kind, widest), []).append(graph)
+        known = [need for need in upcoming() if need.num_rows <= self._most_rows]
+        # evaluations announce nothing
+        for kind, to_come in ((trained, known), (GraphKind.MEASURES, [])):
+            recorded = [*self._recorded(kind, widest=widest)]
+            shape = self._policy.ahead(recorded=recorded, kind=kind, upcoming=to_come)
+            if shape is None or shape.num_rows > self._most_rows or self._is_short(shape):
+                continue
+            if (graph := self._record(shape, kind=kind, slots=slots)) is not None:
+                self._graphs.setdefault((kind, widest), []).append(graph)
+            break
         self._has_recorded = False
 
     def _graph(

@@ -36,7 +36,7 @@ LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 8e-3, 4 / 600e12
 # after those that are announced
 WORTH = 0.75
 # the same for a recording that is made while the device computes, which hardly waits for it
-WORTH_AHEAD = 0.3
+WORTH_AHEAD = 0.25
 # a recording takes as long as the device is at this share of the rows of a launch: 0.16 s for an 8B model
 HIDING_SHARE = 0.5
 # the same times for a row over weights in e4m3: the device needs 0.7 of them, the host launches 1.15 times as long
@@ -197,7 +197,7 @@ class RecordingPolicy:
 
         Args:
             recorded, kind: As of :meth:`choose`.
-            upcoming: The training passes to come, as far as they are known.
+            upcoming: The passes to come, as far as they are known.
         """
         window = [*self._before[kind], *upcoming]
         if not window:
