@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cohort.callbacks.callback_caller import CallbackError
     from cohort.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
     from cohort.core.errors import CohortError, InputError, Problem
+    from cohort.engine.tune import RunOptions
     from cohort.runs.results.task_result import TaskResult, TasksFailedError
     from cohort.tasks.loading import TaskFile, load_task
     from cohort.tasks.task import Task
@@ -29,6 +30,7 @@ __all__ = [
     "EvaluationReport",
     "InputError",
     "Problem",
+    "RunOptions",
     "StepReport",
     "Task",
     "TaskFile",
@@ -52,6 +54,7 @@ _HOMES = {
     "EvaluationReport": ("cohort.callbacks.callback_reports", "EvaluationReport"),
     "InputError": ("cohort.core.errors", "InputError"),
     "Problem": ("cohort.core.errors", "Problem"),
+    "RunOptions": ("cohort.engine.tune", "RunOptions"),
     "StepReport": ("cohort.callbacks.callback_reports", "StepReport"),
     "Task": ("cohort.tasks.task", "Task"),
     "TaskFile": ("cohort.tasks.loading", "TaskFile"),

@@ -21,6 +21,7 @@ PUBLIC_NAMES = {
     "Engine",
     "InputError",
     "Problem",
+    "RunOptions",
     "Task",
     "TaskFile",
     "TaskResult",

@@ -22,6 +22,8 @@ PROBLEM = Problem(where="task.yaml:3: lora.r", found="0", allowed="a whole numbe
         (StorageFullError("no space left"), 2, "error: no space left"),
         (OSError(errno.ENOSPC, "No space left on device", "/runs/x"), 2, "no space is left at /runs/x"),
         (PermissionError(errno.EACCES, "Permission denied", "/runs/x"), 1, "not allowed at /runs/x"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300), 2, f"error: {'a' * 120}... is no path that"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/runs/x/y"), 2, "/runs/x/y is no path that can be used"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )

@@ -98,7 +98,7 @@ def require_conduct(*, progress: object, watcher: object, options: object) -> No
             or (callable(getattr(watcher, "update", None)) and callable(getattr(watcher, "note", None))),
             "an object with update(progress) and note(text)",
         ),
-        "options": (options, options is None or isinstance(options, RunOptions), "cohort.engine.tune.RunOptions"),
+        "options": (options, options is None or isinstance(options, RunOptions), "a cohort.RunOptions"),
     }
     problems = [
         Problem(where=name, found=f"a value of type {type(value).__name__}", allowed=allowed, hint=f"Leave {name} out.")

@@ -83,6 +83,11 @@ def _message(error: BaseException, *, resume: Path | None) -> tuple[str, int] | 
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "fix the permissions, or choose another directory"
         return f"error: not allowed{place} ({error.strerror}); {fix}", EXIT_FAILED
+    # no file can have such a path; one that was checked would be one of our own bugs, which --debug shows as well
+    if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+        shown = str(finished_path(str(error.filename)) if error.filename else "a path")
+        shown = shown if len(shown) <= _LONG else f"{shown[:_LONG]}..."
+        return f"error: {shown} is no path that can be used ({error.strerror}); choose another", EXIT_INPUT
     return None
 
 

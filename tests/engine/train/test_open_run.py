@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cohort.core.clock import ManualClock
+from cohort.core.errors import InputError
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.runs.facts import Activity
 from tests.engine.train.fakes import open_run, spec_of
@@ -44,8 +45,13 @@ def test_two_runs_of_one_process_share_neither_seconds_nor_defaults(tmp_path: Pa
 
 def test_options_are_checked_by_name_and_stay_as_they_are() -> None:
     wrong: Any = {"checkpoint_second": 1.0}
-    with pytest.raises(TypeError, match="checkpoint_second"):
+    with pytest.raises(InputError, match=r"RunOptions: checkpoint_second: .*Did you mean checkpoint_seconds\?"):
         RunOptions(**wrong)
+    wrong = {"checkpoint_seconds": float("nan"), "token_budget": 0, "num_ranks": True, "share_gpu": "no"}
+    with pytest.raises(InputError) as caught:
+        RunOptions(**wrong)
+    assert [problem.where.key for problem in caught.value.problems] == [(name,) for name in wrong]
+    assert "allowed: a whole number of at least 1, or None" in str(caught.value)
     options: Any = RunOptions(token_budget=64)
     with pytest.raises(FrozenInstanceError):
         options.token_budget = 128

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cohort.callbacks.callbacks import Callbacks
 from cohort.checkpoints.trial_states import TrialStateStore
+from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
+from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.watching.time_spent import TimeSpent
 from cohort.launch.launched import LaunchedRanks
@@ -16,7 +20,17 @@ from cohort.runs.store import RunStore
 __all__ = ["OpenRun", "RunOptions"]
 
 
-@dataclass(frozen=True, kw_only=True)
+# from which value on, and whether it is whole; None is allowed where it is the default
+_LEAST = {
+    "checkpoint_seconds": (0, False),
+    "checkpoint_share": (0, False),
+    "host_memory_bytes": (0, True),
+    "token_budget": (1, True),
+    "num_ranks": (1, True),
+}
+
+
+@dataclass(frozen=True, kw_only=True, init=False)
 class RunOptions:
     """How a run is carried out; none of it changes an adapter.
 
@@ -31,6 +45,9 @@ class RunOptions:
             GPUs when None. On a CPU each takes the threads of a run.
         share_gpu: In a queue, tasks on one base model may train in one executor, where that is predicted to be faster.
         launched: The processes of all but the first, where a launcher such as torchrun has started them.
+
+    Raises:
+        InputError: there is no such option, or a value is not accepted; all problems at once.
     """
 
     checkpoint_seconds: float = 60.0
@@ -40,6 +57,58 @@ class RunOptions:
     num_ranks: int | None = None
     share_gpu: bool = True
     launched: LaunchedRanks | None = None
+
+    @checks_arguments("RunOptions")
+    def __init__(
+        self,
+        *,
+        checkpoint_seconds: float = 60.0,
+        checkpoint_share: float = 0.015,
+        host_memory_bytes: int | None = None,
+        token_budget: int | None = None,
+        num_ranks: int | None = None,
+        share_gpu: bool = True,
+        launched: LaunchedRanks | None = None,
+    ) -> None:
+        """Set the options."""
+        given: dict[str, object] = {
+            "checkpoint_seconds": checkpoint_seconds,
+            "checkpoint_share": checkpoint_share,
+            "host_memory_bytes": host_memory_bytes,
+            "token_budget": token_budget,
+            "num_ranks": num_ranks,
+            "share_gpu": share_gpu,
+            "launched": launched,
+        }
+        if problems := list(_option_problems(given)):
+            raise InputError(problems)
+        for name, value in given.items():
+            # a frozen dataclass refuses plain assignment even while it is made
+            object.__setattr__(self, name, value)
+
+
+def _option_problems(given: Mapping[str, object]) -> Iterator[Problem]:
+    for name, (least, is_whole) in _LEAST.items():
+        value, default = given[name], getattr(RunOptions, name)
+        kinds = (int,) if is_whole else (int, float)
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        # NaN is at least nothing
+        if (value is None and default is None) or (is_number and value >= least):  # type: ignore[operator]
+            continue
+        allowed = f"{'a whole number' if is_whole else 'a number'} of at least {least}"
+        allowed += ", or None" if default is None else ""
+        yield _wrong(name, value, allowed=allowed, hint=f"Leave it out: the default is {default}.")
+    if not isinstance(given["share_gpu"], bool):
+        yield _wrong(
+            "share_gpu", given["share_gpu"], allowed="True or False", hint="Leave it out: the default is True."
+        )
+    if not isinstance(given["launched"], LaunchedRanks | None):
+        yield _wrong("launched", given["launched"], allowed="None", hint="Leave it out.")
+
+
+def _wrong(name: str, value: object, *, allowed: str, hint: str) -> Problem:
+    where = Place(file="RunOptions", key=(name,))
+    return Problem(where=where, found=repr(value)[:60], allowed=allowed, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
