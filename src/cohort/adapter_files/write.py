@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,13 @@ from cohort.core.durable_files import (
     write_text,
 )
 
-__all__ = ["AdapterContent", "tokenizer_files", "write_adapter_directory", "write_adapter_files"]
+__all__ = [
+    "AdapterContent",
+    "tokenizer_files",
+    "write_adapter_directory",
+    "write_adapter_files",
+    "write_adapter_weights",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +69,8 @@ def write_adapter_files(folder: Path, content: AdapterContent, *, written: Path 
     """Write adapter, model card and tokenizer into an existing folder, each file whole or not at all.
 
     Args:
-        written: A folder that holds this adapter already: its weights, which never change, are linked and not copied.
+        written: A folder that holds this adapter's weights already, perhaps ``folder`` itself. They never change, so
+            they are linked, or copied where the file system has no links; those of ``content`` are not read.
 
     Raises:
         StorageFullError: the disk is full.
@@ -70,23 +78,34 @@ def write_adapter_files(folder: Path, content: AdapterContent, *, written: Path 
     target_modules = shortest_target_modules(content.layout.linears, linears=content.linears)
     config = adapter_config(content.spec, base_model=content.base_model, target_modules=target_modules)
     # the configuration after the weights: a folder that has it counts as an adapter
-    if written is None or not _linked(written / WEIGHTS_FILE, folder / WEIGHTS_FILE):
-        with atomic_file(folder / WEIGHTS_FILE) as partial, partial.open("wb") as stream:
-            for part in weight_parts(content.layout, content.spec, content.weights_rD):
-                stream.write(part)
+    if written is None:
+        write_adapter_weights(folder, layout=content.layout, spec=content.spec, weights_rD=content.weights_rD)
+    elif written != folder:
+        _link_or_copy(written / WEIGHTS_FILE, folder / WEIGHTS_FILE)
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_text(folder / "README.md", content.card)
     for path, file in content.tokenizer_files.items():
         write_bytes(folder / path, file)
 
 
-def _linked(file: Path, link: Path) -> bool:
-    """Give a file a second name; return False where the file system cannot."""
+def write_adapter_weights(folder: Path, *, layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> None:
+    """Write the weights of an adapter [r, D] into an existing folder, whole or not at all.
+
+    Raises:
+        StorageFullError: the disk is full.
+    """
+    with atomic_file(folder / WEIGHTS_FILE) as partial, partial.open("wb") as stream:
+        for part in weight_parts(layout, spec, weights_rD):
+            stream.write(part)
+
+
+def _link_or_copy(file: Path, link: Path) -> None:
+    """Give a file a second name, or its content a second file where the file system has no links."""
     try:
         os.link(file, link)
     except OSError:
-        return False
-    return True
+        with atomic_file(link) as partial:
+            shutil.copyfile(file, partial)
 
 
 def write_adapter_directory(path: Path, content: AdapterContent, *, written: Path | None = None) -> None:

@@ -7,7 +7,6 @@ and only that has to be on the disk with a SHA-256; what is written behind survi
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from cohort.checkpoints.transfer_threads import BUFFER_BYTES, OfThread, ready_events, state_threads
 from cohort.core.durable_files import atomic_file, flush_to_disk
+from cohort.core.file_digest import file_digest
 from cohort.training.checkpoint import write_state
 
 __all__ = ["StateWriter"]
@@ -130,7 +130,7 @@ class StateWriter:
         with atomic_file(path) as partial:
             self._write_parts(partial, tensors, step, ready)
             # read back from the page cache: a tensor is copied from its GPU once
-            return _sha256(partial)
+            return file_digest(partial).hex()
 
     def _write_behind(
         self, path: Path, tensors: dict[str, Tensor], step: int, ready: Mapping[torch.device, torch.cuda.Event]
@@ -173,12 +173,7 @@ def _secured(path: Path, written: Future[str | None] | None) -> str:
     if written is not None:
         # begun before this, so it never waits for a thread that this one takes
         written.result()
-    digest = _sha256(path)
+    digest = file_digest(path).hex()
     flush_to_disk(path)
     flush_to_disk(path.parent)
     return digest
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

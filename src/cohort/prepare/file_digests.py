@@ -15,26 +15,14 @@ from pathlib import Path
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
+from cohort.core.file_digest import file_digest
 
-__all__ = ["file_digest", "kept_digest"]
+__all__ = ["kept_digest"]
 
 _FOLDER = "file-digests"
 # the times of a file have ticks of some milliseconds, and of seconds on some network file systems: a file that was
 # written so recently could change again without showing it
 _SETTLED_SECONDS = 5.0
-# Between two blocks the interpreter's lock is asked for, which a thread that launches kernels gives away every 5 ms: a
-# block has to take longer than that (30 ms at 1.1 GB/s), or a digest beside such a thread takes twice as long.
-_BLOCK_BYTES = 32 << 20
-
-
-def file_digest(path: Path) -> bytes:
-    """Return the SHA-256 of a file's content."""
-    digest = hashlib.sha256()
-    block = memoryview(bytearray(min(_BLOCK_BYTES, max(1, path.stat().st_size))))
-    with path.open("rb", buffering=0) as opened:
-        while num_bytes := opened.readinto(block):
-            digest.update(block[:num_bytes])
-    return digest.digest()
 
 
 def kept_digest(path: Path, *, cache_directory: Path | None = None) -> bytes:

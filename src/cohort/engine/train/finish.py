@@ -10,10 +10,10 @@ from torch import Tensor
 from cohort.adapter_files.model_card import render_model_card
 from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_directory, write_adapter_files
 from cohort.checkpoints.checkpoints import keep_last_checkpoint
-from cohort.checkpoints.host_copies import HostCopies
 from cohort.core.errors import RunStateError
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.result_trials import has_adapter_directory
+from cohort.engine.train.weights_ahead import WeightsAhead
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.prepare.preparation import Preparation
 from cohort.report import write_report
@@ -40,6 +40,7 @@ def finish_run(
     *,
     specs: Mapping[int, TrialSpec],
     study: Study,
+    weights: WeightsAhead,
     save: Callable[[], None] = lambda: None,
 ) -> None:
     """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.
@@ -51,6 +52,7 @@ def finish_run(
         run: Its run.
         specs: Its trials.
         study: What became of them.
+        weights: Those that are written already, or about to be.
         save: Completes the last checkpoint, which is written meanwhile; called before the run counts as done.
 
     Raises:
@@ -67,12 +69,13 @@ def finish_run(
     results = read_results(store.reader)
     tokenizer, linears = tokenizer_files(preparation.inputs.tokenizer), tuple(linear_shapes(preparation.inputs.config))
 
-    # into fresh memory through pinned buffers: three times as fast as a plain copy
-    copies = HostCopies()
-
     def write(trial_id: int, weights_rD: Tensor) -> None:
+        are_written = weights.are_written(trial_id)
+        if weights_rD.is_cuda and not are_written:
+            # into fresh memory through pinned buffers: three times as fast as a plain copy
+            weights_rD = weights.copies.start({"weights": weights_rD}).result()["weights"]
         content = AdapterContent(
-            weights_rD=copies.start({"weights": weights_rD}).result()["weights"] if weights_rD.is_cuda else weights_rD,
+            weights_rD=weights_rD,
             layout=preparation.inputs.layout,
             spec=specs[trial_id].adapter,
             base_model=preparation.task.model_name_or_path,
@@ -82,7 +85,7 @@ def finish_run(
         )
         folder = directory.trial(trial_id)
         folder.mkdir(parents=True, exist_ok=True)
-        write_adapter_files(folder, content)
+        write_adapter_files(folder, content, written=folder if are_written else None)
         if trial_id == best_id:
             write_adapter_directory(directory.best, content, written=folder)
 

@@ -25,6 +25,7 @@ from cohort.engine.train.watching.progress_tracker import ProgressTracker
 from cohort.engine.train.watching.step_costs import StepRecorder
 from cohort.engine.train.watching.tracker_reporting import TrackerReporter
 from cohort.engine.train.watching.work_recorder import WorkRecorder
+from cohort.engine.train.weights_ahead import WeightsAhead
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import FLAT_TOKENS
 from cohort.models.finite_weights import non_finite_weights
@@ -241,10 +242,14 @@ class TaskRun:
         self.control.close()
         save = self.supervisor.complete_last_checkpoint
         try:
-            self._compare(make_room)
-            self._work.flush()
-            self.run.watcher.update(self._tracker.snapshot("writing the results"))
-            finish_run(self._preparation, self.run, specs=self._specs, study=self._study, save=save)
+            with WeightsAhead(self._preparation.inputs.layout, folder_of=self.run.directory.trial) as weights:
+                weights.begin_first(self._study, specs=self._specs, best_of=self.run.state_store.best)
+                self._compare(make_room)
+                self._work.flush()
+                self.run.watcher.update(self._tracker.snapshot("writing the results"))
+                finish_run(
+                    self._preparation, self.run, specs=self._specs, study=self._study, weights=weights, save=save
+                )
         except BaseException:
             # so that a resume repeats no step; a full disk is no reason to hide the error
             with contextlib.suppress(StorageFullError):

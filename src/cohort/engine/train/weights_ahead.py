@@ -1,0 +1,85 @@
+"""Weights of adapters written while the best trials are compared: their model cards wait for its result, these do not.
+
+An adapter of an 8B model takes a second to copy, transpose and bring to the disk, and users wait for the best one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from torch import Tensor
+
+from cohort.adapter_files.write import write_adapter_weights
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.checkpoints.host_copies import HostCopies
+from cohort.core.errors import StorageFullError
+from cohort.engine.train.result_trials import has_adapter_directory
+from cohort.training.trial import TrialSpec
+from cohort.tuning.study import Study
+
+__all__ = ["MOST_AHEAD", "WeightsAhead"]
+
+# adapters whose weights are written before it is known which is the best; each takes a thread
+MOST_AHEAD = 4
+
+
+class WeightsAhead:
+    """Writes weights into the folders of their trials, in threads that end with the block."""
+
+    def __init__(self, layout: AdapterLayout, *, folder_of: Callable[[int], Path]) -> None:
+        """``folder_of`` returns the folder of a trial, which is made."""
+        self._layout, self._folder_of = layout, folder_of
+        self._threads = ThreadPoolExecutor(max_workers=MOST_AHEAD, thread_name_prefix="cohort-weights-ahead")
+        self._writing: dict[int, Future[None]] = {}
+        self.copies = HostCopies()
+
+    def __enter__(self) -> WeightsAhead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def begin_first(
+        self,
+        study: Study,
+        *,
+        specs: Mapping[int, TrialSpec],
+        best_of: Callable[[int], tuple[Tensor, int] | None],
+    ) -> None:
+        """Begin with the first trials by their own evaluations, of those that get an adapter directory.
+
+        Args:
+            best_of: Returns weights [r, D] and step of a trial's best checkpoint; all trials have ended.
+        """
+        first = [best.trial_id for best in study.leaders() if has_adapter_directory(study.reason(best.trial_id))]
+        for trial_id in first[:MOST_AHEAD]:
+            if (kept := best_of(trial_id)) is not None:
+                copied = self.copies.start({"weights": kept[0]}) if kept[0].is_cuda else None
+                spec = specs[trial_id].adapter
+                self._writing[trial_id] = self._threads.submit(self._write, trial_id, spec, copied, kept[0])
+
+    def are_written(self, trial_id: int) -> bool:
+        """Wait for the weights of a trial if they were begun; return whether they are there.
+
+        A full disk is told where they are written again.
+        """
+        with contextlib.suppress(StorageFullError, KeyError):
+            self._writing.pop(trial_id).result()
+            return True
+        return False
+
+    def _write(
+        self, trial_id: int, spec: AdapterSpec, copied: Future[dict[str, Tensor]] | None, weights_rD: Tensor
+    ) -> None:
+        folder = self._folder_of(trial_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_adapter_weights(
+            folder,
+            layout=self._layout,
+            spec=spec,
+            weights_rD=weights_rD if copied is None else copied.result()["weights"],
+        )
