@@ -1,6 +1,6 @@
 """What the bits of a step depend on: each operation on random packs, the same rows with other neighbours.
 
-``python -m benchmarks.numerics.neighbours [--sections product term inside rows step] [--out RESULT.json] [--tiny]``.
+``python -m benchmarks.numerics.neighbours [--sections product term inside rows special step] [--out RESULT.json] [--tiny]``.
 An operation runs on the rows of one trial alone and again among others; a row of the result names the operation, its
 form, what changed around the trial, and the share of the trial's entries whose bits changed. ``--tiny`` tries the
 script out on any device; a CPU takes Triton's interpreter (``TRITON_INTERPRET=1``).
@@ -20,6 +20,7 @@ from benchmarks.numerics.frozen_products import product_rows
 from benchmarks.numerics.lora_terms import term_rows
 from benchmarks.numerics.places import Place, Row
 from benchmarks.numerics.row_operations import row_rows
+from benchmarks.numerics.special_forms import special_rows
 from benchmarks.numerics.terms_inside import inside_rows
 from benchmarks.numerics.whole_steps import step_rows
 from cohort.core.numerics import Numerics
@@ -30,7 +31,7 @@ QUESTION = "Which operations of a step give a trial the same bits whatever is pa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS / "neighbours.json")
-    parser.add_argument("--sections", nargs="*", default=["product", "term", "inside", "rows", "step"])
+    parser.add_argument("--sections", nargs="*", default=["product", "term", "inside", "rows", "special", "step"])
     parser.add_argument("--tiny", action="store_true", help="small sizes on any device")
     parser.add_argument("--numerics", nargs="*", default=["fast", "exact"], help="of the section step")
     options = parser.parse_args()
@@ -42,6 +43,7 @@ def main() -> None:
         "term": lambda: term_rows(place),
         "inside": lambda: inside_rows(place),
         "rows": lambda: row_rows(place),
+        "special": lambda: special_rows(place),
         "step": lambda: step_rows(place, numerics=[Numerics(name) for name in options.numerics]),
     }
     found: list[Row] = []
@@ -51,7 +53,7 @@ def main() -> None:
         try:
             for row in sections[name]():
                 found.append({"section": name, **row})
-                if name == "step":
+                if name in ("special", "step"):
                     print({**row, "seconds": round(time.perf_counter() - begun, 1)}, flush=True)
                     write_result(options.out, question=QUESTION, headline=_headline(found, taken), rows=found)
         except Exception as error:  # the other sections are worth having
