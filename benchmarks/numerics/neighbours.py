@@ -1,6 +1,7 @@
 """What the bits of a step depend on: each operation on random packs, the same rows with other neighbours.
 
-``python -m benchmarks.numerics.neighbours [--sections product term inside rows special step] [--out RESULT.json] [--tiny]``.
+``python -m benchmarks.numerics.neighbours [--sections product term inside rows special step] [--out RESULT.json]
+[--tiny]``.
 An operation runs on the rows of one trial alone and again among others; a row of the result names the operation, its
 form, what changed around the trial, and the share of the trial's entries whose bits changed. ``--tiny`` tries the
 script out on any device; a CPU takes Triton's interpreter (``TRITON_INTERPRET=1``).

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -53,25 +54,19 @@ def _code_rows(place: Place) -> Iterator[Row]:
     counts = (32, 64, 128) if place.tiny else (32, 128, 256, 1024, 4096, 8192)
     for name, (num_in, num_out) in shapes.items():
         weight = quantise_rows(place.draw(num_out, num_in, seed=1, std=num_in**-0.5))
-        codes, scales = {"codes_NK": weight.codes_TK}, {"scales_N": weight.scales_T}
         x, dy = place.draw(counts[-1], num_in, seed=2), place.draw(counts[-1], num_out, seed=3)
         whole, own = quantise_rows(x), slice(37, 37 + BLOCK // 2)
         alone = quantise_rows(x[own])
         share = (alone.codes_TK.view(torch.uint8) != whole.codes_TK[own].view(torch.uint8)).float().mean()
-        yield {"operation": "fp8 codes", "shape": name, "beside": "other rows", "changed": float(share)}
-        yield {
-            "operation": "fp8 scales",
-            "beside": "other rows",
-            "changed": changed(alone.scales_T, whole.scales_T[own]),
-        }
+        beside: Row = {"shape": name, "beside": "other rows"}
+        yield {"operation": "fp8 codes", **beside, "changed": float(share)}
+        yield {"operation": "fp8 scales", **beside, "changed": changed(alone.scales_T, whole.scales_T[own])}
         for exact in (False, True):
-            products: Mapping[str, Callable[[int], Tensor]] = {
-                "fp8 Y": lambda count, exact=exact: fp8_forward(x[:count], **codes, **scales, exact=exact),
-                "fp8 dX": lambda count, exact=exact: fp8_grad_input(dy[:count], **codes, **scales, exact=exact),
-            }
-            for operation, product in products.items():
-                last = product(counts[-1])[:BLOCK]
-                by_rows = {str(count): changed(product(count)[:BLOCK], last) for count in counts[:-1]}
+            product = partial(fp8_forward, codes_NK=weight.codes_TK, scales_N=weight.scales_T, exact=exact)
+            turned = partial(fp8_grad_input, codes_NK=weight.codes_TK, scales_N=weight.scales_T, exact=exact)
+            for operation, run, rows in (("fp8 Y", product, x), ("fp8 dX", turned, dy)):
+                last = run(rows)[:BLOCK]
+                by_rows = {str(count): changed(run(rows[:count])[:BLOCK], last) for count in counts[:-1]}
                 row: Row = {"operation": operation, "shape": name, "form": "exact" if exact else "fast"}
                 yield row | {"beside": "more rows", "changed_by_rows": by_rows, "changed": max(by_rows.values())}
 

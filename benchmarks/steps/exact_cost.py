@@ -23,25 +23,27 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.kernels.exact_product import AgreedShapes, exact_product
+from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor
+from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
 
 QUESTION = "How long is a step that gives a packed trial the bits it has alone, against one that need not?"
-# name: ranks, rows of each trial, tokens of a row, whether passes are recorded
-PACKS: dict[str, tuple[tuple[int, ...], int, int, bool]] = {
-    "8192": ((16,) * 8, 2, 512, False),
-    "8192_mixed": ((8, 16, 32, 64) * 4, 1, 512, False),
-    "1024": ((16,) * 4, 1, 255, True),
-    "1024_mixed": ((8, 16, 32, 64), 2, 127, True),
-    "4096": ((16,) * 8, 1, 511, True),
-    "256": ((16, 32), 1, 127, True),
+# name: ranks, rows of each trial, tokens of a row; passes are recorded where a run would record them
+PACKS: dict[str, tuple[tuple[int, ...], int, int]] = {
+    "8192": ((16,) * 8, 2, 512),
+    "8192_mixed": ((8, 16, 32, 64) * 4, 1, 512),
+    "1024": ((16,) * 4, 1, 255),
+    "1024_mixed": ((8, 16, 32, 64), 2, 127),
+    "4096": ((16,) * 8, 1, 511),
+    "256": ((16, 32), 1, 127),
 }
 # By least tokens of a pass: steps after which each size is recorded that will be; a small graph has little to lose.
 SETTLED = ((2048, 14), (512, 28), (0, 48))
 PROFILED, MOST_KERNELS = 3, 24
-TINY_PACKS = {"tiny": ((16, 8), 1, 20, False)}
+TINY_PACKS = {"tiny": ((16, 8), 1, 20)}
 
 
 def switch(decoder: Decoder, *, exact: bool) -> None:
@@ -60,7 +62,7 @@ def step_rows(
     packs = TINY_PACKS if shape == "tiny" else PACKS
     # in the order that was asked for: a run that is cut off has shown the first
     for name in only or packs:
-        ranks, batch, length, recorded = packs[name]
+        ranks, batch, length = packs[name]
         rows = rows_of_lengths([(1, length - 1)] * 64, vocab_size=config.vocab_size)
         steps: dict[str, Callable[[], object]] = {}
         executors: dict[str, Executor] = {}
@@ -73,7 +75,7 @@ def step_rows(
                 trial_specs(ranks, batch_size=batch),
                 rows,
                 token_budget=16384,
-                graph_tokens=8192 if recorded and device == "cuda" else 0,
+                graph_tokens=_most_recorded(config, kind) if device == "cuda" else 0,
                 numerics=kind,
             )
 
@@ -85,7 +87,7 @@ def step_rows(
         # a pass is launched, then replayed as a graph of a quarter more rows, and at last as its own
         tokens = len(ranks) * batch * length
         settled = next(count for least, count in SETTLED if tokens >= least)
-        alternating_medians(steps, repeats=0, warmups=settled if recorded else 3)
+        alternating_medians(steps, repeats=0, warmups=settled if device == "cuda" else 3)
         recording = _recording_seconds(executors)
         times = alternating_medians(steps, repeats=9, warmups=0)
         row: dict[str, Any] = {
@@ -96,12 +98,17 @@ def step_rows(
         }
         row |= {f"{kind}_ms": round(1e3 * seconds, 3) for kind, seconds in times.items()}
         row["recorded_while_timed"] = _recording_seconds(executors) > recording
+        row["recorded"] = [kind for kind, own in executors.items() if own.captured is not None and own.captured.sizes]
         yield row | {"ratio": times["exact"] / times["fast"]}
         if profiled and device == "cuda":
             yield from _profile_rows(name, steps)
         del steps, step, executor, executors
         if device == "cuda":
             torch.cuda.empty_cache()
+
+
+def _most_recorded(config: DecoderConfig, numerics: Numerics) -> int:
+    return most_recorded_tokens(numerics, launching=launching_rows(config))
 
 
 def _recording_seconds(executors: Mapping[str, Executor]) -> float:

@@ -21,8 +21,8 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, median_seconds, peft_loop, trial_specs
 from cohort.kernels.nf4_weight import Nf4Weight, dequantise, quantise
-from cohort.memory.sizes import GRAPH_TOKENS
 from cohort.models.weight_formats import NF4
+from cohort.training.recorded.recorded_shapes import GRAPH_TOKENS
 
 LENGTH = 200
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.core.memory_records import MARGIN_SHARE
+from cohort.core.numerics import Numerics
 from cohort.machine.machine import Machine
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES, estimated_needs
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
-from cohort.memory.sizes import GPU_TOKENS, GRAPH_TOKENS, SPARE_TRIALS, Sizes, choose_sizes
+from cohort.memory.sizes import GPU_TOKENS, SPARE_TRIALS, Sizes, choose_sizes
 from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.training.recorded.recorded_shapes import GRAPH_TOKENS
 from cohort.training.trial import TrialSpec
 
 GIB = 1 << 30
@@ -124,6 +127,17 @@ def test_recorded_passes_give_way_to_trials_that_wait() -> None:
     graph_tokens, rank_rows = sizes(124, 10_000)
     assert 512 <= graph_tokens < GRAPH_TOKENS // 2
     assert rank_rows > 1400
+
+
+def test_exact_passes_are_recorded_as_far_as_the_host_is_the_slower_of_both() -> None:
+    def graph_tokens(numerics: Numerics, launching: float) -> int:
+        needs = replace(estimated_needs(100_000), launching_tokens=launching)
+        machine = replace(gpu(180), numerics=numerics)
+        return sizes_on(machine, specs=grid()[:4], needs=needs).executor.graph_tokens
+
+    # about those of a 1B model, of an 8B model, and of one between
+    assert [graph_tokens(Numerics.EXACT, tokens) for tokens in (19_700.0, 5_500.0, 9_000.5)] == [12288, 8192, 9000]
+    assert graph_tokens(Numerics.FAST, 19_700.0) == GRAPH_TOKENS
 
 
 def test_a_bank_leaves_room_for_the_states_of_parked_trials() -> None:

@@ -23,7 +23,7 @@ from cohort.estimate.time_parts import (
 )
 from cohort.machine.measurements import MeasuredCosts
 from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
-from cohort.memory.sizes import GRAPH_TOKENS, Sizes
+from cohort.memory.sizes import Sizes
 from cohort.models.counts import count_model
 from cohort.prepare.evaluations import plan_evaluation
 from cohort.prepare.inputs import TaskInputs
@@ -39,6 +39,7 @@ from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.cost.task_time import WaitingTrial, training_time
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
+from cohort.training.recorded.recorded_shapes import GRAPH_TOKENS
 
 __all__ = ["TaskCosts"]
 

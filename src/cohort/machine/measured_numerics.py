@@ -30,6 +30,7 @@ from cohort.training.device_memory import release_cached
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
+from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
 from cohort.training.trial import TrialSpec
 
 __all__ = ["MEASURED_PACKS", "MeasuredPack", "measure_exact_steps"]
@@ -41,13 +42,13 @@ class MeasuredPack:
 
     Attributes:
         num_trials, batch_size, length: How many, rows of each in a step, tokens of a row.
-        warmups: Steps before the timed ones, enough for passes of this size to be recorded; 0 where none is.
+        warmups: Steps before the timed ones, enough for passes of this size to be recorded.
     """
 
     num_trials: int
     batch_size: int
     length: int
-    warmups: int = 0
+    warmups: int
 
     @property
     def tokens(self) -> int:
@@ -59,10 +60,10 @@ class MeasuredPack:
 MEASURED_PACKS = (
     MeasuredPack(num_trials=4, batch_size=1, length=255, warmups=28),
     MeasuredPack(num_trials=8, batch_size=1, length=511, warmups=14),
-    MeasuredPack(num_trials=8, batch_size=2, length=512),
+    MeasuredPack(num_trials=8, batch_size=2, length=512, warmups=6),
 )
 _MOST_LAYERS, _NUM_ROWS = 8, 64
-_TIMED, _LAUNCHED_WARMUPS = 9, 3
+_TIMED = 9
 
 
 def measure_exact_steps(
@@ -119,8 +120,7 @@ def _step_seconds(decoder: Decoder, pack: MeasuredPack) -> Mapping[Numerics, flo
     """Return the median seconds of a step of both kinds, which take turns on one decoder."""
     executors = {numerics: _executor(decoder, pack, numerics) for numerics in Numerics}
     times: dict[Numerics, list[float]] = {numerics: [] for numerics in Numerics}
-    warmups = pack.warmups or _LAUNCHED_WARMUPS
-    for turn in range(warmups + _TIMED):
+    for turn in range(pack.warmups + _TIMED):
         # every other turn goes backwards: what comes after a step depends on the clocks and the caches that it leaves
         for numerics in list(Numerics)[:: -1 if turn % 2 else 1]:
             set_numerics(numerics, decoder=decoder, bank=executors[numerics].bank)
@@ -128,7 +128,7 @@ def _step_seconds(decoder: Decoder, pack: MeasuredPack) -> Mapping[Numerics, flo
             begun = time.perf_counter()
             executors[numerics].step()
             _wait(decoder.device)
-            if turn >= warmups:
+            if turn >= pack.warmups:
                 times[numerics].append(time.perf_counter() - begun)
     return {numerics: statistics.median(found) for numerics, found in times.items()}
 
@@ -147,6 +147,8 @@ def _executor(decoder: Decoder, pack: MeasuredPack, numerics: Numerics) -> Execu
                 pass_tokens=(pack.tokens,),
                 numerics=numerics,
             )
+    # those that a run records
+    most = most_recorded_tokens(numerics, launching=launching_rows(decoder.config))
     executor = Executor(
         decoder,
         target_linears=decoder.linears,
@@ -156,7 +158,7 @@ def _executor(decoder: Decoder, pack: MeasuredPack, numerics: Numerics) -> Execu
             num_rank_rows=pack.num_trials * aligned_rank(adapter.num_rows),
             token_budget=pack.tokens,
             evaluation_token_budget=pack.tokens,
-            graph_tokens=pack.tokens * 2 if pack.warmups and device.type == "cuda" else 0,
+            graph_tokens=min(most, 2 * pack.tokens) if device.type == "cuda" else 0,
             numerics=numerics,
         ),
         device=device,

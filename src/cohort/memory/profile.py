@@ -18,6 +18,7 @@ from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, worst_pass
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
+from cohort.training.recorded.recorded_shapes import launching_rows
 
 __all__ = ["MemoryProfile", "profile_memory"]
 
@@ -99,6 +100,7 @@ class MemoryProfile:
             pass_bytes=self.pass_bytes,
             recomputed_bytes=self.recomputed_bytes,
             graph_bytes=self.graph_bytes,
+            launching_tokens=launching_rows(self.decoder.config),
             reserve_bytes=self.reserve_bytes,
             margin_share=margin_share,
         )

@@ -24,6 +24,7 @@ from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.gradient_checkpointing import LEAST_SPLIT_TOKENS
+from cohort.training.recorded.recorded_shapes import most_recorded_tokens
 
 __all__ = [
     "Sizes",
@@ -40,8 +41,6 @@ CPU_TOKENS = 2048
 GPU_TOKENS = (16384, 8192, 4096)
 # as on a GPU, where a limit is set: from what fills the core to what may cost a quarter of its speed
 CPU_SIZES = (2048, 1024, 512, 256)
-# passes of fewer tokens may be recorded as CUDA graphs: a slow host takes longer to launch them than a GPU to run them
-GRAPH_TOKENS = 8192
 # recorded passes of fewer tokens take almost as long as one of this many
 FLAT_TOKENS = 512
 # where trials have to wait for memory, recorded passes hold at most this share of it, or no pass is recorded
@@ -83,9 +82,9 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     on_gpu = inputs.machine.device.type == "cuda"
     assert needs is not None or not on_gpu, "passes of a GPU are measured or estimated"
     free_bytes = max(0, free_bytes - inputs.mask_bytes)
-    row_bytes = inputs.row_bytes
-    by_need = inputs.rows_by_need
+    row_bytes, by_need = inputs.row_bytes, inputs.rows_by_need
     num_slots = request.num_slots or min(len(by_need), MOST_SLOTS)
+    most = 0 if needs is None else most_recorded_tokens(inputs.machine.numerics, launching=needs.launching_tokens)
     if needs is not None:
         room = int(free_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
         passes = choose_pass_sizes(
@@ -94,7 +93,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
             least_bytes=by_need[0] * row_bytes,
             wanted_bytes=sum(by_need) * row_bytes,
             sizes=(GPU_TOKENS if on_gpu else CPU_SIZES) if request.token_budget is None else (request.token_budget,),
-            most_recorded=GRAPH_TOKENS,
+            most_recorded=most,
             longest_row=inputs.longest_row,
             mode=mode,
             least_split=LEAST_SPLIT_TOKENS.get(inputs.machine.device.type, 1),
@@ -110,7 +109,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     if on_gpu and needs is not None:
         # recorded passes come last: they only save time, while the bank decides how many trials share a pass
         bank = (by_need[0] * row_bytes, wanted * row_bytes)
-        graph_tokens = _graph_tokens(needs, most=min(GRAPH_TOKENS, passes.kept_tokens), room=room, bank_bytes=bank)
+        graph_tokens = _graph_tokens(needs, most=min(most, passes.kept_tokens), room=room, bank_bytes=bank)
         room -= math.ceil(needs.graph_bytes(graph_tokens))
     affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:

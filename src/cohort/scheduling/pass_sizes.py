@@ -35,6 +35,7 @@ class MemoryNeeds:
         pass_bytes: Peak by tokens of a micro-batch, the largest evaluation that goes with it included.
         recomputed_bytes: The same where layers are recomputed; None where that is not known.
         graph_bytes: What recorded passes hold for good, by the tokens of the largest of them.
+        launching_tokens: Of a pass that takes the device as long as the host takes to launch it; 0 where not known.
         reserve_bytes: What the allocator holds beyond its own peak.
         margin_share: Of the memory, that stays free.
     """
@@ -42,6 +43,7 @@ class MemoryNeeds:
     pass_bytes: Callable[[int], float]
     recomputed_bytes: Callable[[int], float] | None = None
     graph_bytes: Callable[[int], float] = lambda _: 0.0
+    launching_tokens: float = 0.0
     reserve_bytes: int = 0
     margin_share: float = MARGIN_SHARE
 

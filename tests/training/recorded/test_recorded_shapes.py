@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
-from cohort.training.recorded.recorded_shapes import SPARE_ROWS, GraphKind, PassShape, RecordingPolicy, rounded_up
+from cohort.training.recorded.recorded_shapes import (
+    SPARE_ROWS,
+    GraphKind,
+    PassShape,
+    RecordingPolicy,
+    launching_rows,
+    most_recorded_tokens,
+    rounded_up,
+)
 
 # Llama-3.2-1B's widths
 CONFIG: Any = SimpleNamespace(
@@ -184,3 +193,17 @@ def test_a_budget_of_a_round_number_of_tokens_gets_few_rows_of_filler() -> None:
         need = PassShape(num_rows=tokens + 1, num_sequences=8, length=1024, num_trained=tokens - 8)
         assert rounded_up(need, padded=False).num_rows == tokens + SPARE_ROWS
         assert rounded_up(replace(need, num_rows=tokens - 70), padded=False).num_rows == tokens
+
+
+def test_an_exact_pass_of_8192_tokens_of_a_1b_model_is_recorded_from_its_second_on() -> None:
+    launching = launching_rows(CONFIG)
+    # codes take the device less time, and the host more
+    assert launching_rows(CONFIG, coded=True) > launching
+    assert most_recorded_tokens(Numerics.EXACT, launching=launching) > 8192 + SPARE_ROWS
+    need = PassShape(num_rows=8193, num_sequences=16, length=512, num_trained=8176)
+    policy, recorded = RecordingPolicy(CONFIG, exact=True), list[PassShape]()
+    for step in range(3):
+        use, record = policy.choose(need, recorded=recorded, kind=GraphKind.SUMS, upcoming=lambda: [need] * 4)
+        assert use == (recorded[0] if recorded else None), step
+        recorded += [] if record is None else [record]
+    assert [shape.num_rows for shape in recorded] == [8192 + SPARE_ROWS]

@@ -17,10 +17,27 @@ from enum import IntEnum
 
 import numpy as np
 
+from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.models.config import DecoderConfig
 
-__all__ = ["MEASURED_ROW_COST", "SPARE_ROWS", "GraphKind", "PassShape", "RecordingPolicy", "rounded_up"]
+__all__ = [
+    "GRAPH_TOKENS",
+    "MEASURED_ROW_COST",
+    "SPARE_ROWS",
+    "GraphKind",
+    "PassShape",
+    "RecordingPolicy",
+    "launching_rows",
+    "most_recorded_tokens",
+    "rounded_up",
+]
+
+# passes of fewer tokens may be recorded as CUDA graphs: a slow host takes longer to launch them than a GPU to run them
+GRAPH_TOKENS = 8192
+# Of exact passes larger ones as well, where the host is the slower of both: they are more launches, each of which takes
+# longer. On an H200 the device takes 86 ms for 8,192 tokens of a 1B model, and a host has launched them after 102.
+MOST_EXACT_GRAPH_TOKENS = 12288
 
 # the cost of a padded attention row in rows of the stream: its share of a layer's work
 PADDED_ROW_COST = 0.05
@@ -138,6 +155,28 @@ def _up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
+def launching_rows(config: DecoderConfig, *, coded: bool = False) -> float:
+    """Return the rows of a pass that takes the device as long as the host takes to launch it.
+
+    Args:
+        coded: Whether frozen products multiply e4m3, in less time than the host was estimated by.
+    """
+    hidden = config.hidden_size
+    layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
+    return (CODED_GAIN if coded else 1.0) * LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
+
+
+def most_recorded_tokens(numerics: Numerics, *, launching: float) -> int:
+    """Return up to how many tokens passes are recorded where memory allows it.
+
+    Args:
+        launching: As :func:`launching_rows` returns it; 0 where that is not known.
+    """
+    if numerics is Numerics.FAST:
+        return GRAPH_TOKENS
+    return max(GRAPH_TOKENS, min(MOST_EXACT_GRAPH_TOKENS, int(launching)))
+
+
 class RecordingPolicy:
     """Chooses for each pass between a graph that holds it, a graph of its own, and launching its kernels."""
 
@@ -146,13 +185,10 @@ class RecordingPolicy:
 
         Args:
             exact: As for :func:`rounded_up`.
-            coded: Whether frozen products multiply e4m3, in less time than the host was estimated by.
+            coded: As for :func:`launching_rows`.
         """
         self._padded, self._exact = config.pads_attention, exact
-        hidden = config.hidden_size
-        layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
-        # a pass of this many rows takes the device as long as the host takes to launch it
-        self._launching_rows = (CODED_GAIN if coded else 1.0) * LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
+        self._launching_rows = launching_rows(config, coded=coded)
         self._before = {
             kind: deque[PassShape](maxlen=REMEMBERED if kind.trains else REMEMBERED_EVALUATIONS) for kind in GraphKind
         }
