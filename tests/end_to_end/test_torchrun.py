@@ -28,6 +28,8 @@ from tests.support.no_triton import use_no_triton
 
 # long enough for a kill in the middle
 STEPS: dict[str, Any] = {"training": {"max_steps": 60, "batch_size": 1}, "search": {"space": {"r": [2, 4]}}}
+# a free port for each, as tests may run side by side
+TWO_PROCESSES = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +147,7 @@ def test_a_lost_rank_of_one_model_is_started_again_and_tune_goes_on(
 ) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
     words = ("tune", folder / f"long-{strategy}.yaml", "-o", run)
-    agent = torchrun("--nproc-per-node", "2", "--max-restarts", "1", "-m", "cohort", *words, log=log)
+    agent = torchrun(*TWO_PROCESSES, "--max-restarts", "1", "-m", "cohort", *words, log=log)
     wait_for(lambda: num_steps(run) >= 4)
     os.kill(ranks_of(agent)[1], signal.SIGKILL)
     assert ended(agent) == [0], log.read_text()
@@ -162,7 +164,7 @@ def test_a_lost_rank_of_one_model_is_started_again_and_tune_goes_on(
 @pytest.mark.slow
 def test_a_lost_process_is_started_again_and_tune_goes_on(folder: Path, tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    words = ("--nproc-per-node", "2", "--max-restarts", "1", "-m", "cohort", "tune", folder / "long.yaml", "-o", run)
+    words = (*TWO_PROCESSES, "--max-restarts", "1", "-m", "cohort", "tune", folder / "long.yaml", "-o", run)
     agent = torchrun(*words, log=log)
     wait_for(lambda: num_steps(run) >= 4)
     os.kill(ranks_of(agent)[1], signal.SIGKILL)
@@ -219,7 +221,7 @@ def test_two_gpus_under_torchrun_give_the_bits_of_two_gpus_without(
     use_no_triton(monkeypatch)
     (folder / "gpu.yaml").write_text(json.dumps(tiny_data(num_gpus="auto", strategy=strategy)))
     run, log = tmp_path / "run", tmp_path / "log"
-    agent = torchrun("--nproc-per-node", "2", "-m", "cohort", "tune", folder / "gpu.yaml", "-o", run, log=log)
+    agent = torchrun(*TWO_PROCESSES, "-m", "cohort", "tune", folder / "gpu.yaml", "-o", run, log=log)
     assert ended(agent) == [0], log.read_text()
     assert "6 trials on 2 x cuda" in log.read_text()
     tune(tiny_task(folder, num_gpus=2, strategy=strategy), tmp_path / "own")

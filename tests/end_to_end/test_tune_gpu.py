@@ -32,7 +32,7 @@ def test_it_runs_on_the_gpu_and_says_so(folder: Path) -> None:
     with RunReader.open(folder / "run" / "run.db") as reader:
         facts, trials = reader.facts(), reader.trials()
     assert str(facts.machine.device).startswith("cuda")
-    assert str(facts.machine.precision).startswith("bfloat16")
+    assert str(facts.machine.precision).startswith("base model (bfloat16")
     assert len(trials) == 6
     assert all(trial.is_over for trial in trials)
 
