@@ -108,9 +108,10 @@ def _train_new(
 ) -> None:
     """Carry out a run whose locked directory holds nothing but its task."""
     # before the record: if the bank does not fit, a resume may choose other sizes
-    with (
-        contextlib.closing(TaskSession(preparation, clock=clock)) as session,
-        begun_run(preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks) as run,
-    ):
-        session.join(preparation, run)
-        session.run()
+    with contextlib.closing(TaskSession(preparation, clock=clock)) as session:
+        session.draw_ahead(preparation)
+        with begun_run(
+            preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks
+        ) as run:
+            session.join(preparation, run)
+            session.run()

@@ -55,6 +55,11 @@ class TaskSession:
         """Share of a step's tokens that residents leave free while no trial waits; may be read by any thread."""
         return 0.0 if self._loop is None else self._loop.free_share
 
+    def draw_ahead(self, preparation: Preparation) -> None:
+        """Draw what a new task's first trials begin with, while its record begins and the base model is measured."""
+        share = ExecutorShare(self._executor, rows=preparation.inputs.data.train, place=self._num_joined)
+        share.draw_ahead(trial.spec for trial in preparation.proposals.first)
+
     def join(self, preparation: Preparation, run: OpenRun, *, checkpoint: Manifest | None = None) -> TaskRun:
         """Take in a task; it trains from the next step boundary on.
 
@@ -69,8 +74,7 @@ class TaskSession:
         self._members[member.supervisor] = member
         try:
             if checkpoint is None:
-                # while the base model is measured
-                share.draw_ahead(trial.spec for trial in preparation.proposals.first)
+                self.draw_ahead(preparation)
             else:
                 # decisions first: they say which of the checkpoint's trials still train
                 member.replay()
