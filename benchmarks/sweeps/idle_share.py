@@ -110,12 +110,14 @@ def main() -> None:
         os.environ["CUDA_CACHE_PATH"] = str(caches / "cuda")
         windows = Windows(length=options.window, period=options.period)
         samples = None if options.stacks is None else StackSamples(options.stacks)
-        began = time.perf_counter()
+        began, clock = time.perf_counter(), time.time()
         windows.start()
         if samples is not None:
             samples.start()
         _tune(folder)
         wall = time.perf_counter() - began
+        # the last file of the directory that appears under this name
+        best_seconds = (_run_of(folder) / "best").stat().st_mtime - clock
         if samples is not None:
             samples.end()
         windows.end()
@@ -129,10 +131,11 @@ def main() -> None:
         f"idle_share_{options.shape}": _mean(training),
         f"idle_share_{options.shape}_after_a_minute": _mean(late),
     }
-    notes = {"wall_s": wall, "window_s": options.window, "period_s": options.period, "rows": options.rows}
+    notes = {"wall_s": wall, "best_adapter_after_s": best_seconds}
+    notes |= {"window_s": options.window, "period_s": options.period, "rows": options.rows}
     out = options.out or RESULTS / f"idle_share_{options.shape}.json"
     write_result(out, question=QUESTION, headline={k: v for k, v in headline.items() if v >= 0}, rows=rows, notes=notes)
-    print(headline)
+    print(headline, notes)
 
 
 def _arguments() -> argparse.Namespace:
@@ -152,7 +155,7 @@ def _tune(folder: Path) -> None:
     from cohort.cli.main import main as cohort
 
     given = sys.argv
-    sys.argv = ["cohort", "tune", str(folder / "task.yaml"), "-o", str(folder / f"idle-{os.getpid()}"), "--json"]
+    sys.argv = ["cohort", "tune", str(folder / "task.yaml"), "-o", str(_run_of(folder)), "--json"]
     try:
         cohort()
     except SystemExit as ended:
@@ -160,6 +163,10 @@ def _tune(folder: Path) -> None:
             raise
     finally:
         sys.argv = given
+
+
+def _run_of(folder: Path) -> Path:
+    return folder / f"idle-{os.getpid()}"
 
 
 def _mean(rows: list[dict[str, float]]) -> float:
