@@ -181,20 +181,9 @@ class Engine:
         Args:
             tasks: What to tune.
             schedule: Removed; any value but None is an error.
-            early_exit: For the tasks that have no ``early_exit`` of their own.
-            run_directory: One task's run directory, or the parent of several, each by its name;
-                ``runs/NAME`` when None.
-            on_existing: What to do with a run that the directory holds already: ``resume`` continues it, or returns its
-                result if it is done, provided that task, rows and base model are the same; ``overwrite`` removes it;
-                ``error`` refuses.
-            on_step, on_evaluation, on_trial_end: Functions that are called between two steps with a
-                :class:`cohort.StepReport`, :class:`cohort.EvaluationReport` or :class:`cohort.TrialEndReport`, whose
-                methods change trials or stop the run. What they ask is recorded, and replayed when the run is resumed.
-            study: An ``optuna.Study`` for one task: a sampler that learns (tpe) begins with its results, and each trial
-                that ends is added to it.
-            progress: Whether to show a progress bar; None: in notebooks and on terminals.
-            watcher: Receives progress.
-            options: How runs are carried out.
+            early_exit, run_directory, on_existing: As for :func:`cohort.run`.
+            on_step, on_evaluation, on_trial_end, study: As for :func:`cohort.run`.
+            progress, watcher, options: As for :func:`cohort.run`.
             clock: Measures the runs' time.
 
         Raises:

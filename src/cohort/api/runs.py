@@ -72,17 +72,32 @@ def run(
 ) -> TaskResult | list[TaskResult]:
     """Tune one task or several and return a result each: one for a task, a list in their order for a list.
 
-    Calling it again with the same task continues its run, or returns the result if it is done.
+    All tasks are checked, models and rows included, before the first one starts. Calling it again with the same task
+    continues its run, or returns the result if it is done.
 
     Args:
-        total_gpus: As for :class:`cohort.Engine`.
-        tasks, early_exit, run_directory, on_existing, on_step, on_evaluation, on_trial_end, study: As for
-            :meth:`cohort.Engine.run`.
-        progress, watcher, options: As for :meth:`cohort.Engine.run`.
+        tasks: What to tune.
+        total_gpus: GPUs to use; "auto": one if there is one; 0: the CPU. Several tasks run side by side, one on each
+            GPU; a task that runs alone has as many as its ``num_gpus`` says.
+        early_exit: For the tasks that have no ``early_exit`` of their own.
+        run_directory: One task's run directory, or the parent of several, each by its name;
+            ``runs/NAME`` when None.
+        on_existing: What to do with a run that the directory holds already: ``resume`` continues it, or returns its
+            result if it is done, provided that task, rows and base model are the same; ``overwrite`` removes it;
+            ``error`` refuses.
+        on_step, on_evaluation, on_trial_end: Functions that are called between two steps with a
+            :class:`cohort.StepReport`, :class:`cohort.EvaluationReport` or :class:`cohort.TrialEndReport`, whose
+            methods change trials or stop the run. What they ask is recorded, and replayed when the run is resumed.
+        study: An ``optuna.Study`` for one task: a sampler that learns (tpe) begins with its results, and each trial
+            that ends is added to it.
+        progress: Whether to show a progress bar; None: in notebooks and on terminals.
+        watcher: Receives progress.
+        options: How runs are carried out, as a :class:`cohort.RunOptions`.
 
     Raises:
         InputError: anything is wrong with any of the tasks.
         TasksFailedError: some of several tasks failed; it carries the results of the others.
+        CallbackError: a callback of the only task raised an error; the run is saved.
         CohortError: the only task failed.
         KeyboardInterrupt: interrupted, with everything saved; calling it again continues.
 
@@ -180,7 +195,7 @@ def resume(
         options: How the run is carried out.
         clock: Measures the run's time.
         places: Command-line arguments that say where its inputs are now, e.g. ``["--dataset.train", "rows.jsonl"]``.
-        on_step, on_evaluation, on_trial_end: As for :meth:`cohort.Engine.run`; of what happened before the last
+        on_step, on_evaluation, on_trial_end: As for :func:`cohort.run`; of what happened before the last
             checkpoint they are not told again.
 
     Raises:

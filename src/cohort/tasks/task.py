@@ -340,6 +340,6 @@ def _require_folder_name(name: object) -> None:
                 where=Place(file="Task", key=("name",)),
                 found=repr(name)[:60],
                 allowed="the name of a folder, in one line, without / and \\: it names the run directory",
-                hint="Write a plain name, and choose the place with Engine.run(run_directory=...).",
+                hint="Write a plain name, and choose the place with cohort.run(run_directory=...).",
             )
         )

@@ -51,6 +51,12 @@ def test_a_misspelt_rule_or_key_names_the_nearest() -> None:
         EarlyExitSettings(select_fracton=0.5)
 
 
+def test_what_is_shown_can_be_written_again() -> None:
+    settings = EarlyExitSettings(rule="asha", reduction_factor=3)
+    assert repr(settings).startswith("EarlyExit(rule='asha', warmup_fraction=0.05, ")
+    assert eval(repr(settings), {"EarlyExit": EarlyExitSettings}) == settings
+
+
 def test_an_unknown_key_is_named() -> None:
     with pytest.raises(InputError, match=r"early_exit\.windows: found an unknown key; allowed: rule, warmup_fraction"):
         EarlyExitSettings(windows=2)

@@ -36,9 +36,9 @@ OTHER_WORDS: Mapping[str, str] = {
 """Names of Optuna, Ray Tune and transformers, with our key. They are not accepted: there the value has another unit."""
 
 
-@dataclass(frozen=True, kw_only=True, init=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False)
 class EarlyExitSettings:
-    """When trials end early. Keys are flat, as in ``early_exit`` of the task file: ``EarlyExitSettings(patience=5)``.
+    """When trials end early. Keys are flat, as in ``early_exit`` of the task file: ``EarlyExit(patience=5)``.
 
     Keys of built-in rules that are not active are checked and have no effect, so that ``rule`` can be changed alone.
 
@@ -75,6 +75,10 @@ class EarlyExitSettings:
             if part in self.__dict__ and name in setting_fields(self.__dict__[part]):
                 return getattr(self.__dict__[part], name)
         raise AttributeError(f"the rule {self.__dict__.get('rule')!r} has no setting {name!r}")
+
+    def __repr__(self) -> str:
+        # by its public name, as it can be written again
+        return f"EarlyExit({', '.join(f'{name}={value!r}' for name, value in self.as_keys().items())})"
 
     # Flat, because the task file is: a key moves with its rule only inside the code.
     def as_keys(self) -> dict[str, Any]:
