@@ -64,7 +64,14 @@ def test_an_error_and_an_answer_are_told_with_their_place() -> None:
     def fails(report: Any) -> None:
         raise ZeroDivisionError("no")
 
-    for callback, told in ((fails, "ZeroDivisionError: no"), (lambda report: True, "returned True")):
+    misspelt = "no attribute 'stop_trail'. Did you mean stop_trial?"
+    cases = (
+        (fails, "ZeroDivisionError: no"),
+        (lambda report: True, "returned True"),
+        (lambda report: report.stop_trail(), misspelt),
+        (lambda report: report.zzz, "It has add_trial, clone_trial, "),
+    )
+    for callback, told in cases:
         caller = _caller(Callbacks(on_step=callback))
         caller.took([_step(3)], [])
         with pytest.raises(CallbackError, match="on_step") as caught:

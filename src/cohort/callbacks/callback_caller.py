@@ -11,6 +11,7 @@ from cohort.callbacks.callback_reports import AnyReport, EvaluationReport, RunCo
 from cohort.callbacks.callbacks import Callbacks
 from cohort.core.errors import CohortError
 from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.core.nearest_word import nearest_word
 from cohort.runs.records import LoggedDecision, LoggedEvent
 from cohort.tuning.decisions import COMPLETED, FAILED, Decision, DecisionKind
 
@@ -74,8 +75,8 @@ class CallbackCaller:
             returned = getattr(self._callbacks, name)(report)
         except Exception as error:
             raise CallbackError(
-                f"{name} failed at {about}: {type(error).__name__}: {error}; the run is saved: correct the callback, "
-                "then continue with cohort.resume"
+                f"{name} failed at {about}: {type(error).__name__}: {error}{_nearest_name(error)}; the run is saved: "
+                "correct the callback, then continue with cohort.resume"
             ) from error
         if returned is not None:
             raise CallbackError(
@@ -132,3 +133,14 @@ class CallbackCaller:
             "_run": self._run,
             "_callback": callback,
         }
+
+
+def _nearest_name(error: Exception) -> str:
+    """Return the name of a report that a misspelt one is likely to mean; nothing for other errors."""
+    if not isinstance(error, AttributeError) or not isinstance(
+        error.obj, StepReport | EvaluationReport | TrialEndReport
+    ):
+        return ""
+    names = [name for name in dir(error.obj) if not name.startswith("_")]
+    near = nearest_word(str(error.name), names)
+    return f". Did you mean {near}?" if near else f". It has {', '.join(names)}"

@@ -82,7 +82,9 @@ def _requests(action: str, numbers: Sequence[int], overrides: Sequence[str], *, 
         hint = "Leave it out, or write clone."
         problems.append(Problem(where="--warm-start", found=action, allowed="clone", hint=hint))
     if overrides and kind not in (RequestKind.CLONE, RequestKind.ADD):
-        hint = f"To train a copy with other values, write clone {overrides[0]} VALUE."
+        hint = (
+            "Leave it out; to train a copy with other hyperparameters, write for example clone 7 --learning_rate 3e-4."
+        )
         problems.append(Problem(where=where, found=overrides[0], allowed="no values", hint=hint))
     if problems:
         raise InputError(problems)
