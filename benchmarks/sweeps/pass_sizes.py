@@ -98,12 +98,15 @@ class RecordedSizes:
         if need.num_rows <= self._most_rows:
             use, record = self._policy.choose(need, recorded=recorded, kind=kind, upcoming=to_come)
             if record is not None and record.num_rows <= self._most_rows:
-                if trains and not recorded:
-                    recorded.append(self._policy.largest(record, most_rows=self._most_rows))
-                    self.milliseconds["recording"] += cost.recording
-                recorded.append(record)
                 use = record
-                self.milliseconds["recording"] += cost.recording
+                if trains and not recorded:
+                    largest = self._policy.largest(record, most_rows=self._most_rows)
+                    use = largest if self._policy.is_near(record, largest) else record
+                    recorded += [largest] if use is largest else [largest, record]
+                    self.milliseconds["recording"] += cost.recording * len(recorded)
+                else:
+                    recorded.append(record)
+                    self.milliseconds["recording"] += cost.recording
         took = max(own, cost.launching) if use is None else cost.fixed + cost.per_row * use.num_rows
         self.milliseconds["training" if trains else "evaluation"] += took
         self.milliseconds["of own sizes"] += own

@@ -136,6 +136,17 @@ def test_the_largest_training_pass_is_recorded_first_so_that_others_fit_into_its
     assert [graph.is_short for graph in graphs[1:3]] == [True, False]
 
 
+def test_a_first_pass_near_the_largest_is_replayed_in_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = [Graph(), Graph()]
+    passes = fake_device(monkeypatch, graphs)
+    shape = PassShape(num_rows=3700, num_sequences=6, length=200, num_trained=1900)
+    used: Any = None
+    for _ in range(2):
+        used = passes._graph(shape, kind=GraphKind.SUMS, slots=cast(Any, None), widest=16, upcoming=lambda: [shape] * 9)
+    assert used is graphs[0]
+    assert passes.sizes[GraphKind.SUMS] == [4096]
+
+
 def test_a_recording_that_finds_too_little_memory_is_made_again_with_all_that_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -233,7 +233,10 @@ class CapturedPasses:
         )
         if record is not None and record.num_rows <= self._most_rows:
             if kind.trains and not any(own.trains for own, _ in self._graphs):
-                self._reserve(record, kind=kind, slots=slots, widest=widest)
+                largest = self._reserve(record, kind=kind, slots=slots, widest=widest)
+                if largest is not None and largest.shape.holds(need) and self._policy.is_near(record, largest.shape):
+                    # the device waits for one recording at its first step, not for two
+                    return largest
             graph = self._record(record, kind=kind, slots=slots)
             if graph is not None:
                 self._graphs.setdefault((kind, widest), []).append(graph)
@@ -249,7 +252,7 @@ class CapturedPasses:
             for graph in graphs
         }
 
-    def _reserve(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> None:
+    def _reserve(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> CapturedPass | None:
         """Record the largest pass before the first one of ``shape``: smaller ones find room in its memory.
 
         Recordings of ascending sizes would take memory of their own each, as no tensor of one has room for the next's.
@@ -259,8 +262,9 @@ class CapturedPasses:
         while (largest := self._policy.largest(shape, most_rows=most_rows)).num_rows > shape.num_rows:
             if (graph := self._record(largest, kind=kind, slots=slots)) is not None:
                 self._graphs.setdefault((kind, widest), []).append(graph)
-                return
+                return graph
             self._most_rows = most_rows = max(shape.num_rows, most_rows // 2)
+        return None
 
     def _record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> CapturedPass | None:
         """Return a new graph; None where there is no memory for it."""

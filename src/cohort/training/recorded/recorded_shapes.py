@@ -61,6 +61,8 @@ HIDING_SHARE = 0.5
 CODED_GAIN = 1.15 / 0.7
 # a large pass of a round number of tokens, as a budget is, has one row more: it gets these, and not a whole step
 SPARE_ROWS = 64
+# what a pass may take in a graph that is there at its first step over one of its own, which can still be recorded ahead
+NEAR = 1.15
 # passes before this one that a size is chosen for as well: trials may leave before the passes that they announce
 REMEMBERED = 8
 # evaluations come after many steps, announce nothing, and differ by how many trials they are of
@@ -254,6 +256,10 @@ class RecordingPolicy:
             num_trained=min(num_rows, round(share * shape.num_trained)),
         )
         return self._rounded([wide])
+
+    def is_near(self, shape: PassShape, larger: PassShape) -> bool:
+        """Return whether a pass takes hardly longer in ``larger`` than in ``shape``."""
+        return self._cost(larger) <= NEAR * self._cost(shape)
 
     def _best_size(
         self, need: PassShape, *, window: Sequence[PassShape], recorded: Sequence[PassShape], price: float
