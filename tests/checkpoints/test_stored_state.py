@@ -15,5 +15,6 @@ def test_names_are_unique_and_sort_by_trial_kind_and_step() -> None:
     paths = [state.relative_path for state in states]
     assert len(set(paths)) == len(paths)
     assert (sorted(states), sorted(paths)) == (states, paths)
+    assert [StoredState.of_path(path) for path in paths] == states
     # earlier runs have their states under this name
     assert StoredState(7, StoredStateKind.BEST, 40).relative_path == "trials/0007/best-000040.safetensors"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import PurePath
 
 __all__ = ["StoredState", "StoredStateKind"]
 
@@ -30,3 +31,10 @@ class StoredState:
     @property
     def relative_path(self) -> str:
         return f"trials/{self.trial_id:04d}/{self.kind.value}-{self.step:06d}.safetensors"
+
+    @classmethod
+    def of_path(cls, path: str | PurePath) -> StoredState:
+        """Return the state that a file of this name holds; ``path`` ends like :attr:`relative_path`."""
+        path = PurePath(path)
+        kind, step = path.stem.split("-")
+        return cls(int(path.parent.name), StoredStateKind(kind), int(step))

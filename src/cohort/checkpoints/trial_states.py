@@ -1,22 +1,18 @@
 """Keeps trials' states that are out of the bank: on the device, in host memory and in files, each within a budget.
 
-Parking a trial and checkpointing a run use the same files. A file's name says what it holds and after how many
-steps; a file is written once and never changed, so a checkpoint is a list of names.
+Parking a trial and checkpointing a run use the same files, which never change, so a checkpoint is a list of names.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 
 from torch import Tensor
 
+from cohort.checkpoints.state_files import StateFiles
 from cohort.checkpoints.state_memory import HOST, StateMemory
-from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.checkpoints.written_behind import WrittenBehind
-from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import (
     DamagedStateError,
@@ -54,14 +50,11 @@ class TrialStateStore:
             optimizer: The trials'; it names the moments that a state file holds.
         """
         self._moments = tuple(moment.name for moment in optimizer.moments)
-        self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
         self._spares_on_host = spares_on_host
         self._in_memory = StateMemory(device_budget_bytes=device_budget_bytes)
-        # those of files: a state without a checksum exists in memory alone
-        self._checksums: dict[StoredState, str] = {}
+        self._files = StateFiles(directory, memory=self._in_memory)
         self._newest: dict[tuple[int, StoredStateKind], StoredState] = {}
-        self._writer = StateWriter()
 
     @property
     def keeps_on_device(self) -> bool:
@@ -71,7 +64,7 @@ class TrialStateStore:
         """Move everything to the host, now and in future; return whether there was anything."""
         did_leave = self._in_memory.leave_devices()
         # what is being written is held where it was until it is in its file
-        return self._writer.finish_all() or did_leave
+        return self._files.finish_all() or did_leave
 
     def limit_device(self, num_bytes: int) -> None:
         """Let states take ``num_bytes`` of each GPU from now on, where they may take any."""
@@ -144,7 +137,9 @@ class TrialStateStore:
         if name is None:
             return None
         kept = self._in_memory.get(name)
-        return kept if isinstance(kept, TrialState) else deserialise_state(self._path(name), moments=self._moments)
+        return (
+            kept if isinstance(kept, TrialState) else deserialise_state(self._files.path(name), moments=self._moments)
+        )
 
     def last_good_state(
         self, trial_id: int, *, at_most: int
@@ -161,15 +156,12 @@ class TrialStateStore:
         except DamagedStateError as error:
             damages.append(error)
             self.forget_state(trial_id)
-        # older files are there while a checkpoint names them; ``at_most`` skips files of steps that the log has dropped
-        for path in sorted(
-            self._directory.trial(trial_id).glob(f"{StoredStateKind.STATE}-*.safetensors"), reverse=True
-        ):
-            name = self._name(path)
-            if name.step > at_most or name == newest:
+        # ``at_most`` skips files of steps that the log has dropped
+        for name in self._files.older(trial_id, at_most=at_most):
+            if name == newest:
                 continue
             try:
-                return deserialise_state(path, moments=self._moments), tuple(damages)
+                return deserialise_state(self._files.path(name), moments=self._moments), tuple(damages)
             except DamagedStateError as error:
                 damages.append(error)
         return None, tuple(damages)
@@ -200,21 +192,18 @@ class TrialStateStore:
         if name is not None:
             self._in_memory.forget(name)
             # a checkpoint that was begun still names the others
-            if self._writer.is_behind(self._path(name)):
-                self.withdraw([name])
+            if self._files.is_behind(name):
+                self._files.withdraw([name])
 
     def write_ahead(self, trial_id: int) -> None:
         """Begin to write the best checkpoint of a trial that has ended, so that no checkpoint has to wait for it."""
         name = self._newest.get((trial_id, StoredStateKind.BEST))
         if name is not None and name in self._in_memory:
-            self._start(name, is_behind=True)
+            self._files.start(name, is_behind=True)
 
     def write_behind(self) -> WrittenBehind:
         """Begin to write the best checkpoints that the last checkpoint does not name; return those on their way."""
-        names = [name for name in self._spares() if name in self._in_memory]
-        for name in names:
-            self._start(name, is_behind=True)
-        return WrittenBehind({name: self._path(name) for name in names}, memory=self._in_memory, writer=self._writer)
+        return self._files.written_behind(name for name in self._spares() if name in self._in_memory)
 
     def spares(self) -> list[str]:
         """Return the paths of the best checkpoints that the last checkpoint does not name, written or not."""
@@ -222,14 +211,14 @@ class TrialStateStore:
 
     def _spares(self) -> list[StoredState]:
         bests = (name for name in self._newest.values() if name.kind is StoredStateKind.BEST)
-        return sorted(name for name in bests if name not in self._checksums)
+        return sorted(name for name in bests if name not in self._files)
 
     def _weights(self, trial_id: int, kind: StoredStateKind) -> tuple[Tensor, int] | None:
         name = self._newest.get((trial_id, kind))
         if name is None:
             return None
         kept = self._in_memory.get(name)
-        return (kept, name.step) if isinstance(kept, Tensor) else read_weights(self._path(name))
+        return (kept, name.step) if isinstance(kept, Tensor) else read_weights(self._files.path(name))
 
     def forget_state(self, trial_id: int) -> None:
         """Forget the state of a trial that has ended; its best checkpoint stays."""
@@ -243,7 +232,7 @@ class TrialStateStore:
         if name is None:
             return
         self._in_memory.forget(name)
-        if name not in self._checksums:
+        if name not in self._files:
             # it was never in a file, so now it is nowhere
             del self._newest[trial_id, StoredStateKind.STATE]
 
@@ -262,35 +251,28 @@ class TrialStateStore:
     def start_files(self, *, bests_of: Collection[int] | None = None) -> list[StoredState]:
         """Begin to write what :meth:`flush` writes, and return its names."""
         spares = set() if bests_of is None else {name for name in self._spares() if name.trial_id not in bests_of}
-        for name in spares:
-            # what is written ahead must not keep the others waiting
-            if self._writer.is_writing(self._path(name)):
-                self._writer.withdraw(self._path(name))
+        # what is written ahead must not keep the others waiting
+        self._files.withdraw(spares)
         names = sorted(set(self._newest.values()) - spares)
         for name in names:
-            self._start(name)
+            self._files.start(name)
         return names
 
     def are_written(self, names: Iterable[StoredState]) -> bool:
         """Whether :meth:`files_of` would find all of the files there."""
-        return all(self._writer.is_written(path) for name in names if self._writer.is_writing(path := self._path(name)))
+        return self._files.are_written(names)
 
-    def files_of(self, names: Iterable[StoredState]) -> dict[str, str]:
+    def files_of(self, names: Collection[StoredState]) -> dict[str, str]:
         """Wait for files that were begun; return the SHA-256 of each by relative path.
 
         Raises:
             StorageFullError: the disk is full; what was there before is untouched.
         """
-        missing = {self._path(name): name for name in names if name not in self._checksums}
-        for path, checksum in self._writer.secure(missing).items():
-            self._checksums[missing[path]] = checksum
-        return {name.relative_path: self._checksums[name] for name in names}
+        return self._files.secure(names)
 
     def withdraw(self, names: Iterable[StoredState]) -> None:
         """Take back what was begun for a checkpoint that is not to be."""
-        for name in names:
-            if name not in self._checksums and self._writer.is_writing(self._path(name)):
-                self._writer.withdraw(self._path(name))
+        self._files.withdraw(names)
 
     def restore(self, files: Mapping[str, str], *, spares: Iterable[str] = ()) -> None:
         """Take over the files of a checkpoint.
@@ -303,32 +285,18 @@ class TrialStateStore:
         Raises:
             RunStateError: a file is missing or does not match its checksum.
         """
-        restored: dict[StoredState, str] = {}
-        for relative_path, checksum in files.items():
-            path = self._directory.root / relative_path
-            if not path.is_file():
-                raise RunStateError(f"{path} is missing, but the checkpoint needs it")
-            if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
-                raise RunStateError(f"{path} does not match its checksum; it is damaged")
-            restored[self._name(path)] = checksum
-        # only now: a damaged checkpoint changes nothing here, and the one before it is tried next
-        self._checksums = restored
+        restored = self._files.restore(files)
         # a machine that stopped may have torn what nothing waited for: it would be named as whole, and a clone read it
-        there = [self._name(path) for spare in spares if is_whole_state(path := self._directory.root / spare)]
+        there = [name for name in map(StoredState.of_path, spares) if is_whole_state(self._files.path(name))]
         self._newest = {(name.trial_id, name.kind): name for name in (*restored, *there)}
 
     def remove_files_except(self, kept: Iterable[str]) -> None:
         """Delete the state files that neither ``kept`` nor the newest states name."""
-        wanted = set(kept) | {name.relative_path for name in self._newest.values()}
-        # a file that nothing names any more may still be on its way
-        self._writer.settle(but={self._directory.root / path for path in wanted})
-        for path in sorted(self._directory.trials.glob("*/*-*.safetensors")):
-            if path.relative_to(self._directory.root).as_posix() not in wanted:
-                path.unlink(missing_ok=True)
+        self._files.remove_except({*kept, *(name.relative_path for name in self._newest.values())})
 
     def close(self) -> None:
         """Stop writing, so that another process can go on in this directory."""
-        self._writer.close()
+        self._files.close()
 
     def _put(self, name: StoredState, value: TrialState | Tensor) -> None:
         before = self._newest.get((name.trial_id, name.kind))
@@ -336,10 +304,7 @@ class TrialStateStore:
             self._in_memory.forget(before)
         self._newest[name.trial_id, name.kind] = name
         self._in_memory.put(name, value)
-        # A file of the same name from before a resume holds the same bits, but it may be damaged: write it again. One
-        # that this process is writing is not.
-        if not self._writer.is_writing(self._path(name)):
-            self._checksums.pop(name, None)
+        self._files.renew(name)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -348,32 +313,5 @@ class TrialStateStore:
         while self._in_memory.num_bytes(HOST) > self._memory_budget_bytes:
             oldest = self._in_memory.oldest_on_host()
             if oldest.kind is not StoredStateKind.SPARE:
-                self._write(oldest)
+                self._files.write(oldest)
             self._in_memory.forget(oldest)
-
-    def _start(self, name: StoredState, *, is_behind: bool = False) -> None:
-        # a file that is there stays: the state of a trial after a step never changes
-        if name in self._checksums:
-            return
-        path, kept = self._path(name), self._in_memory.get(name)
-        # the disk may have room by now
-        if kept is not None and (not self._writer.is_writing(path) or self._writer.has_failed(path)):
-            tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
-            self._writer.start(path, tensors, step=name.step, is_behind=is_behind)
-        elif not is_behind:
-            assert self._writer.is_writing(path) or path.is_file(), "what is in no file is in memory"
-            self._writer.start_securing(path)
-
-    def _write(self, name: StoredState) -> None:
-        self._start(name)
-        if name not in self._checksums:
-            path = self._path(name)
-            self._checksums[name] = self._writer.secure([path])[path]
-
-    @staticmethod
-    def _name(path: Path) -> StoredState:
-        kind, step = path.stem.split("-")
-        return StoredState(int(path.parent.name), StoredStateKind(kind), int(step))
-
-    def _path(self, name: StoredState) -> Path:
-        return self._directory.root / name.relative_path
