@@ -40,6 +40,35 @@ def test_a_rank_without_peers_has_its_own_part() -> None:
     assert buffer.sum() == 2 * ALIGNMENT
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_what_is_read_where_it_is_kept_is_not_copied(rank: int) -> None:
+    # tensors as a layer has them, each at a multiple of the alignment: rank 0 has the first two whole
+    ends = [700, 1 * ALIGNMENT, 2 * ALIGNMENT + 8, 6 * ALIGNMENT, 100]
+    starts, total = [], 0
+    for num_bytes in ends:
+        starts.append(total)
+        total += -(-num_bytes // ALIGNMENT) * ALIGNMENT
+    layers = [torch.randint(1, 255, (total,), dtype=torch.uint8) for _ in range(2)]
+    sources = [PeerSource(CPU, rank=number, num_ranks=3, num_layers=2) for number in range(3)]
+    for source in sources:
+        for place, layer in enumerate(layers):
+            source.keep(place, layer)
+    source, handles = sources[rank], [source.handle for source in sources]
+    source.connect(handles)
+    part = shard_bytes(total, num_ranks=3)
+    for place, layer in enumerate(layers):
+        buffer = torch.zeros(total, dtype=torch.uint8)
+        found = [source.in_place(place, start, num_bytes) for start, num_bytes in zip(starts, ends, strict=True)]
+        source.fetch(place, buffer).wait()
+        for start, num_bytes, kept in zip(starts, ends, found, strict=True):
+            whole = rank * part <= start and start + num_bytes <= (rank + 1) * part
+            assert (kept is not None) == whole
+            own = buffer[start : start + num_bytes] if kept is None else kept
+            assert torch.equal(own, layer[start : start + num_bytes])
+            assert kept is None or not buffer[start : start + num_bytes].any()
+    assert len([kept for kept in found if kept is not None]) == {0: 2, 1: 0, 2: 1}[rank]
+
+
 PULLED_BYTES = (1 << 22) + 3 * ALIGNMENT
 
 

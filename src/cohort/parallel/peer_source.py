@@ -31,6 +31,8 @@ class PeerSource:
         self._device, self._num_layers = device, num_layers
         self._own_LB: Tensor | None = None
         self._handle: BytesHandle | None = None
+        # of the own part of every layer: (begin, end) of the bytes that products read where they are, in order
+        self._in_place: list[tuple[int, int]] = []
         # by rank, [streamed layers, bytes of a part]
         self._parts_LB: dict[int, Tensor] = {}
         # of peers whose memory cannot be opened
@@ -46,6 +48,18 @@ class PeerSource:
         begin = min(self.rank * part, content.nbytes)
         own = content[begin : begin + part]
         self._own_LB[place, : own.nbytes].copy_(own)
+
+    def in_place(self, place: int, begin: int, num_bytes: int) -> Tensor | None:
+        """Return bytes that lie whole in this rank's part."""
+        assert self._own_LB is not None, "parts are kept before they are read"
+        part = self._own_LB.shape[1]
+        within = begin - self.rank * part
+        if within < 0 or within + num_bytes > part:
+            return None
+        # with the bytes behind it, which belong to no tensor
+        if (own := (begin, begin + -(-num_bytes // ALIGNMENT) * ALIGNMENT)) not in self._in_place:
+            self._in_place = sorted([*self._in_place, own])
+        return self._own_LB[place, within : within + num_bytes]
 
     @property
     def handle(self) -> BytesHandle:
@@ -99,25 +113,40 @@ class PeerSource:
     def fetch(self, place: int, into: Tensor) -> Ready:
         """Start to copy a layer together. Parts of peers that are not connected stay as they are in the buffer.
 
+        What products read where it is kept is left out.
+
         So passes that only measure memory may run before there are peers.
         """
         ranks = [(self.rank + ahead) % self.num_ranks for ahead in range(self.num_ranks)]
         parts = [(self._parts_LB[rank][place], rank) for rank in ranks if rank in self._parts_LB]
         # asked for first: they are sent while the others are copied
         sent = [receiver.fetch(place, _part_of(into, rank, self._own_LB)) for rank, receiver in self._receivers.items()]
-        if not self._streams:
-            for part_B, rank in parts:
-                _copy(part_B, rank, into)
-            return _AllDone(sent) if sent else Complete()
         copies: list[Ready] = [*sent]
         # each from its next peer first, so that no GPU is read by all at once; a stream for each link
-        for (part_B, rank), stream in zip(parts, self._streams, strict=False):
+        for number, (part_B, rank) in enumerate(parts):
+            pieces = self._pieces(part_B, rank, into)
+            if not self._streams or not pieces:
+                _copy(pieces)
+                continue
+            stream = self._streams[number]
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                _copy(part_B, rank, into)
+                _copy(pieces)
             into.record_stream(stream)
             copies.append(CopyDone(stream))
-        return _AllDone(copies)
+        return _AllDone(copies) if copies else Complete()
+
+    def _pieces(self, part_B: Tensor, rank: int, into: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the places of a rank's part and what they get; of the own part what is not read in place."""
+        first = min(rank * part_B.nbytes, into.nbytes)
+        last = min(first + part_B.nbytes, into.nbytes)
+        left_out = self._in_place if rank == self.rank else []
+        begins, ends = [first, *(end for _, end in left_out)], [*(begin for begin, _ in left_out), last]
+        return [
+            (into[begin:end], part_B[begin - first : end - first])
+            for begin, end in zip(begins, ends, strict=True)
+            if end > begin
+        ]
 
 
 class _AllDone:
@@ -136,10 +165,9 @@ def _part_of(into: Tensor, rank: int, own_LB: Tensor | None) -> Tensor:
     return into[begin : begin + own_LB.shape[1]]
 
 
-def _copy(part_B: Tensor, rank: int, into: Tensor) -> None:
-    begin = min(rank * part_B.nbytes, into.nbytes)
-    target = into[begin : begin + part_B.nbytes]
-    target.copy_(part_B[: target.nbytes], non_blocking=True)
+def _copy(pieces: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for target, content in pieces:
+        target.copy_(content, non_blocking=True)
 
 
 def shard_bytes(layer_bytes: int, *, num_ranks: int) -> int:

@@ -22,6 +22,9 @@ class Fetches:
     def keep(self, place: int, content: Tensor) -> None:
         raise AssertionError("nothing is kept")
 
+    def in_place(self, place: int, begin: int, num_bytes: int) -> None:
+        raise AssertionError("nothing is kept")
+
     def fetch(self, place: int, into: Tensor) -> Ready:
         into.fill_(place)
         self.order.append(place)

@@ -37,6 +37,8 @@ class LayerStreaming:
     def take(self, layer: int, products: Mapping[str, FrozenProduct]) -> None:
         """Keep the weights of a loaded layer in the source; from now on its products read a buffer.
 
+        Weights that the source keeps whole on the device are read where they are.
+
         Raises:
             InputError: a weight format that cannot be streamed, or no memory for the layer.
         """
@@ -56,23 +58,26 @@ class LayerStreaming:
             )
         buffer = self._buffers[(place := self.layers.index(layer)) % NUM_BUFFERS]
         assert buffer.nbytes == num_bytes, "the layers of a decoder are alike"
-        views = iter(
-            [
-                buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-                for start, tensor in zip(starts, tensors, strict=True)
-            ]
-        )
-        for product in streamed:
-            own = product.streamed_weights
-            moved = [next(views) for _ in own]
-            for view, tensor in zip(moved, own, strict=True):
-                view.copy_(tensor)
-            product.place_weights(moved)
+        for start, tensor in zip(starts, tensors, strict=True):
+            _like(buffer[start : start + tensor.nbytes], tensor).copy_(tensor)
         self._source.keep(place, buffer)
+        views = iter([self._view(place, start, tensor, buffer) for start, tensor in zip(starts, tensors, strict=True)])
+        for product in streamed:
+            product.place_weights([next(views) for _ in product.streamed_weights])
+
+    def _view(self, place: int, start: int, tensor: Tensor, buffer: Tensor) -> Tensor:
+        """Return where a product reads a tensor of a layer."""
+        kept = self._source.in_place(place, start, tensor.nbytes)
+        return _like(buffer[start : start + tensor.nbytes] if kept is None else kept, tensor)
 
     def ring(self) -> WeightRing:
         """Return the ring over the layers, all of which were taken."""
         return WeightRing(self._source, layers=self.layers, buffers=self._buffers)
+
+
+def _like(content: Tensor, tensor: Tensor) -> Tensor:
+    """Return bytes as a tensor of the type and shape of another."""
+    return content.view(tensor.dtype).view(tensor.shape)
 
 
 def _laid_out(tensors: Sequence[Tensor]) -> tuple[list[int], int]:

@@ -44,6 +44,13 @@ class WeightSource(Protocol):
         """
         ...
 
+    def in_place(self, place: int, begin: int, num_bytes: int) -> Tensor | None:
+        """Return bytes of a layer that are kept on the device, to be read there: fetches leave them out from now on.
+
+        Layers are alike: what is read in place of one is of all. None for bytes that have to be fetched.
+        """
+        ...
+
     def fetch(self, place: int, into: Tensor) -> Ready:
         """Start to copy a layer's bytes into a buffer; what was launched so far still reads what the buffer holds."""
         ...
