@@ -172,6 +172,10 @@ def _other_ways(rank: int, num_ranks: int, *, num_bytes: int, device: torch.devi
         found[f"layer part opened on {name}, copied"] = _median(partial(target.copy_, peer), device)
         if opened_on is not None:
             read, written = (bytes_B[: num_bytes // 8 * 8].view(torch.int64) for bytes_B in (peer, target))
+            for count in (2, 4):
+                dist.barrier()
+                pieces = partial(_in_pieces, target, peer, [torch.cuda.Stream(device) for _ in range(count)])
+                found[f"layer part in {count} pieces, a stream each"] = _median(pieces, device)
             dist.barrier()
             found["layer part read by a kernel"] = _median(partial(torch.bitwise_or, read, 0, out=written), device)
             del read
@@ -181,6 +185,18 @@ def _other_ways(rank: int, num_ranks: int, *, num_bytes: int, device: torch.devi
         dist.barrier()
         del shared
     return found
+
+
+def _in_pieces(target: torch.Tensor, peer: torch.Tensor, streams: list[torch.cuda.Stream]) -> None:
+    """Copy a peer's memory in pieces at the same time: each copy engine of a GPU may have one."""
+    current = torch.cuda.current_stream()
+    pairs = zip(target.chunk(len(streams)), peer.chunk(len(streams)), strict=True)
+    for stream, (into, content) in zip(streams, pairs, strict=True):
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            into.copy_(content, non_blocking=True)
+    for stream in streams:
+        current.wait_stream(stream)
 
 
 def _graph(source: PeerSource, buffer: torch.Tensor, expected: torch.Tensor, times: dict[str, float | None]) -> str:
