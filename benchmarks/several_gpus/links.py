@@ -74,7 +74,7 @@ def _rank(rank: int, num_ranks: int, folder: str, layer_bytes: int, tiny: bool) 
     source = PeerSource(device, rank=rank, num_ranks=num_ranks, num_layers=NUM_LAYERS)
     layers = [_layer(place, layer_bytes, device) for place in range(NUM_LAYERS)]
     for place, layer in enumerate(layers):
-        source.keep(place, layer)
+        source.keep(place, layer, starts=(0,))
     handles: list[Any] = [None] * num_ranks
     dist.all_gather_object(handles, source.handle)
     source.connect(handles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 import pytest
@@ -20,7 +21,7 @@ def test_every_rank_copies_whole_layers_together(num_ranks: int, num_bytes: int)
     sources = [PeerSource(CPU, rank=rank, num_ranks=num_ranks, num_layers=3) for rank in range(num_ranks)]
     for source in sources:
         for place, layer in enumerate(layers):
-            source.keep(place, layer)
+            source.keep(place, layer, starts=(0,))
     handles = [source.handle for source in sources]
     assert {handle.num_bytes for handle in handles} == {3 * shard_bytes(num_bytes, num_ranks=num_ranks)}
     for source in sources:
@@ -34,39 +35,58 @@ def test_every_rank_copies_whole_layers_together(num_ranks: int, num_bytes: int)
 def test_a_rank_without_peers_has_its_own_part() -> None:
     source = PeerSource(CPU, rank=1, num_ranks=2, num_layers=1)
     layer = torch.ones(4 * ALIGNMENT, dtype=torch.uint8)
-    source.keep(0, layer)
+    source.keep(0, layer, starts=(0,))
     buffer = torch.zeros_like(layer)
     source.fetch(0, buffer).wait()
     assert buffer.sum() == 2 * ALIGNMENT
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_what_is_read_where_it_is_kept_is_not_copied(rank: int) -> None:
-    # tensors as a layer has them, each at a multiple of the alignment: rank 0 has the first two whole
-    ends = [700, 1 * ALIGNMENT, 2 * ALIGNMENT + 8, 6 * ALIGNMENT, 100]
+def laid_out(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Return where tensors of these sizes begin, each at a multiple of the alignment, and the bytes of all."""
     starts, total = [], 0
-    for num_bytes in ends:
+    for num_bytes in sizes:
         starts.append(total)
         total += -(-num_bytes // ALIGNMENT) * ALIGNMENT
-    layers = [torch.randint(1, 255, (total,), dtype=torch.uint8) for _ in range(2)]
-    sources = [PeerSource(CPU, rank=number, num_ranks=3, num_layers=2) for number in range(3)]
+    return starts, total
+
+
+# of two ranks, parts are whole tensors that differ by a tenth; of three, equal parts cut the largest
+UNEVEN = [11 * ALIGNMENT, 6 * ALIGNMENT, 2 * ALIGNMENT + 8, 100]
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_places", "in_place"), [(1, 3, [4, 4, 4]), (2, 3, [1, 3, 1]), (3, 2, [0, 0])]
+)
+def test_what_is_read_where_it_is_kept_is_not_copied(num_ranks: int, num_places: int, in_place: list[int]) -> None:
+    starts, total = laid_out(UNEVEN)
+    layers = [torch.randint(1, 255, (total,), dtype=torch.uint8) for _ in range(num_places)]
+    sources = [PeerSource(CPU, rank=rank, num_ranks=num_ranks, num_layers=num_places) for rank in range(num_ranks)]
     for source in sources:
         for place, layer in enumerate(layers):
-            source.keep(place, layer)
-    source, handles = sources[rank], [source.handle for source in sources]
-    source.connect(handles)
-    part = shard_bytes(total, num_ranks=3)
-    for place, layer in enumerate(layers):
-        buffer = torch.zeros(total, dtype=torch.uint8)
-        found = [source.in_place(place, start, num_bytes) for start, num_bytes in zip(starts, ends, strict=True)]
-        source.fetch(place, buffer).wait()
-        for start, num_bytes, kept in zip(starts, ends, found, strict=True):
-            whole = rank * part <= start and start + num_bytes <= (rank + 1) * part
-            assert (kept is not None) == whole
-            own = buffer[start : start + num_bytes] if kept is None else kept
-            assert torch.equal(own, layer[start : start + num_bytes])
-            assert kept is None or not buffer[start : start + num_bytes].any()
-    assert len([kept for kept in found if kept is not None]) == {0: 2, 1: 0, 2: 1}[rank]
+            source.keep(place, layer, starts=starts)
+    handles = [source.handle for source in sources]
+    counts = []
+    for source in sources:
+        source.connect(handles)
+        for place, layer in enumerate(layers):
+            buffer = torch.zeros(total, dtype=torch.uint8)
+            found = [source.in_place(place, start, size) for start, size in zip(starts, UNEVEN, strict=True)]
+            source.fetch(place, buffer).wait()
+            for start, size, kept in zip(starts, UNEVEN, found, strict=True):
+                own = buffer[start : start + size] if kept is None else kept
+                assert torch.equal(own, layer[start : start + size])
+                assert kept is None or not buffer[start : start + size].any()
+            counts.append(sum(kept is not None for kept in found))
+    assert counts[:num_places] == in_place
+
+
+def test_ranks_keep_as_much_as_each_other_though_parts_of_whole_tensors_differ() -> None:
+    starts, total = laid_out(UNEVEN)
+    sources = [PeerSource(CPU, rank=rank, num_ranks=2, num_layers=4) for rank in range(2)]
+    for source in sources:
+        for place in range(4):
+            source.keep(place, torch.zeros(total, dtype=torch.uint8), starts=starts)
+    assert [source.handle.num_bytes for source in sources] == [2 * total, 2 * total]
 
 
 PULLED_BYTES = (1 << 22) + 3 * ALIGNMENT
@@ -85,7 +105,7 @@ def meet(end: Connection, *, rank: int, gpu: int) -> None:
     wrong: list[str] = []
     source = PeerSource(device, rank=rank, num_ranks=2, num_layers=3)
     for place, layer in enumerate(layers):
-        source.keep(place, layer)
+        source.keep(place, layer, starts=(0,))
     own = source.handle
     end.send(own)
     wrong += source.connect([own, end.recv()] if rank == 0 else [end.recv(), own])

@@ -14,7 +14,7 @@ from cohort.parallel import peer_source
 from cohort.parallel.peer_source import PeerSource
 from cohort.parallel.sent_parts import PartReceiver, PartSender
 
-PARTS = torch.arange(4 * 6, dtype=torch.uint8).view(4, 6)
+PARTS = [*torch.arange(4 * 6, dtype=torch.uint8).view(4, 6)]
 
 
 def test_parts_arrive_where_they_were_asked_for_also_when_some_are_never_waited_for() -> None:
@@ -30,7 +30,7 @@ def test_parts_arrive_where_they_were_asked_for_also_when_some_are_never_waited_
     again.wait()
     assert torch.equal(first, PARTS[2])
     # the last part of a layer may be longer than what the layer has left
-    assert torch.equal(second, PARTS[3, :4])
+    assert torch.equal(second, PARTS[3][:4])
     sender.close()
 
 
@@ -60,7 +60,7 @@ def test_a_rank_that_cannot_open_its_peers_memory_is_sent_the_parts_and_says_so(
     sources = [PeerSource(torch.device("cpu"), rank=rank, num_ranks=3, num_layers=3) for rank in range(3)]
     for source in sources:
         for place, layer in enumerate(layers):
-            source.keep(place, layer)
+            source.keep(place, layer, starts=(0,))
 
     def refuse(handle: object, **_: object) -> torch.Tensor:
         raise PermissionError("not permitted")

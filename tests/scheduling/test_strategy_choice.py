@@ -50,14 +50,14 @@ def seconds(work: StrategyWork, *, num_gpus: int = 4, divided_layers: int = 80) 
 
 def test_many_trials_hide_the_copies_and_pay_for_sums_and_filling() -> None:
     found = seconds(LARGE)
-    assert found["adapter_parallel"] == found["replicas"] < found["pipeline"] < found["tensor"]
+    assert found["replicas"] < found["adapter_parallel"] < found["pipeline"] < found["tensor"]
     # filling and draining 4 stages with hundreds of micro-batches
     assert found["pipeline"] < 1.1 * found["replicas"]
 
 
 def test_one_trial_is_faster_where_all_gpus_work_on_it() -> None:
     found = seconds(replace(LARGE, num_trials=1, tokens=16_384))
-    assert found["tensor"] < found["replicas"] / 3
+    assert found["tensor"] < found["replicas"] / 2.5
     assert found["pipeline"] < found["replicas"] / 2
 
 
@@ -113,14 +113,15 @@ def test_predictions_are_near_what_two_gpus_took(name: str) -> None:
 
 
 def test_copies_lengthen_only_visits_that_are_shorter() -> None:
-    # 1,024 tokens a rank hide a layer's half, 256 do not: 12 of 16 visits wait for it
-    assert figure_13("adapter_parallel", batch=1) == figure_13("replicas", batch=1)
+    # 1,024 tokens a rank hide a layer's half but for a little, 256 do not: 12 of 16 visits wait for it
+    assert figure_13("adapter_parallel", batch=1) == pytest.approx(figure_13("replicas", batch=1), rel=0.05)
+    assert figure_13("adapter_parallel", batch=1) > figure_13("replicas", batch=1)
     few = replace(FIGURE_13, tokens=512)
     divided, whole = (
         predict_seconds(strategy, few, KNOWN_GPUS["H200"], num_gpus=2, divided_layers=8)
         for strategy in ("adapter_parallel", "replicas")
     )
-    pull = FIGURE_13.layer_bytes / 2 / (0.65 * 450e9)
+    pull = FIGURE_13.layer_bytes / 2 / (0.8 * 450e9)
     assert 12 * pull < divided < 12 * pull + whole
     # one layer more than are held is copied once forward and once backward
     three = predict_seconds("adapter_parallel", few, KNOWN_GPUS["H200"], num_gpus=2, divided_layers=3)

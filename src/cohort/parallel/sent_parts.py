@@ -13,6 +13,7 @@ import secrets
 import socket
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
@@ -36,9 +37,9 @@ class PartAddress:
 class PartSender:
     """Answers peers from threads of its own, until the process ends."""
 
-    def __init__(self, parts_LB: Tensor) -> None:
-        """Send rows of ``parts_LB``, uint8 [streamed layers, bytes of a part]."""
-        self._parts_LB = parts_LB
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        """Send one of ``parts``, uint8, for each streamed layer."""
+        self._parts = parts
         self._server = socket.create_server(("127.0.0.1", 0))
         self.address = PartAddress(port=int(self._server.getsockname()[1]), key=secrets.token_bytes(32))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -64,7 +65,7 @@ class PartSender:
             answer_challenge(connection, self.address.key)
             while True:
                 place = int.from_bytes(connection.recv_bytes(), "little")
-                connection.send_bytes(self._parts_LB[place].cpu().numpy().data)
+                connection.send_bytes(self._parts[place].cpu().numpy().data)
         except (EOFError, OSError, AuthenticationError):
             connection.close()
 

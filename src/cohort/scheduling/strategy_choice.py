@@ -4,7 +4,8 @@ C(T) are one GPU's seconds for T tokens, h those in which the host launches a pa
 optimizer, p those in which a layer's missing part passes the link:
 
 - replicas: max(C(T / n), h) + u / n, recorded passes without h; the trials are divided, so n is at most their number;
-- adapter parallelism: the same, but none of the 2 (G - 2) visits of G divided layers that copy them is shorter than p;
+- adapter parallelism: the same, but none of the 2 (G - 2) visits of G divided layers that copy them is shorter than p,
+  and copies take a little from products;
 - tensor parallelism: max(C(T) / n + all-reduces, h) + u: two all-reduces a layer forward and two backward. A rank has
   all trials with all tokens: of their factors it has a part, and the ones that are not divided whole;
 - pipeline: micro-batches on n stages by the simulator, with the no-ops that the bubble lemma asks for, + u / n.
@@ -29,10 +30,14 @@ from cohort.scheduling.cost.hardware import Hardware
 
 __all__ = ["StrategyChoice", "StrategyOption", "StrategyWork", "choose_strategy", "predict_seconds"]
 
-# of a link's data sheet: a part of a layer that each of two H200 pulls from the other, and an all-reduce of 64 MB
-# (benchmarks/results/several_gpus_links.json: 287 GB/s launched and 337 in a CUDA graph; 207 GB/s)
-PULL_SHARE = 0.65
-REDUCE_SHARE = 0.46
+# of a link's data sheet, under products: a part of a layer that each of two H200 pulls from the other (364 to 389 of
+# 450 GB/s), and an all-reduce of 34 MB (147 to 160); benchmarks/results/several_gpus_profile_70b.json, as what follows
+PULL_SHARE = 0.8
+REDUCE_SHARE = 0.35
+# products lose a part of the time in which a pull is under way; of more than two ranks each copies its own part within
+# the GPU, at a share of the memory's rate, and no product runs meanwhile
+PULL_LOAD = 0.08
+COPY_SHARE = 0.4
 # seconds of one all-reduce or message besides its bytes
 MESSAGE_SECONDS = 15e-6
 # layers that a pass finds in their buffers where it begins, and where it turns
@@ -137,8 +142,10 @@ def predict_seconds(
         return max(computed, launched) + updates
     pull = work.layer_bytes * (num_gpus - 1) / num_gpus / _link(hardware, PULL_SHARE)
     # forward and backward; a layer that is not there yet is on its way while the one before it computes
-    visit, copied = computed / (2 * work.num_layers), 2 * max(0, divided_layers - HELD_LAYERS)
-    return max(computed + copied * max(0.0, pull - visit), launched) + updates
+    copied = 2 * max(0, divided_layers - HELD_LAYERS)
+    own = 0.0 if num_gpus == 2 else work.layer_bytes / num_gpus / (hardware.bytes_per_second * COPY_SHARE)
+    visit = computed / (2 * work.num_layers) + PULL_LOAD * pull + own
+    return max(computed + copied * (max(pull, visit) - computed / (2 * work.num_layers)), launched) + updates
 
 
 def choose_strategy(options: Sequence[StrategyOption]) -> StrategyChoice | None:

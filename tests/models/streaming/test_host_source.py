@@ -15,7 +15,7 @@ def test_what_was_kept_is_fetched_block_by_block(monkeypatch: pytest.MonkeyPatch
     source = HostSource(torch.device("cpu"))
     layers = [torch.randint(0, 255, (150,), dtype=torch.uint8) for _ in range(3)]
     for place, layer in enumerate(layers):
-        source.keep(place, layer)
+        source.keep(place, layer, starts=(0,))
     assert source.num_bytes == 450
     buffer = torch.empty(150, dtype=torch.uint8)
     for place in (2, 0, 1):
@@ -29,7 +29,7 @@ def test_a_host_that_cannot_lock_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch, "empty", failing)
     with pytest.raises(InputError) as caught:
-        HostSource(torch.device("cpu")).keep(0, torch.zeros(8, dtype=torch.uint8))
+        HostSource(torch.device("cpu")).keep(0, torch.zeros(8, dtype=torch.uint8), starts=(0,))
     (problem,) = caught.value.problems
     assert str(problem.where) == "memory.host_streamed_layers"
     assert "OS call failed)" in problem.found
@@ -42,7 +42,7 @@ def test_a_gpu_waits_for_the_copy() -> None:
     source = HostSource(device)
     layers = [torch.randint(0, 255, (1 << 24,), dtype=torch.uint8, device=device) for _ in range(4)]
     for place, layer in enumerate(layers):
-        source.keep(place, layer)
+        source.keep(place, layer, starts=(0,))
     buffer = torch.empty_like(layers[0])
     same = []
     for place in (0, 1, 2, 3, 2, 1, 0):

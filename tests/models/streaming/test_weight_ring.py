@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ class Fetches:
     def __init__(self) -> None:
         self.order: list[int] = []
 
-    def keep(self, place: int, content: Tensor) -> None:
+    def keep(self, place: int, content: Tensor, *, starts: Sequence[int]) -> None:
         raise AssertionError("nothing is kept")
 
     def in_place(self, place: int, begin: int, num_bytes: int) -> None:

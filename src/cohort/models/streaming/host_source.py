@@ -38,7 +38,8 @@ class HostSource:
         """Bytes of host memory that the layers take."""
         return sum(block.nbytes for blocks in self._blocks.values() for block in blocks)
 
-    def keep(self, place: int, content: Tensor) -> None:
+    def keep(self, place: int, content: Tensor, *, starts: Sequence[int]) -> None:
+        del starts
         self._blocks[place] = tuple(self._copied(part) for part in content.split(BLOCK_BYTES))
 
     def in_place(self, place: int, begin: int, num_bytes: int) -> Tensor | None:

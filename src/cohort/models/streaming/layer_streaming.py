@@ -60,7 +60,7 @@ class LayerStreaming:
         assert buffer.nbytes == num_bytes, "the layers of a decoder are alike"
         for start, tensor in zip(starts, tensors, strict=True):
             _like(buffer[start : start + tensor.nbytes], tensor).copy_(tensor)
-        self._source.keep(place, buffer)
+        self._source.keep(place, buffer, starts=sorted(starts))
         views = iter([self._view(place, start, tensor, buffer) for start, tensor in zip(starts, tensors, strict=True)])
         for product in streamed:
             product.place_weights([next(views) for _ in product.streamed_weights])
@@ -81,11 +81,14 @@ def _like(content: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _laid_out(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
-    """Return where each tensor begins in a buffer, and the buffer's bytes."""
-    starts, end = [], 0
-    for tensor in tensors:
-        starts.append(end)
-        end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+    """Return where each tensor begins in a buffer, and the buffer's bytes.
+
+    The largest come first, so that the parts of two ranks can be whole tensors.
+    """
+    starts, end = [0] * len(tensors), 0
+    for index in sorted(range(len(tensors)), key=lambda index: -tensors[index].nbytes):
+        starts[index] = end
+        end += -(-tensors[index].nbytes // ALIGNMENT) * ALIGNMENT
     return starts, end
 
 

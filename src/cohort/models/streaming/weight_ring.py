@@ -36,8 +36,11 @@ class WeightSource(Protocol):
         """Whether the copies that it starts may be recorded in a CUDA graph."""
         ...
 
-    def keep(self, place: int, content: Tensor) -> None:
+    def keep(self, place: int, content: Tensor, *, starts: Sequence[int]) -> None:
         """Keep a copy of a layer's bytes, uint8 [num_bytes] on the device; each layer once, before the first fetch.
+
+        Args:
+            starts: Where its tensors begin, ascending; those of all layers.
 
         Raises:
             InputError: there is no memory for it.
@@ -45,9 +48,9 @@ class WeightSource(Protocol):
         ...
 
     def in_place(self, place: int, begin: int, num_bytes: int) -> Tensor | None:
-        """Return bytes of a layer that are kept on the device, to be read there: fetches leave them out from now on.
+        """Return bytes of a layer that are kept on the device, to be read there; None for bytes that are fetched.
 
-        Layers are alike: what is read in place of one is of all. None for bytes that have to be fetched.
+        Fetches of the layer leave out what was returned.
         """
         ...
 
