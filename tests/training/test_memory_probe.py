@@ -57,7 +57,7 @@ def test_the_sweep_tells_the_terms_apart() -> None:
 
 @pytest.mark.parametrize("mode", [GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS])
 def test_a_few_layers_tell_what_all_take(tmp_path: Path, mode: GradientCheckpointing) -> None:
-    save_llama(tmp_path, num_layers=17)
+    save_llama(tmp_path, num_layers=24)
     deep = load_decoder(tmp_path, dtype="float32", device="cpu")
     layers = deep.layers
     probe = MemoryProbe(

@@ -38,6 +38,8 @@ LEAST_TOKENS = 96
 # A pass is run through the fewest layers that have a first and a last one, and through so many times that. A layer more
 # is then a quarter of the difference: an allocator's rounding counts less than it would from one layer to the next.
 FEW_LAYERS, DEEPER = 2, 3
+# how many times as many layers as both run a model must have
+LEAST_SAVING = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +253,8 @@ def _depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | 
     """
     period = num_alike_layers(decoder)
     few = -(-FEW_LAYERS // period) * period
-    if (1 + DEEPER) * few > len(decoder.layers) // 2 or not are_layers_alike(decoder, adapted=adapted):
+    # each of the two has a loss head, an update and an empty cache as well
+    if LEAST_SAVING * (1 + DEEPER) * few > len(decoder.layers) or not are_layers_alike(decoder, adapted=adapted):
         return None
     return few, DEEPER * few
 
