@@ -7,7 +7,8 @@ on any device. PEFT's part trains one adapter twice on the same rows, alone in i
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,26 @@ from cohort.kernels.exact_product import AgreedShapes, exact_product
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS
-from cohort.training.compile_ahead import compile_ahead
+from cohort.training.compile_ahead import compile_ahead, kinds_of_adapters
 from cohort.training.executor import Executor
 from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
 
 QUESTION = "How long is a step that gives a packed trial the bits it has alone, against one that need not?"
-# name: ranks, rows of each trial, tokens of a row; passes are recorded where a run would record them
-PACKS: dict[str, tuple[tuple[int, ...], int, int]] = {
-    "8192": ((16,) * 8, 2, 512),
-    "8192_mixed": ((8, 16, 32, 64) * 4, 1, 512),
-    "1024": ((16,) * 4, 1, 255),
-    "1024_mixed": ((8, 16, 32, 64), 2, 127),
-    "4096": ((16,) * 8, 1, 511),
-    "256": ((16, 32), 1, 127),
+# name: ranks, rows of each trial, tokens of a row, dropout; passes are recorded where a run would record them
+PACKS: dict[str, tuple[tuple[int, ...], int, int, float]] = {
+    "8192": ((16,) * 8, 2, 512, 0.0),
+    "8192_dropout": ((16,) * 8, 2, 512, 0.1),
+    "8192_mixed": ((8, 16, 32, 64) * 4, 1, 512, 0.0),
+    "1024": ((16,) * 4, 1, 255, 0.0),
+    "1024_mixed": ((8, 16, 32, 64), 2, 127, 0.0),
+    "4096": ((16,) * 8, 1, 511, 0.0),
+    "4096_dropout": ((16,) * 8, 1, 511, 0.1),
+    "256": ((16, 32), 1, 127, 0.0),
 }
 # By least tokens of a pass: steps after which each size is recorded that will be; a small graph has little to lose.
 SETTLED = ((2048, 14), (512, 28), (0, 48))
 PROFILED, MOST_KERNELS = 3, 24
-TINY_PACKS = {"tiny": ((16, 8), 1, 20)}
+TINY_PACKS = {"tiny": ((16, 8), 1, 20, 0.0), "tiny_dropout": ((16, 8), 1, 20, 0.1)}
 
 
 def switch(decoder: Decoder, *, exact: bool) -> None:
@@ -62,17 +65,21 @@ def step_rows(
     packs = TINY_PACKS if shape == "tiny" else PACKS
     # in the order that was asked for: a run that is cut off has shown the first
     for name in only or packs:
-        ranks, batch, length = packs[name]
+        ranks, batch, length, dropout = packs[name]
+        adapters = [AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout) for r in ranks]
         rows = rows_of_lengths([(1, length - 1)] * 64, vocab_size=config.vocab_size)
         steps: dict[str, Callable[[], object]] = {}
         executors: dict[str, Executor] = {}
         for kind in (Numerics.FAST, Numerics.EXACT):
             switch(decoder, exact=kind is Numerics.EXACT)
             if device == "cuda":
-                _compile(decoder, ranks, usual=length, tokens=len(ranks) * batch * length, kind=kind)
+                _compile(decoder, adapters, usual=length, tokens=len(ranks) * batch * length, kind=kind)
             executor = build_executor(
                 decoder,
-                trial_specs(ranks, batch_size=batch),
+                [
+                    replace(spec, adapter=a)
+                    for spec, a in zip(trial_specs(ranks, batch_size=batch), adapters, strict=True)
+                ],
                 rows,
                 token_budget=16384,
                 graph_tokens=_most_recorded(config, kind) if device == "cuda" else 0,
@@ -132,8 +139,8 @@ def _profile_rows(pack: str, steps: Mapping[str, Callable[[], object]]) -> Itera
         yield {"section": "kernel", "of": pack, "kernel": name, **times}
 
 
-def _compile(decoder: Decoder, ranks: tuple[int, ...], *, usual: int, tokens: int, kind: Numerics) -> None:
-    kinds = [AdapterSpec(r=r, lora_alpha=1.0) for r in sorted(set(ranks))]
+def _compile(decoder: Decoder, adapters: Sequence[AdapterSpec], *, usual: int, tokens: int, kind: Numerics) -> None:
+    kinds = kinds_of_adapters(adapters)
     with KernelCompiler() as compiler:
         compile_ahead(
             decoder, compiler=compiler, target_linears=decoder.linears, adapters=kinds, usual=usual,
