@@ -123,6 +123,9 @@ def _template_refusals(value: object) -> Iterator[Refusal]:
         else:
             return
     hint = 'Write for example "Question: {question}\\nAnswer:\\n".'
+    if isinstance(value, dict):
+        why = ", which YAML reads as a mapping"
+        hint = f"Put quotes around it that YAML sees (on a command line within those of the shell). {hint}"
     yield Refusal(found=f"{value!r}{why}", allowed=allowed, hint=hint)
 
 

@@ -138,6 +138,9 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
     elif info is not None and (section := _section_of(info)) is not None:
         found, allowed = _found(detail["input"]), f"a section with the keys {', '.join(section.model_fields)}"
         hint = "Write the keys below it, indented; in Python a dict."
+        # a list of files is as natural to write as one, and both are what the section needs most
+        if path == ("dataset",) and isinstance(detail["input"], str | list):
+            hint = "Write dataset: {train: FILE}, with other keys behind the file."
     else:
         found, allowed, hint = _found(detail["input"]), _allowed(info), _hint(detail, info)
     return [(path, Problem(where=origin.where(path), found=found, allowed=allowed, hint=hint))]

@@ -45,6 +45,18 @@ def test_keys_that_do_not_fit_together(tmp_path: Path) -> None:
     assert "format: text" in problem.found
 
 
+@pytest.mark.parametrize("files", ["rows.jsonl", ["a.jsonl", "b.jsonl"]])
+def test_files_in_the_place_of_the_section_are_told_where_they_belong(tmp_path: Path, files: Any) -> None:
+    with pytest.raises(InputError, match=r"Write dataset: \{train: FILE\}"):
+        task_from_mapping({"model_name_or_path": "org/model", "dataset": files}, base_directory=tmp_path)
+
+
+def test_a_template_that_yaml_reads_as_a_mapping_is_told_to_be_quoted(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, prompt_template={"question": None})
+    assert "which YAML reads as a mapping" in problem.found
+    assert "quotes" in problem.hint
+
+
 def test_every_key_reaches_the_data_layer(tmp_path: Path) -> None:
     section = {"train": ["a/b", "c/d"], "validation": 0.2, "columns": {"prompt": "q"}, "max_train_samples": 5}
     data = {"model_name_or_path": "org/model", "dataset": section, "training": {"seed": 4}}
