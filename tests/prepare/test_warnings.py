@@ -51,6 +51,12 @@ def test_a_sound_task_has_no_warning(folder: Path) -> None:
             "trials are first compared after one step",
         ),
         ({"search": {"space": {"r": [4, 64]}}}, "r 64 is above 32"),
+        # a grid of 300 in place of 40 draws is noticed late
+        ({"search": {"space": {"r": [4, 8]}, "trials": 1}}, "search.trials is 1, which sampler: grid does not read"),
+        (
+            {"search": {"space": {"r": [4, 8]}, "trials": 3, "sampler": "random"}},
+            "search.trials is 3, but the space has only 2 configurations",
+        ),
         ({"training": {"batch_size": 50}}, "batch_size 50 is more than the 40 rows to train on"),
         ({"training": {"max_steps": 10, "batch_size": 1}}, "evaluations cost more than training"),
         # a result on rows that were trained on is worth nothing, and is not seen in the result

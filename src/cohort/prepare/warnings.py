@@ -17,6 +17,7 @@ from cohort.prepare.trials import PlannedTrial
 from cohort.tasks.sections.objective_keys import OBJECTIVE_VALUES
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.evaluation_times import EvaluationPlan
+from cohort.tuning.samplers import sampler_kind
 
 __all__ = ["task_warnings"]
 
@@ -47,6 +48,7 @@ def task_warnings(
             "of them, as a smaller batch_size would; lower batch_size"
         )
     yield from block_warnings(trials, linears=inputs.layout.linears, config=inputs.config)
+    yield from _search_warnings(task, inputs)
     yield from _exit_warnings(task, trials)
     yield from _loss_warnings(task, trials)
     if plan.cost_fraction > 1:
@@ -180,6 +182,23 @@ def _loss_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[s
             f"trials that differ in {what} have losses of different scales, and early exit and the choice of the best "
             "compare them: the trial with the lowest loss need not prefer the better answers most often; write "
             f"evaluation.metric: {REWARD_ACCURACY}"
+        )
+
+
+def _search_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
+    search, found = task.search, inputs.num_trials
+    # a resolved task has the default written out, which says nothing
+    if search.trials in (found, type(search).model_fields["trials"].default):
+        return
+    if sampler_kind(search.sampler).takes_whole_space:
+        yield (
+            f"search.trials is {search.trials}, which sampler: {search.sampler} does not read: all "
+            f"{counted(found, 'configuration')} are trained; write sampler: random to draw {search.trials} of them"
+        )
+    elif found < search.trials:
+        yield (
+            f"search.trials is {search.trials}, but the space has only {counted(found, 'configuration')}, each of "
+            "which is trained once; add values, or write sampler: grid"
         )
 
 
