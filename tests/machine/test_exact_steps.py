@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cohort.machine import exact_steps
 from cohort.machine.exact_steps import keep_exact_steps, known_exact_steps, own_exact_steps
 from cohort.scheduling.cost.exact_steps import MEASURED, ExactStep, LayerWidths
 
@@ -42,6 +43,17 @@ def test_the_table_tells_of_larger_steps_than_were_measured_here() -> None:
     larger = [step for step in known() if step.tokens > STEP.tokens]
     keep_exact_steps([STEP])
     assert known() == (STEP, *larger)
+
+
+def test_what_was_measured_here_without_dropout_leaves_the_table_its_steps_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dropped = replace(STEP, tokens=512, dropout=True)
+    monkeypatch.setattr(exact_steps, "MEASURED", (STEP, dropped))
+    keep_exact_steps([replace(STEP, tokens=8192)])
+    assert [(step.tokens, step.dropout) for step in known()] == [(8192, False), (512, True)]
+    keep_exact_steps([replace(STEP, tokens=8192), replace(dropped, ratio=1.3)])
+    assert [(step.tokens, step.ratio) for step in known()] == [(8192, 1.2), (512, 1.3)]
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '[{"gpu": "H200"}]', '{"widths": 3}'])

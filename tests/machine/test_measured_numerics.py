@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from cohort.machine import measured_numerics
-from cohort.machine.exact_steps import own_exact_steps
+from cohort.machine.exact_steps import keep_exact_steps, own_exact_steps
 from cohort.machine.measured_numerics import MeasuredPack, measure_exact_steps
 from cohort.models.config_file import read_config
 from tests.training.small_models import save_llama
@@ -25,6 +26,13 @@ def test_steps_are_timed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [(step.tokens, step.widths.hidden_size) for step in steps] == [(10, config.hidden_size)]
     assert steps[0].ratio > 0
     assert said == ["timing steps of 10 tokens in exact and in fast numerics"]
+
+    (dropped,) = measure_exact_steps(
+        config, device=torch.device("cpu"), say=said.append, packs=(replace(PACK, dropout=0.1),)
+    )
+    assert dropped.dropout
+    assert said.pop() == "timing steps of 10 tokens with dropout in exact and in fast numerics"
+    keep_exact_steps(steps)
 
     def too_large(*_: object) -> None:
         raise torch.OutOfMemoryError

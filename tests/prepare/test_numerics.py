@@ -105,6 +105,26 @@ def test_auto_is_fast_where_exact_was_measured_to_cost_much(tmp_path: Path, monk
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "decided"),
+    [
+        ({}, Numerics.EXACT),
+        ({"lora": {"lora_dropout": 0.1}}, Numerics.FAST),
+        ({"search": {"space": {"lora_dropout": [0.0, 0.05]}}}, Numerics.FAST),
+        ({"lora": {"use_dora": True}}, Numerics.FAST),
+    ],
+)
+def test_passes_that_are_never_recorded_count_where_a_trial_may_have_them(
+    keys: dict[str, Any], decided: Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path))
+    step = ExactStep(gpu="L4", widths=LayerWidths(hidden_size=4096, intermediate_size=14336), tokens=8192, ratio=1.01)
+    keep_exact_steps([step, replace(step, ratio=1.2, dropout=True)])
+    found = choose_numerics(task_of(tmp_path, numerics="auto", **keys), config=config_of(), gpu="L4")
+    assert found.numerics is decided
+    assert ("20 % longer" in found.reason) == (decided is Numerics.FAST)
+
+
 def test_what_a_task_names_and_what_a_run_began_with_stays(tmp_path: Path) -> None:
     auto, gpu = task_of(tmp_path, numerics="auto"), replace(GPU, device_name="NVIDIA H200")
     decided = with_numerics(auto, gpu, config=config_of())

@@ -114,7 +114,7 @@ def _measure(model: str, *, as_json: bool) -> None:
     from cohort.core.clock import SystemClock
     from cohort.engine.train.watching.progress import RunProgress
     from cohort.machine.measured_tiles import measure_tiles
-    from cohort.scheduling.cost.exact_steps import described_ratios, is_cheap
+    from cohort.scheduling.cost.exact_steps import described_ratios, is_cheap, steps_of
 
     clock = SystemClock()
     begin = clock.monotonic()
@@ -135,10 +135,13 @@ def _measure(model: str, *, as_json: bool) -> None:
             f"{linear.now_us:.0f} as runs had it; {chosen}"
         )
     for step in report.exact_steps:
-        print(f"  a step of {step.tokens:,} tokens in exact numerics: {step.ratio:.3f} times one in fast")
-    if report.exact_steps:
-        taken = "exact" if is_cheap(report.exact_steps) else "fast"
-        print(f"  numerics: auto is {taken} here from now on: {described_ratios(report.exact_steps)}")
+        drops = " with dropout" if step.dropout else ""
+        print(f"  a step of {step.tokens:,} tokens{drops} in exact numerics: {step.ratio:.3f} times one in fast")
+    usual, every = steps_of(report.exact_steps, dropout=False), report.exact_steps
+    for trials, steps in (("", usual), (" with dropout or DoRA", every if len(every) > len(usual) else ())):
+        if steps:
+            taken = "exact" if is_cheap(steps) else "fast"
+            print(f"  numerics: auto is {taken} here from now on{trials}: {described_ratios(steps)}")
     print(f"kept in {report.kept_in}; shapes in the table of this version keep its settings")
 
 

@@ -20,7 +20,7 @@ from cohort.machine.exact_steps import known_exact_steps, own_exact_steps
 from cohort.machine.gpu_kinds import GPU_KINDS, require_known_gpu
 from cohort.models.config import AttentionRule, DecoderConfig
 from cohort.models.weight_formats import PLAIN
-from cohort.scheduling.cost.exact_steps import MEASURED, described_ratios, gpu_kind, is_cheap
+from cohort.scheduling.cost.exact_steps import MEASURED, described_ratios, gpu_kind, is_cheap, steps_of
 
 __all__ = [
     "attention_name",
@@ -129,10 +129,15 @@ def auto_numerics_on(device_name: str) -> str:
     found = []
     for widths, kept in dict.fromkeys((step.widths, step.quantization) for step in steps):
         known = known_exact_steps(gpu=gpu, widths=widths, quantization=kept)
-        taken = "exact" if is_cheap(known) else "fast"
+        usual = steps_of(known, dropout=False)
+        if not usual:
+            continue
+        taken = "exact" if is_cheap(usual) else "fast"
         weights = "" if kept == PLAIN.name else f" in {kept}"
         wide = f"{widths.hidden_size:,} and {widths.intermediate_size:,}{weights}"
-        found.append(f"{taken} for layers of widths {wide}: {described_ratios(known)}")
+        launched = "" if is_cheap(known) else f", but fast with dropout or DoRA: {described_ratios(known)}"
+        but = launched if is_cheap(usual) else ""
+        found.append(f"{taken} for layers of widths {wide}: {described_ratios(usual)}{but}")
     others = "fast for others" if found else f"fast: what exact costs was not measured on {gpu}"
     return "; ".join([*found, f"{others} (`cohort doctor --measure MODEL` measures one)"])
 

@@ -43,12 +43,14 @@ class MeasuredPack:
     Attributes:
         num_trials, batch_size, length: How many, rows of each in a step, tokens of a row.
         warmups: Steps before the timed ones, enough for passes of this size to be recorded.
+        dropout: That of the trials; passes with some are never recorded.
     """
 
     num_trials: int
     batch_size: int
     length: int
     warmups: int
+    dropout: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -61,6 +63,7 @@ MEASURED_PACKS = (
     MeasuredPack(num_trials=4, batch_size=1, length=255, warmups=28),
     MeasuredPack(num_trials=8, batch_size=1, length=511, warmups=14),
     MeasuredPack(num_trials=8, batch_size=2, length=512, warmups=6),
+    MeasuredPack(num_trials=8, batch_size=2, length=512, warmups=3, dropout=0.1),
 )
 _MOST_LAYERS, _NUM_ROWS = 8, 64
 _TIMED = 9
@@ -90,10 +93,12 @@ def measure_exact_steps(
     try:
         decoder = _random_decoder(replace(config, num_layers=few, windows=config.windows[:few]), device)
         for pack in packs:
-            say(f"timing steps of {pack.tokens:,} tokens in exact and in fast numerics")
+            drops = " with dropout" if pack.dropout else ""
+            say(f"timing steps of {pack.tokens:,} tokens{drops} in exact and in fast numerics")
             seconds = _step_seconds(decoder, pack)
             ratio = seconds[Numerics.EXACT] / seconds[Numerics.FAST]
-            found.append(ExactStep(gpu=gpu_kind(name), widths=widths, tokens=pack.tokens, ratio=ratio))
+            measured = ExactStep(gpu=gpu_kind(name), widths=widths, tokens=pack.tokens, ratio=ratio)
+            found.append(replace(measured, dropout=pack.dropout > 0))
     except torch.OutOfMemoryError:
         say("a larger step does not fit this GPU")
     finally:
@@ -134,7 +139,7 @@ def _step_seconds(decoder: Decoder, pack: MeasuredPack) -> Mapping[Numerics, flo
 
 
 def _executor(decoder: Decoder, pack: MeasuredPack, numerics: Numerics) -> Executor:
-    adapter = AdapterSpec(r=16, lora_alpha=32.0)
+    adapter = AdapterSpec(r=16, lora_alpha=32.0, lora_dropout=pack.dropout)
     rows, device = _rows(pack, decoder.config.vocab_size), decoder.device
     if device.type == "cuda":
         with KernelCompiler() as compiler:

@@ -15,7 +15,8 @@ from cohort.machine.exact_steps import known_exact_steps
 from cohort.machine.kernel_choices import exact_products
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
-from cohort.scheduling.cost.exact_steps import MOST_RATIO, LayerWidths, described_ratios, gpu_kind, is_cheap
+from cohort.scheduling.cost.exact_steps import MOST_RATIO, LayerWidths, described_ratios, gpu_kind, is_cheap, steps_of
+from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
 
 __all__ = [
@@ -109,7 +110,10 @@ def choose_numerics(
     if task.strategy == AUTO and num_gpus > 1:
         return fast("strategy: auto may divide the model; with replicas or adapter_parallel numerics can be exact")
     widths = LayerWidths(hidden_size=config.hidden_size, intermediate_size=config.intermediate_size)
-    steps = known_exact_steps(gpu=gpu, widths=widths, quantization=task.quantization)
+    known = known_exact_steps(gpu=gpu, widths=widths, quantization=task.quantization)
+    # passes of DoRA are launched kernel by kernel as well
+    launched = any(value for name in ("lora_dropout", "use_dora") for value in possible_values(task, name))
+    steps = steps_of(known, dropout=launched)
     if not steps:
         kept = "" if task.quantization == "none" else f" in {task.quantization}"
         measure = "" if kept else "; `cohort doctor --measure MODEL` measures it for later runs"

@@ -16,6 +16,7 @@ from cohort.scheduling.cost.exact_steps import (
     gpu_kind,
     is_cheap,
     steps_alike,
+    steps_of,
 )
 from tests.conftest import REPOSITORY
 
@@ -46,6 +47,12 @@ def test_the_dearest_step_decides() -> None:
     assert described_ratios([replace(STEP, ratio=0.98)]) == "a step takes no longer, measured at 1,020 tokens"
 
 
+def test_steps_with_dropout_tell_of_trials_that_may_have_it_alone() -> None:
+    dropped = replace(STEP, tokens=8192, ratio=1.2, dropout=True)
+    assert steps_of([STEP, dropped], dropout=False) == (STEP,)
+    assert steps_of([STEP, dropped], dropout=True) == (STEP, dropped)
+
+
 def test_every_cost_is_in_a_result_file() -> None:
     measured = set()
     for path in (REPOSITORY / "benchmarks/results").glob("exact_cost*.json"):
@@ -56,5 +63,6 @@ def test_every_cost_is_in_a_result_file() -> None:
                 shape = SHAPES[named.group(1) if (named := re.search(r"--shape (\S+)", result["command"])) else "8b"]
                 widths = LayerWidths(hidden_size=shape["hidden_size"], intermediate_size=shape["intermediate_size"])
                 kept = row.get("quantization", "none")
-                measured.add((gpu, widths, kept, row["tokens"], round(row["ratio"], 3)))
-    assert {(step.gpu, step.widths, step.quantization, step.tokens, step.ratio) for step in MEASURED} <= measured
+                drops = row["pack"].endswith("_dropout")
+                measured.add((gpu, widths, kept, row["tokens"], round(row["ratio"], 3), drops))
+    assert {(s.gpu, s.widths, s.quantization, s.tokens, s.ratio, s.dropout) for s in MEASURED} <= measured

@@ -19,6 +19,7 @@ __all__ = [
     "gpu_kind",
     "is_cheap",
     "steps_alike",
+    "steps_of",
 ]
 
 MOST_RATIO = 1.05
@@ -63,6 +64,8 @@ class ExactStep:
         quantization: Format of the base model's weights.
         tokens: Of the step's pass.
         ratio: Its seconds in exact numerics, over those in fast.
+        dropout: Whether its trials have dropout: such a pass is launched kernel by kernel at every size, and the host
+            may be what it waits for.
     """
 
     gpu: str
@@ -70,6 +73,7 @@ class ExactStep:
     quantization: str = "none"
     tokens: int
     ratio: float
+    dropout: bool = False
 
 
 _1B = LayerWidths(hidden_size=2048, intermediate_size=8192)
@@ -106,6 +110,11 @@ def steps_alike(
     """Return the measured steps that hold for a base model of ``widths`` on GPUs of the kind ``gpu``."""
     found = (step for step in steps if (step.gpu, step.quantization) == (gpu, quantization))
     return tuple(step for step in found if widths.is_like(step.widths))
+
+
+def steps_of(steps: Iterable[ExactStep], *, dropout: bool) -> tuple[ExactStep, ...]:
+    """Return the steps that tell of trials without dropout, or of those that may have it: all, as none tells all."""
+    return tuple(step for step in steps if dropout or not step.dropout)
 
 
 def is_cheap(steps: Sequence[ExactStep]) -> bool:
