@@ -3,9 +3,11 @@
 No GPU is used, and nothing here is a measurement: each row says which result it starts from and by which rule. Two GPUs
 read half of a divided layer from each other, four read three quarters, over links that all are equally fast (NVSwitch).
 
-- `scaling`: pulls that hide behind products cost a measured slowdown; it grows with their bytes.
+- `scaling`: pulls that hide behind products cost a measured slowdown; it grows with their bytes. Of two ranks each has
+  its own part where products read it; one of four copies its quarter within the GPU, at the rate of the profile.
 - `figure13`: on four GPUs a rank has the rows that it has on two with half of the batch, and so has FSDP2's. Ours takes
-  as long as there, as long as its pulls still hide; FSDP2 takes at least as long, since its gathers grow.
+  as long as there and for the copies of its own quarters, as long as its pulls still hide; FSDP2 takes at least as
+  long, since its gathers grow.
 - `pipeline`: what the simulator says of four stages, and the runtime's share over the simulator's on two.
 - `sweep`: the tokens of a sweep of 60 at twice the slowest measured rate of adapter parallelism on two GPUs, against an
   FSDP2 run over the same rows at batch 1. Steps of the last few trials, which fill no GPU, are not in it.
@@ -42,10 +44,14 @@ TWELVE = (
     (32, (4,)),
     *((count, (1, 2, 4)) for count in (1, 4, 8, 16, 24, 32)),
 )
+# of a pass of the scaling part
+TOKEN_BUDGET = 16384
 # of all tasks together, on one GPU
 ALL_SECONDS = 20.0
-# of a 70B layer in 16 bits
-LAYER_BYTES = 1.711e9
+# of a layer in 16 bits
+LAYER_BYTES, LAYER_BYTES_8B = 1.711e9, 0.436e9
+# layers that a pass finds in their buffers
+HELD_LAYERS = 2
 
 
 def measure(options: argparse.Namespace, *, results: Path = RESULTS) -> Part:
@@ -82,9 +88,24 @@ def _scaling(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
         return
     replicas, divided = (found["headline"][f"scaling_{name}_8b"] for name in ("replicas", "ap"))
     pulls = 1 / divided - 1 / replicas
+    row = next(row for row in found["rows"] if row["strategy"] == "adapter_parallel" and row["scaling"] == "weak")
+    passes = math.ceil(row["tokens_per_step"] / row["gpus"] / TOKEN_BUDGET)
+    copied = passes * _own_copies(results, layers=found["notes"]["layers"], layer_bytes=LAYER_BYTES_8B)
     # three quarters of the bytes instead of a half
-    share = 1 / (1 / replicas + 1.5 * pulls)
+    share = 1 / (1 / replicas + 1.5 * pulls + copied / (row["step_ms"] / 1e3) / divided)
     yield _row("scaling_ap_8b_4gpu", share, two=divided, goal=">= 0.90", source="several_gpus_scaling")
+
+
+def _own_copies(results: _Results, *, layers: int, layer_bytes: float) -> float:
+    """Return the seconds in which a rank of four copies its own quarters of layers in a training pass."""
+    profile = results.read("several_gpus_profile_70b")
+    if profile is None:
+        return 0.0
+    rows = [row for row in profile["rows"] if row["strategy"] == "adapter_parallel"]
+    kernels = [kernel for row in rows for kernel in row["profile"][0]["kernels"] if kernel["name"] == "memcpy128"]
+    # halves of 70B layers
+    rate = min(LAYER_BYTES / 2 / (kernel["under_copies_us"] / 1e6) for kernel in kernels)
+    return 2 * (layers - HELD_LAYERS) * layer_bytes / 4 / rate
 
 
 def _figure13(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
@@ -97,14 +118,15 @@ def _figure13(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
     # training pulls all but the buffers' layers twice in a pass
     replayed = [row for row in links["rows"] if "replayed" in row["what"]]
     rate = max(row["gb_per_second"] for row in replayed or links["rows"] if "gb_per_second" in row) * 1e9
-    pulled = 2 * (layers - 2) * LAYER_BYTES * 0.75 / rate
+    pulled = 2 * (layers - HELD_LAYERS) * LAYER_BYTES * 0.75 / rate
     for batch in (2, 4, 8):
         half, peer = (rows.get((strategy, batch // 2)) for strategy in ("adapter_parallel", "fsdp in turn"))
         if half is None or peer is None:
             continue
         tokens = found["notes"]["adapters"] * batch * found["notes"]["length"] / 4
         passes = math.ceil(tokens / found["notes"]["token_budgets"]["adapter_parallel"])
-        ours = max(half["step_seconds"], passes * pulled)
+        copied = _own_copies(results, layers=layers, layer_bytes=LAYER_BYTES)
+        ours = max(half["step_seconds"] + passes * copied, passes * pulled)
         yield _row(
             f"ap_vs_fsdp_70b_bs{batch}_4gpu_at_least",
             peer["step_seconds"] / ours,

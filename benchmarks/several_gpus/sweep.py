@@ -62,7 +62,7 @@ HOST_BYTES = 100 << 30
 # Shards have no two buffers of a layer and half of the token tables, 5 GB, and a row takes 158 MB, its undivided
 # factors included; the bank is that of both GPUs together, and so are the tokens
 NEXT_TO_70B = {"adapter_parallel": (176, 1536), "tensor": (288, 2560)}
-SHARED = ("tensor", "adapter_parallel")
+SHARED = ("adapter_parallel", "tensor")
 
 
 def measure(options: argparse.Namespace) -> Part:

@@ -40,6 +40,8 @@ def options(**given: object) -> argparse.Namespace:
         "only_measured": False,
         "launched": False,
         "batches": None,
+        "no_peer": False,
+        "profile": False,
     }
     return argparse.Namespace(**{**defaults, **given})
 
@@ -100,13 +102,15 @@ def test_scaling() -> None:
 def test_sweep(shape: str) -> None:
     saved: list[Part] = []
     part = measure_sweep(options(shape=shape, save=saved.append))
-    assert [row["gpus"] for row in part.rows] == ([2, 1] if shape == "8b" else [2])
+    assert [row["gpus"] for row in part.rows] == ([2, 1] if shape == "8b" else [2, 2])
     assert len({(row["trained_tokens"], row["saved_share"]) for row in part.rows}) == 1, "one GPU decides as two do"
     assert all(row["price"] > 0 for row in part.rows)
-    assert len(saved) == len(part.rows) + 1, "on two ranks the sweep runs twice"
-    again = part.notes["of_each_sweep"]["2 GPUs, again"]
+    assert len(saved) == sum(row["gpus"] for row in part.rows), "on two ranks the sweep runs twice"
+    detail = part.notes["of_each_sweep"]
+    again = detail["replicas, 2 GPUs, again" if shape == "8b" else "adapter_parallel, 2 GPUs, again"]
     assert sum(report["num_tokens"] for report in again["rank_reports"]) == part.rows[0]["trained_tokens"]
-    assert sum(sum(tokens) for _, tokens, _ in again["windows"]) == part.rows[0]["trained_tokens"]
+    for found in (each for name, each in detail.items() if "2 GPUs" in name):
+        assert sum(sum(tokens) for _, tokens, _ in found["windows"]) == part.rows[0]["trained_tokens"]
 
 
 def test_a_simulated_sweep_trains_the_same_on_any_number_of_ranks() -> None:
@@ -160,10 +164,23 @@ def test_four_gpus_are_projected_from_the_results_that_are_there(tmp_path: Path)
     def wrote(name: str, **result: object) -> None:
         (tmp_path / f"{name}.json").write_text(json.dumps(result), encoding="utf-8")
 
-    wrote("several_gpus_scaling", headline={"scaling_replicas_8b": 1.0, "scaling_ap_8b": 0.9})
+    weak = {"strategy": "adapter_parallel", "scaling": "weak", "gpus": 2, "step_ms": 100.0, "tokens_per_step": 20_000}
+    wrote(
+        "several_gpus_scaling",
+        headline={"scaling_replicas_8b": 1.0, "scaling_ap_8b": 0.9},
+        rows=[weak],
+        notes={"layers": 16},
+    )
     (row,) = measure_four_gpus(options(), results=tmp_path).rows
     # 1.5 times the pulls' slowdown
     assert row["projected"] == pytest.approx(1 / (1 + 1.5 * (1 / 0.9 - 1)))
+    # and the copies of own quarters: 28 of them, a quarter of the time of the profile's halves of larger layers each
+    kernels = [{"name": "memcpy128", "under_copies_us": 440.0}, {"name": "another"}]
+    wrote("several_gpus_profile_70b", rows=[{"strategy": "adapter_parallel", "profile": [{"kernels": kernels}]}])
+    (row,) = measure_four_gpus(options(), results=tmp_path).rows
+    copied = 28 * 440e-6 / 2 * 0.436 / 1.711
+    assert row["projected"] == pytest.approx(1 / (1 + 1.5 * (1 / 0.9 - 1) + copied / 0.1 / 0.9))
+    (tmp_path / "several_gpus_profile_70b.json").unlink()
     steps = {
         ("adapter_parallel", 1): 2.0,
         ("fsdp in turn", 1): 7.0,
