@@ -104,8 +104,8 @@ def _own_copies(results: _Results, *, layers: int, layer_bytes: float) -> float:
     rows = [row for row in profile["rows"] if row["strategy"] == "adapter_parallel"]
     kernels = [kernel for row in rows for kernel in row["profile"][0]["kernels"] if kernel["name"] == "memcpy128"]
     # halves of 70B layers
-    rate = min(LAYER_BYTES / 2 / (kernel["under_copies_us"] / 1e6) for kernel in kernels)
-    return 2 * (layers - HELD_LAYERS) * layer_bytes / 4 / rate
+    slowest: float = max(kernel["under_copies_us"] for kernel in kernels) / 1e6
+    return 2 * (layers - HELD_LAYERS) * (layer_bytes / 4) / (LAYER_BYTES / 2) * slowest
 
 
 def _figure13(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
