@@ -73,6 +73,7 @@ def main() -> None:
         "--launched", action="store_true", help="of figure13 and scaling: record no passes as CUDA graphs"
     )
     parser.add_argument("--no-peer", action="store_true", help="of figure13: leave FSDP2 out")
+    parser.add_argument("--once", action="store_true", help="of sweep: once, with what processes meet at first")
     parser.add_argument("--profile", action="store_true", help="of figure13: say where two more steps of each row go")
     parser.add_argument("--batches", type=int, nargs="+", default=None, help="of figure13: rows of each adapter")
     parser.add_argument("--models", type=Path, default=None, help="a folder that keeps random models for other parts")

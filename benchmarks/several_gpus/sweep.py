@@ -102,7 +102,7 @@ def measure(options: argparse.Namespace) -> Part:
         found.append({"strategy": "one GPU" if count == 1 else strategy})
         # ranks that hold the model together have one bank
         banks = 1 if strategy in GROUP_STRATEGIES else count
-        for sweep in ("first", "again") if count > 1 else ("again",):
+        for sweep in ("first", "again")[: 1 if options.once else 2] if count > 1 else ("again",):
             row = (_swept if count > 1 else _swept_alone)(
                 executor,
                 planned,
@@ -271,9 +271,10 @@ def _next_to_the_whole(sizes: Sizes, strategy: str, *, device: str) -> Sizes:
         return sizes
     rank_rows, tokens = NEXT_TO_70B[strategy]
     settings = replace(sizes.executor, num_rank_rows=rank_rows, token_budget=tokens, graph_tokens=tokens + 1)
-    return replace(
-        sizes, executor=settings, capacity=replace(sizes.capacity, rank_rows=rank_rows, tokens_per_step=tokens)
-    )
+    capacity = replace(sizes.capacity, rank_rows=rank_rows, tokens_per_step=tokens)
+    # whole states of ranks that hold the model together are on the host, as in a run
+    states = 0 if strategy in GROUP_STRATEGIES else sizes.device_state_bytes
+    return replace(sizes, executor=settings, capacity=capacity, device_state_bytes=states)
 
 
 def _warm_up(executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], validation: TokenisedRows) -> float:

@@ -42,6 +42,7 @@ def options(**given: object) -> argparse.Namespace:
         "batches": None,
         "no_peer": False,
         "profile": False,
+        "once": False,
     }
     return argparse.Namespace(**{**defaults, **given})
 
