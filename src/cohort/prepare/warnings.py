@@ -191,9 +191,10 @@ def _search_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
     if search.trials in (found, type(search).model_fields["trials"].default):
         return
     if sampler_kind(search.sampler).takes_whole_space:
+        hint = f"write sampler: random to draw {search.trials} of them" if search.trials < found else "remove it"
         yield (
             f"search.trials is {search.trials}, which sampler: {search.sampler} does not read: all "
-            f"{counted(found, 'configuration')} are trained; write sampler: random to draw {search.trials} of them"
+            f"{counted(found, 'configuration')} are trained; {hint}"
         )
     elif found < search.trials:
         yield (
