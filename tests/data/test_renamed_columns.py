@@ -43,7 +43,7 @@ def test_messages_name_the_files_columns(values: dict[str, Any], found: str, hin
 @pytest.mark.parametrize(
     ("values", "found"),
     [
-        ({"chat": [{"role": "usr", "content": "c"}]}, "the role 'usr' in chat[1]"),
+        ({"chat": [{"role": "usr", "content": "c"}]}, "the role 'usr' in chat[0]"),
         ({"chat": "words"}, "chat: 'words'"),
         ({"turns": []}, "no 'chat' among the keys turns"),
         ({"chat": [{"role": "assistant", "content": "c"}], "functions": "f("}, "functions: 'f('"),

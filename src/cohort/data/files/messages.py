@@ -36,7 +36,7 @@ def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
         BadRowError: anything in it is not as the format says; the first such message is named.
     """
     messages = []
-    for number, item in enumerate(_as_list(value, key=key), start=1):
+    for number, item in enumerate(_as_list(value, key=key)):
         place = f"{key}[{number}]"
         role = item.get("role")
         if role not in ROLES:
@@ -65,7 +65,7 @@ def parse_sharegpt(value: Any, *, key: str) -> tuple[Message, ...]:
     items = _as_list(value, key=key)
     if items and all("role" in item for item in items):
         return parse_messages(items, key=key)
-    return tuple(_sharegpt_message(item, place=f"{key}[{n}]") for n, item in enumerate(items, start=1))
+    return tuple(_sharegpt_message(item, place=f"{key}[{n}]") for n, item in enumerate(items))
 
 
 def with_system(messages: tuple[Message, ...], system: Any, *, key: str) -> tuple[Message, ...]:
