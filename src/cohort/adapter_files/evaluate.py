@@ -13,6 +13,7 @@ from cohort.adapter_files.held_out_scores import HeldOutScores
 from cohort.adapter_files.input_rows import find_source
 from cohort.adapter_files.pace import BatchProgress
 from cohort.adapter_files.run_model import RunModel, read_chosen
+from cohort.adapter_files.seen_rows import seen_note
 from cohort.adapters.peft_files.peft_format import PeftAdapter
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
@@ -253,4 +254,5 @@ def _contenders(
 
 def _notes(loaded: RunModel, held: HeldOutRows) -> tuple[str, ...]:
     left_out = None if held.note is None else f"{held.num_groups} of {held.num_read} rows are measured; {held.note}"
-    return tuple(note for note in (loaded.note, left_out) if note is not None)
+    seen = seen_note(held.rows, group_size=held.group_size, base=loaded.base, tokenizer=loaded.tokenizer)
+    return tuple(note for note in (loaded.note, left_out, seen) if note is not None)

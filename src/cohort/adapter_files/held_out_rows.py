@@ -48,9 +48,14 @@ class HeldOutRows:
     file_hash: str
 
     @property
+    def group_size(self) -> int:
+        """Rows of one question: 2 for pairs of answers."""
+        return 2 if self.settings.reads is RowReading.PAIRS else 1
+
+    @property
     def num_groups(self) -> int:
         """Its usable rows; a pair of answers is one."""
-        return len(self.rows) // (2 if self.settings.reads is RowReading.PAIRS else 1)
+        return len(self.rows) // self.group_size
 
 
 def read_held_out(path: Path, *, base: RunBase, tokenizer: Any, context: int) -> HeldOutRows:
