@@ -111,6 +111,7 @@ def fake_device(monkeypatch: pytest.MonkeyPatch, graphs: Iterable[Any], *, most_
         weights_RD=torch.zeros(1),
         layout=SimpleNamespace(columns={"q": None}),
         slot_table=lambda: SimpleNamespace(ranks=(16,), dropouts=(0.0,)),
+        has_magnitudes=False,
     )
     return CapturedPasses(cast(Any, decoder), cast(Any, bank), most_rows=most_rows)
 
@@ -193,6 +194,29 @@ def test_a_size_is_recorded_while_the_device_is_busy_for_as_long(monkeypatch: py
     # ranks record together or not at all
     passes.agree = lambda recorded: recorded
     assert ahead(1e9) == more
+
+
+def test_what_is_recorded_ahead_serves_the_trials_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = fake_device(monkeypatch, [Graph() for _ in range(4)])
+    shapes = [PassShape(num_rows=n, num_sequences=6, length=200, num_trained=n // 2) for n in (3000, 1500)]
+    for _ in range(2):
+        passes._graph(shapes[0], kind=GraphKind.SUMS, slots=cast(Any, None), widest=64, upcoming=lambda: shapes * 2)
+
+    def ahead() -> dict[tuple[GraphKind, int], int]:
+        for _ in range(2):
+            passes.record_ahead(lambda: shapes * 12, num_rows=1e9)
+        return {key: len(graphs) for key, graphs in passes._graphs.items()}
+
+    held = {key: len(graphs) for key, graphs in passes._graphs.items()}
+    bank: Any = passes._bank
+    # a graph keeps the norms of the step that it is recorded in
+    bank.has_magnitudes = True
+    assert ahead() == held
+    # the trial of rank 64 has left, and may come back
+    bank.has_magnitudes = False
+    found = ahead()
+    assert {key: found[key] for key in held} == held
+    assert found[GraphKind.SUMS, 16] >= 1
 
 
 def spec_of(trial_id: int, *, r: int, batch_size: int, objective: Objective) -> TrialSpec:

@@ -51,8 +51,8 @@ class CapturedPasses:
         self._graphs: dict[tuple[GraphKind, int], list[CapturedPass]] = {}
         self._policy: RecordingPolicy | None = None
         self._has_launched = self._has_recorded = False
-        # of the last training pass that was staged: its kind, and the widest rank
-        self._trained: tuple[GraphKind, int] | None = None
+        # of the last training pass that was staged
+        self._trained: GraphKind | None = None
         self._memory: RecordingMemory | None = None
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waited_seconds = 0.0
@@ -191,12 +191,16 @@ class CapturedPasses:
         # ranks record together, and a ring of layers makes a recording wait for the device
         if self.agree is not None or self._decoder.ring is not None:
             return
-        (trained, widest), slots = self._trained, self._bank.slot_table()
-        if not self._policy.hides_recording(num_rows) or max(slots.ranks, default=0) > widest or any(slots.dropouts):
+        slots = self._bank.slot_table()
+        # by the trials that are there now: what is recorded knows no wider rank, and none of the norms of a later step
+        widest = max(slots.ranks, default=0)
+        if widest == 0 or any(slots.dropouts) or self._bank.has_magnitudes:
+            return
+        if not self._policy.hides_recording(num_rows):
             return
         known = [need for need in upcoming() if need.num_rows <= self._most_rows]
         # evaluations announce nothing
-        for kind, to_come in ((trained, known), (GraphKind.MEASURES, [])):
+        for kind, to_come in ((self._trained, known), (GraphKind.MEASURES, [])):
             recorded = [*self._recorded(kind, widest=widest)]
             shape = self._policy.ahead(recorded=recorded, kind=kind, upcoming=to_come)
             if shape is None or shape.num_rows > self._most_rows or self._is_short(shape):
@@ -223,7 +227,7 @@ class CapturedPasses:
             is_coded = can_take_codes(self._decoder.layers[0].linears[0].frozen)
             self._policy = RecordingPolicy(self._decoder.config, exact=self._bank.is_exact, coded=is_coded)
         if kind.trains:
-            self._trained = kind, widest
+            self._trained = kind
         recorded = self._recorded(kind, widest=widest)
         use, record = self._policy.choose(
             need,
