@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -15,6 +16,16 @@ def run(*arguments: str) -> int:
     with pytest.raises(SystemExit) as caught:
         main(list(arguments))
     return int(caught.value.code or 0)
+
+
+def test_characters_that_an_output_lacks_are_printed_as_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a terminal of another encoding, or none in a container
+    output = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", output)
+    run("--version")
+    print("\u27e6é\u27e7 \u2514\u2500 \u4e2d")
+    output.seek(0)
+    assert output.read().endswith("[[é]] +- \\u4e2d\n")
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import gc
+import io
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -32,6 +34,10 @@ from cohort.cli.tune import tune
 from cohort.version import __version__
 
 __all__ = ["build_app", "main"]
+
+
+# what tables, plans and rows are drawn with
+_PLAIN = str.maketrans({"─": "-", "━": "-", "│": "|", "└": "+", "·": ".", "…": "...", "⟦": "[[", "⟧": "]]"})
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
@@ -92,9 +98,25 @@ def _leave_objects() -> None:
         gc.freeze()
 
 
+def _print_what_can_be_printed() -> None:
+    """Print characters that the output's encoding lacks as escapes, and lines of drawings as dashes and bars."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        codecs.register_error("cohort", _in_plain_characters)
+        sys.stdout.reconfigure(errors="cohort")
+
+
+def _in_plain_characters(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    # others as Python prints them on stderr
+    return text.encode("ascii", errors="backslashreplace").decode("ascii"), error.end
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (that of the process when ``arguments`` is None) and exit."""
     atexit.register(_leave_objects)
+    _print_what_can_be_printed()
     own, overrides = take_overrides(sys.argv[1:] if arguments is None else arguments)
     try:
         build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
