@@ -104,6 +104,10 @@ def test_a_directory_that_is_taken_is_named_as_python_names_it(tmp_path: Path) -
         (lambda: run([], overwrite_output_dir=True), r"Write on_existing='overwrite'"),  # type: ignore[call-overload]
         (lambda: run([], resume_from_checkpoint="x"), r"on_existing='resume', the default"),  # type: ignore[call-overload]
         (lambda: resume(output_dir="x"), r"Write run_directory=\.\.\."),  # type: ignore[call-arg]
+        (lambda: resume("x", verbose=True), r"Write progress=True"),  # type: ignore[call-arg]
+        (lambda: load(folder="x"), r"Write run_directory=\.\.\."),  # type: ignore[call-arg]
+        # it has no progress to show
+        (lambda: load("x", verbose=True), r"verbose: .*Choose one of these or remove it"),  # type: ignore[call-arg]
         (lambda: run([], max_steps=1), r"It belongs to the cohort\.Task\. Write training="),  # type: ignore[call-overload]
         (lambda: run([], callbacks=[]), r"Write on_step="),  # type: ignore[call-overload]
         (lambda: run([], num_gpus=1), r"Write total_gpus="),  # type: ignore[call-overload]

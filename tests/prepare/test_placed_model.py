@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import InputError, Problem
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
 from cohort.parallel.rank_group import TensorGroup
+from cohort.parallel.rank_weights import ALL_RESIDENT
+from cohort.prepare import placed_model
 from cohort.prepare.placed_model import PlacedModel
 from cohort.scheduling.admission import Capacity
 
@@ -59,3 +64,51 @@ def test_ranks_that_hold_one_model_have_one_bank_and_park_states_in_host_memory(
     assert memory.asked == replace(request_ or SizeRequest(), num_ranks=1)
     assert sizes.capacity.num_ranks == 1
     assert (model.group_name, model.num_ranks(sizes), sizes.device_state_bytes) == ("tensor", 4, 0)
+
+
+class Kernels:
+    """Collects kernels beside a load, and notes whether that had begun by then."""
+
+    def __init__(self, *, collects_first: bool) -> None:
+        self.collects_first, self.collected = collects_first, threading.Event()
+        self.finished: list[object] = []
+
+    def begin(self) -> None:
+        self.collected.set()
+
+    def finish(self, decoder: object) -> None:
+        self.finished.append(decoder)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_model_is_loaded_beside_the_collection_of_kernels_or_after_it(
+    beside: bool, is_damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels: Any = Kernels(collects_first=beside)
+    threads = []
+
+    def load(*_: Any, **__: Any) -> str:
+        threads.append(threading.current_thread().name)
+        assert kernels.collected.wait(timeout=30)
+        if is_damaged:
+            raise InputError(Problem(where="weights", found="a damaged file", allowed="a whole one", hint="Fetch it."))
+        return "decoder"
+
+    monkeypatch.setattr(placed_model, "load_decoder", load)
+    monkeypatch.setattr(placed_model, "_on_same_gpu", lambda load, _: load)
+    monkeypatch.setattr(placed_model, "_has_room_for_both", lambda *_: True)
+    task: Any = SimpleNamespace(memory=SimpleNamespace(limit=None), located=lambda problem: problem)
+    inputs: Any = SimpleNamespace(model_directory="model")
+    machine: Any = SimpleNamespace(dtype="float32", device="cpu", quantization="none")
+
+    def loaded() -> object:
+        return placed_model._load(task, inputs, machine, ALL_RESIDENT, kernels=kernels)
+
+    if is_damaged:
+        with pytest.raises(InputError, match="a damaged file"):
+            loaded()
+    else:
+        assert loaded() == "decoder"
+    assert kernels.finished == ([] if is_damaged else ["decoder"])
+    assert (threads == ["cohort-loading"]) is beside

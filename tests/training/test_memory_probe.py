@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.memory_records import GradientCheckpointing, PassKind
+from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak
 from cohort.machine.measurements import KnownPasses
 from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
@@ -72,6 +72,25 @@ def test_a_few_layers_tell_what_all_take(tmp_path: Path, mode: GradientCheckpoin
     for one in (ProbePass(r=8, lengths=(10, 12)), ProbePass(r=16, lengths=(40, 3), trained_share=0.25)):
         assert probe.measure(one) == probe.measure(one, through_all=True)
     assert deep.layers == layers
+
+
+def test_passes_of_which_not_the_same_were_watched_are_run_through_all_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_llama(tmp_path, num_layers=24)
+    deep = load_decoder(tmp_path, dtype="float32", device="cpu")
+    probe = MemoryProbe(deep, target_linears=dict(deep.linears), num_rank_rows=16, memory_limit_bytes=1 << 40)
+    one, measured = ProbePass(r=8, lengths=(10, 12)), MemoryProbe._measure
+    probe.measure(one)
+
+    def without_last(self: MemoryProbe, probe: ProbePass) -> tuple[tuple[PassPeak, ...], bool]:
+        peaks, fits = measured(self, probe)
+        return peaks[: 1 if len(deep.layers) == 6 else 2], fits
+
+    monkeypatch.setattr(MemoryProbe, "_measure", without_last)
+    found = probe.measure(one)
+    assert len(found[0]) == 2
+    assert found == probe.measure(one, through_all=True)
 
 
 def test_held_out_steps_are_predicted(decoder: Decoder) -> None:

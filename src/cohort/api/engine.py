@@ -35,6 +35,7 @@ __all__ = [
     "OnTrialEnd",
     "RunKeywords",
     "elsewhere_of_load",
+    "elsewhere_of_resume",
     "elsewhere_of_run",
 ]
 
@@ -71,15 +72,20 @@ def _elsewhere(name: str) -> str | None:
 
 
 def elsewhere_of_load(name: str) -> str | None:
+    """Return the hint for another word for the run's directory."""
+    return "Write run_directory=..." if name in _DIRECTORY_WORDS else None
+
+
+def elsewhere_of_resume(name: str) -> str | None:
     """Return the hint for another word for the run's directory, or for progress."""
-    if name in _DIRECTORY_WORDS:
-        return "Write run_directory=..."
+    if (hint := elsewhere_of_load(name)) is not None:
+        return hint
     return "Write progress=True, or progress=False." if name in ("verbose", "disable_tqdm", "show_progress") else None
 
 
 def elsewhere_of_run(name: str) -> str | None:
     """Return the hint for an argument of ``run`` that is a task's, or what other tools call one."""
-    if (hint := elsewhere_of_load(name)) is not None:
+    if (hint := elsewhere_of_resume(name)) is not None:
         return hint
     if name in ("overwrite", "overwrite_output_dir"):
         return "Write on_existing='overwrite', which trains again from the start."

@@ -14,6 +14,7 @@ from cohort.api.engine import (
     OnTrialEnd,
     RunKeywords,
     elsewhere_of_load,
+    elsewhere_of_resume,
     elsewhere_of_run,
 )
 from cohort.api.task_checks import path_of, require_conduct, said_in_python
@@ -130,7 +131,7 @@ def run(
     )
 
 
-@checks_arguments("tune", elsewhere=elsewhere_of_load)
+@checks_arguments("tune", elsewhere=elsewhere_of_resume)
 def tune(
     task: TaskFile,
     run_directory: str | os.PathLike[str],
@@ -173,7 +174,7 @@ def tune(
     return read_task_result(directory)
 
 
-@checks_arguments("resume", elsewhere=elsewhere_of_load)
+@checks_arguments("resume", elsewhere=elsewhere_of_resume)
 def resume(
     run_directory: str | os.PathLike[str],
     *,

@@ -12,8 +12,16 @@ from cohort.models.transformers_answers import answered
 
 __all__ = ["load_tokenizer"]
 
-# one of these holds the vocabulary
-_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+# one of these holds the vocabulary; some models of Mistral have tekken.json alone
+_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tekken.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 
 
 def load_tokenizer(name_or_path: str | Path) -> Any:

@@ -192,6 +192,9 @@ class MemoryProbe:
             if not fits:
                 return (), False
             found.append(peaks)
+        if [(peak.kind, peak.size) for peak in found[0]] != [(peak.kind, peak.size) for peak in found[1]]:
+            # not the same passes were watched, so their difference tells nothing
+            return self._measure(probe)
         (few, more), depth = self._depths, len(self._decoder.layers)
         share = (depth - few) / (more - few)
         return tuple(_deeper(*pair, share=share) for pair in zip(*found, strict=True)), True
@@ -261,7 +264,6 @@ def _depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | 
 
 def _deeper(few: PassPeak, more: PassPeak, *, share: float) -> PassPeak:
     """Return the peak as many layers deeper as ``share`` times those between two passes of one size."""
-    assert few.size == more.size, "only the number of layers differs"
     return replace(
         more,
         forward_bytes=_extended(few.forward_bytes, more.forward_bytes, share=share),

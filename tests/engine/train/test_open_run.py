@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cohort.core.clock import ManualClock
@@ -52,6 +53,8 @@ def test_options_are_checked_by_name_and_stay_as_they_are() -> None:
         RunOptions(**wrong)
     assert [problem.where.key for problem in caught.value.problems] == [(name,) for name in wrong]
     assert "allowed: a whole number of at least 1, or None" in str(caught.value)
+    counted: Any = np.int64(64)
+    assert RunOptions(token_budget=counted) == RunOptions(token_budget=64)
     options: Any = RunOptions(token_budget=64)
     with pytest.raises(FrozenInstanceError):
         options.token_budget = 128

@@ -11,6 +11,7 @@ from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.plain_values import plain_value
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.watching.time_spent import TimeSpent
 from cohort.launch.launched import LaunchedRanks
@@ -80,6 +81,7 @@ class RunOptions:
             "share_gpu": share_gpu,
             "launched": launched,
         }
+        given = {name: plain_value(value) for name, value in given.items()}
         if problems := list(_option_problems(given)):
             raise InputError(problems)
         for name, value in given.items():
