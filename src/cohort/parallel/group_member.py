@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _abort_process_group
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.cache_directory import default_cache_directory
@@ -74,7 +75,13 @@ def build_member(setup: RankSetup, *, device: torch.device) -> ServedExecutor:
 
 def leave_group() -> None:
     """Leave the group that :func:`build_member` joined, if it did; this process may join another."""
-    if dist.is_initialized():
+    if not dist.is_initialized():
+        return
+    if dist.get_backend() == "nccl":
+        # NCCL ends a communicator together with the other ranks, and rank 0's process may be gone by now: no message is
+        # under way any more
+        _abort_process_group()
+    else:
         dist.destroy_process_group()
 
 
