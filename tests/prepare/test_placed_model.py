@@ -67,7 +67,7 @@ def test_ranks_that_hold_one_model_have_one_bank_and_park_states_in_host_memory(
 
 
 class Kernels:
-    """Collects kernels beside a load, and notes whether that had begun by then."""
+    """Collects kernels, and notes that it has and which model they were finished for."""
 
     def __init__(self, *, collects_first: bool) -> None:
         self.collects_first, self.collected = collects_first, threading.Event()
@@ -80,12 +80,12 @@ class Kernels:
         self.finished.append(decoder)
 
 
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("meanwhile", [True, False])
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_a_model_is_loaded_beside_the_collection_of_kernels_or_after_it(
-    beside: bool, is_damaged: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_model_is_loaded_while_kernels_are_collected_or_after_that(
+    meanwhile: bool, is_damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels: Any = Kernels(collects_first=beside)
+    kernels: Any = Kernels(collects_first=meanwhile)
     threads = []
 
     def load(*_: Any, **__: Any) -> str:
@@ -111,4 +111,4 @@ def test_a_model_is_loaded_beside_the_collection_of_kernels_or_after_it(
     else:
         assert loaded() == "decoder"
     assert kernels.finished == ([] if is_damaged else ["decoder"])
-    assert (threads == ["cohort-loading"]) is beside
+    assert (threads == ["cohort-loading"]) is meanwhile

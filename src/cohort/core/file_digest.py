@@ -1,4 +1,4 @@
-"""The SHA-256 of a file, computed in a thread beside others."""
+"""The SHA-256 of a file, computed while other threads work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["file_digest"]
 
 # Between two blocks the interpreter's lock is asked for, which a thread that launches kernels gives away every 5 ms: a
-# block has to take longer than that (30 ms at 1.1 GB/s), or a digest beside such a thread takes twice as long.
+# block has to take longer than that (30 ms at 1.1 GB/s), or a digest next to such a thread takes twice as long.
 _BLOCK_BYTES = 32 << 20
 
 

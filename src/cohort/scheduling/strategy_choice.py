@@ -85,7 +85,7 @@ class StrategyWork:
     whole_entries: float = 0.0
 
     def entries(self, *, shards: int = 1) -> float:
-        """Return the entries of a rank row on one of so many shards."""
+        """Return the entries of a rank row on one of ``shards`` shards."""
         return self.whole_entries + self.divided_entries / shards
 
 
@@ -187,7 +187,7 @@ def _adapters(work: StrategyWork, hardware: Hardware, tokens: float, entries: fl
 
 
 def _update(hardware: Hardware, *, rank_rows: float, entries: float) -> float:
-    """Return one GPU's seconds for the optimizer's step of so many rank rows."""
+    """Return one GPU's seconds for the optimizer's step of ``rank_rows`` rank rows."""
     return OPTIMIZER_BYTES * rank_rows * entries / (hardware.bytes_per_second * MEMORY_SHARE)
 
 

@@ -35,10 +35,10 @@ __all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]
 
 # float32 sums and rounding to blocks show in passes smaller than this
 LEAST_TOKENS = 96
-# A pass is run through the fewest layers that have a first and a last one, and through so many times that. A layer more
+# A pass is run through the fewest layers that have a first and a last one, and through three times that. A layer more
 # is then a quarter of the difference: an allocator's rounding counts less than it would from one layer to the next.
 FEW_LAYERS, DEEPER = 2, 3
-# how many times as many layers as both run a model must have
+# a model must have this many times the layers of both runs together
 LEAST_SAVING = 3
 
 
