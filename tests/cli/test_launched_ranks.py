@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,9 +17,10 @@ from cohort.cli.launched_ranks import (
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.launch.launch_place import LaunchPlace
+from cohort.launch.launched import LaunchedRanks
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
-TWO: Any = SimpleNamespace(place=LaunchPlace(rank=0, num_ranks=2))
+TWO = LaunchedRanks(LaunchPlace(rank=0, num_ranks=2), [])
 
 
 def test_an_ordinary_process_has_no_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,7 +229,7 @@ def test_a_task_leaves_and_comes_back_while_another_trains(
 ) -> None:
     ends, divided = list[TaskEnd](), list[Path]()
     # a CPU keeps no states on a device, so the parts are of nothing
-    monkeypatch.setattr(TrialStateStore, "limit_device", lambda self, _: divided.append(self._directory.root))
+    monkeypatch.setattr(TrialStateStore, "limit_device", lambda self, _: divided.append(self._files._directory.root))
 
     def on_end(end: TaskEnd) -> None:
         ends.append(end)
