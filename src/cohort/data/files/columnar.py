@@ -60,12 +60,16 @@ def hub_rows(
     # the hub client raises many unrelated types (network, authentication, missing names, ambiguous configs): all are
     # reported alike
     except Exception as error:
+        # an explicit wish, so it is named before guesses
+        is_offline = getattr(datasets.config, "HF_HUB_OFFLINE", False)
+        offline = "Unset HF_HUB_OFFLINE, which keeps the hub from being asked. " if is_offline else ""
         raise InputError(
             Problem(
                 where=where,
                 found=f"{source.shown!r}, which is not a local path; the hub did not provide it ({_first_line(error)})",
                 allowed="a file, a list of files, a directory or a hub id such as openai/gsm8k:main",
-                hint="Check the spelling, the network and the access rights, or download the data and name the file.",
+                hint=f"{offline}Check the spelling, the network and the access rights, or download the data and name "
+                "the file.",
             )
         ) from error
     for name in _HUB_SPLITS[split]:

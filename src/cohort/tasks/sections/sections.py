@@ -103,7 +103,9 @@ def _memory_limit(value: object) -> object:
         refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for example limit: 24GiB, or remove the key."))
     if num_bytes < LEAST_LIMIT:
         # the likeliest slip: 24 for 24GiB
-        hint = f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write more."
+        hint = (
+            f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write for example limit: 24GiB."
+        )
         refuse(Refusal(found=repr(value), allowed=f"{allowed}, at least {format_bytes(LEAST_LIMIT)}", hint=hint))
     return num_bytes
 
