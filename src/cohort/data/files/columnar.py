@@ -61,8 +61,9 @@ def hub_rows(
     # reported alike
     except Exception as error:
         # an explicit wish, so it is named before guesses
-        is_offline = getattr(datasets.config, "HF_HUB_OFFLINE", False)
-        offline = "Unset HF_HUB_OFFLINE, which keeps the hub from being asked. " if is_offline else ""
+        from huggingface_hub import constants
+
+        offline = "Unset HF_HUB_OFFLINE, which keeps the hub from being asked. " if constants.HF_HUB_OFFLINE else ""
         raise InputError(
             Problem(
                 where=where,

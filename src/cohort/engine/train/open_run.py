@@ -104,8 +104,6 @@ def _option_problems(given: Mapping[str, object]) -> Iterator[Problem]:
         yield _wrong(
             "share_gpu", given["share_gpu"], allowed="True or False", hint="Leave it out: the default is True."
         )
-    if not isinstance(given["launched"], LaunchedRanks | None):
-        yield _wrong("launched", given["launched"], allowed="None", hint="Leave it out.")
 
 
 def _wrong(name: str, value: object, *, allowed: str, hint: str) -> Problem:
