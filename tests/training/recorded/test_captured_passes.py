@@ -219,6 +219,32 @@ def test_what_is_recorded_ahead_serves_the_trials_that_are_there(monkeypatch: py
     assert found[GraphKind.SUMS, 16] >= 1
 
 
+def test_an_exact_size_is_warmed_up_behind_one_step_and_recorded_behind_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs = [Graph() for _ in range(8)]
+    passes = fake_device(monkeypatch, graphs)
+    passes._bank.is_exact = True
+    need = PassShape(num_rows=3000, num_sequences=6, length=200, num_trained=1500)
+    small = PassShape(num_rows=800, num_sequences=6, length=200, num_trained=400)
+    for _ in range(2):
+        slots = cast(Any, None)
+        passes._graph(need, kind=GraphKind.SUMS, slots=slots, widest=16, upcoming=lambda: [need])
+
+    def ahead() -> int:
+        passes.record_ahead(lambda: [small] * 40, num_rows=1e9)
+        return len(passes.sizes[GraphKind.SUMS])
+
+    held = ahead()
+    made = next(place for place, graph in enumerate(graphs) if not hasattr(graph, "has_few_layers"))
+    assert [ahead(), ahead(), ahead()] == [held, held + 1, held + 1]
+    # its kernels once, and then itself
+    assert graphs[made].has_few_layers
+    assert not hasattr(graphs[made], "is_short")
+    assert graphs[made + 1].shape == graphs[made].shape
+    assert not graphs[made + 1].is_short
+
+
 def spec_of(trial_id: int, *, r: int, batch_size: int, objective: Objective) -> TrialSpec:
     return TrialSpec(
         trial_id=trial_id,

@@ -53,6 +53,8 @@ class CapturedPasses:
         self._has_launched = self._has_recorded = False
         # of the last training pass that was staged
         self._trained: GraphKind | None = None
+        # what is to be recorded behind the next step: its kernels are loaded
+        self._prepared: tuple[GraphKind, PassShape] | None = None
         self._memory: RecordingMemory | None = None
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._waited_seconds = 0.0
@@ -95,7 +97,7 @@ class CapturedPasses:
         for graph in (graph for recorded in self._graphs.values() for graph in recorded):
             graph.free()
         self._graphs.clear()
-        self._memory = None
+        self._memory = self._prepared = None
         return held
 
     def add_gradients(self, staged: StagedReplay, weights_T: Tensor) -> None:
@@ -198,17 +200,46 @@ class CapturedPasses:
             return
         if not self._policy.hides_recording(num_rows):
             return
+        wanted, self._prepared = self._prepared, None
+        is_prepared = wanted is not None or not self._bank.is_exact
+        wanted = wanted or self._wanted_ahead(upcoming, widest=widest)
+        if wanted is not None and not is_prepared:
+            # what a BLAS is asked about a new size waits for the step; the recording follows behind the next one
+            self._warm_up(wanted[1], kind=wanted[0], slots=slots)
+            self._prepared = wanted
+        elif wanted is not None and self._can_be_ahead(*wanted, widest=widest):
+            self._add(wanted[1], kind=wanted[0], slots=slots, widest=widest)
+        self._has_recorded = False
+
+    def _wanted_ahead(
+        self, upcoming: Callable[[], Sequence[PassShape]], *, widest: int
+    ) -> tuple[GraphKind, PassShape] | None:
+        assert self._policy is not None, "a pass has come"
+        assert self._trained is not None, "and it trained"
         known = [need for need in upcoming() if need.num_rows <= self._most_rows]
         # evaluations announce nothing
         for kind, to_come in ((self._trained, known), (GraphKind.MEASURES, [])):
             recorded = [*self._recorded(kind, widest=widest)]
             shape = self._policy.ahead(recorded=recorded, kind=kind, upcoming=to_come)
-            if shape is None or shape.num_rows > self._most_rows or self._is_short(shape):
-                continue
-            if (graph := self._record(shape, kind=kind, slots=slots)) is not None:
-                self._graphs.setdefault((kind, widest), []).append(graph)
-            break
-        self._has_recorded = False
+            if shape is not None and self._can_be_ahead(kind, shape, widest=widest):
+                return kind, shape
+        return None
+
+    def _can_be_ahead(self, kind: GraphKind, shape: PassShape, *, widest: int) -> bool:
+        """Return whether a recording that is missing would find its memory without waiting for the device."""
+        is_missing = shape.num_rows <= self._most_rows and shape not in self._recorded(kind, widest=widest)
+        return is_missing and not self._is_short(shape)
+
+    def _add(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, widest: int) -> CapturedPass | None:
+        """Record a shape for packs of this widest rank; return None where there is no memory for it."""
+        if (graph := self._record(shape, kind=kind, slots=slots)) is not None:
+            self._graphs.setdefault((kind, widest), []).append(graph)
+        return graph
+
+    def _warm_up(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> None:
+        assert self._memory is not None, "it is there since the first recording, which is of a larger size"
+        graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
+        graph.warm_up(self._memory, with_few_layers=self._are_layers_alike())
 
     def _graph(
         self,
@@ -241,9 +272,7 @@ class CapturedPasses:
                 if largest is not None and largest.shape.holds(need) and self._policy.is_near(record, largest.shape):
                     # the device waits for one recording at its first step, not for two
                     return largest
-            graph = self._record(record, kind=kind, slots=slots)
-            if graph is not None:
-                self._graphs.setdefault((kind, widest), []).append(graph)
+            if (graph := self._add(record, kind=kind, slots=slots, widest=widest)) is not None:
                 return graph
         return None if use is None else recorded[use]
 
@@ -264,8 +293,7 @@ class CapturedPasses:
         assert self._policy is not None, "it has chosen the shape"
         most_rows = self._most_rows
         while (largest := self._policy.largest(shape, most_rows=most_rows)).num_rows > shape.num_rows:
-            if (graph := self._record(largest, kind=kind, slots=slots)) is not None:
-                self._graphs.setdefault((kind, widest), []).append(graph)
+            if (graph := self._add(largest, kind=kind, slots=slots, widest=widest)) is not None:
                 return graph
             self._most_rows = most_rows = max(shape.num_rows, most_rows // 2)
         return None
