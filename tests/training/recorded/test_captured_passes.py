@@ -245,6 +245,20 @@ def test_an_exact_size_is_warmed_up_behind_one_step_and_recorded_behind_the_next
     assert not graphs[made + 1].is_short
 
 
+def test_an_exact_size_without_memory_to_be_warmed_up_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = [Graph(), Graph(), Graph(fails=True), Graph()]
+    passes = fake_device(monkeypatch, graphs)
+    passes._bank.is_exact = True
+    need, small = (PassShape(num_rows=n, num_sequences=6, length=200, num_trained=n // 2) for n in (3000, 800))
+    for _ in range(2):
+        slots = cast(Any, None)
+        passes._graph(need, kind=GraphKind.SUMS, slots=slots, widest=16, upcoming=lambda: [need])
+    for _ in range(4):
+        passes.record_ahead(lambda: [small] * 40, num_rows=1e9)
+    assert graphs[2].has_few_layers
+    assert not hasattr(graphs[3], "has_few_layers")
+
+
 def spec_of(trial_id: int, *, r: int, batch_size: int, objective: Objective) -> TrialSpec:
     return TrialSpec(
         trial_id=trial_id,

@@ -205,8 +205,8 @@ class CapturedPasses:
         wanted = wanted or self._wanted_ahead(upcoming, widest=widest)
         if wanted is not None and not is_prepared:
             # what a BLAS is asked about a new size waits for the step; the recording follows behind the next one
-            self._warm_up(wanted[1], kind=wanted[0], slots=slots)
-            self._prepared = wanted
+            if self._has_warmed_up(wanted[1], kind=wanted[0], slots=slots):
+                self._prepared = wanted
         elif wanted is not None and self._can_be_ahead(*wanted, widest=widest):
             self._add(wanted[1], kind=wanted[0], slots=slots, widest=widest)
         self._has_recorded = False
@@ -236,10 +236,20 @@ class CapturedPasses:
             self._graphs.setdefault((kind, widest), []).append(graph)
         return graph
 
-    def _warm_up(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> None:
+    def _has_warmed_up(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> bool:
+        """Run a pass as it would be recorded; return whether there was memory for that."""
         assert self._memory is not None, "it is there since the first recording, which is of a larger size"
-        graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
-        graph.warm_up(self._memory, with_few_layers=self._are_layers_alike())
+        try:
+            graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
+            graph.warm_up(self._memory, with_few_layers=self._are_layers_alike())
+            return True
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        # as after a recording that fails, or each step to come would try again
+        self._most_rows = min(self._most_rows, shape.num_rows - 1)
+        release_cached(self._bank.weights_RD.device)
+        return False
 
     def _graph(
         self,
