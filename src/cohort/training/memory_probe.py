@@ -15,7 +15,7 @@ import torch
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
-from cohort.core.memory_records import GradientCheckpointing, PassPeak, PassSize
+from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak, PassSize
 from cohort.core.numerics import Numerics
 from cohort.data.packing import FILLER_ROWS, ROW_MULTIPLE
 from cohort.data.tokenised import TokenisedRows
@@ -186,7 +186,8 @@ class MemoryProbe:
         if through_all or self._depths is None:
             return self._measure(probe)
         found = []
-        for count in self._depths:
+        # the deeper one first: what the first pass of a size sets up rather adds to a prediction than takes from it
+        for count in reversed(self._depths):
             with first_layers(self._decoder, count):
                 peaks, fits = self._measure(probe)
             if not fits:
@@ -197,7 +198,7 @@ class MemoryProbe:
             return self._measure(probe)
         (few, more), depth = self._depths, len(self._decoder.layers)
         share = (depth - few) / (more - few)
-        return tuple(_deeper(*pair, share=share) for pair in zip(*found, strict=True)), True
+        return tuple(_deeper(*pair, share=share) for pair in zip(*reversed(found), strict=True)), True
 
     def _measure(self, probe: ProbePass) -> tuple[tuple[PassPeak, ...], bool]:
         executor, device = self._executor, self._decoder.device
@@ -264,6 +265,9 @@ def _depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | 
 
 def _deeper(few: PassPeak, more: PassPeak, *, share: float) -> PassPeak:
     """Return the peak as many layers deeper as ``share`` times those between two passes of one size."""
+    if few.kind is PassKind.EVALUATE:
+        # it keeps nothing of a layer: what the two differ by is how the allocator rounds
+        return replace(more, forward_bytes=max(few.forward_bytes, more.forward_bytes))
     return replace(
         more,
         forward_bytes=_extended(few.forward_bytes, more.forward_bytes, share=share),
@@ -272,5 +276,4 @@ def _deeper(few: PassPeak, more: PassPeak, *, share: float) -> PassPeak:
 
 
 def _extended(few: int, more: int, *, share: float) -> int:
-    # a pass that keeps nothing takes as much through any number of layers, give or take what the allocator rounds
     return max(few, more, few + round(share * (more - few)))
