@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from cohort.pipelining.microbatch.records import (
 from cohort.pipelining.microbatch.schedule import (
     MicroBatchSettings,
     choose_schedule,
+    few_groups,
     group_adapters,
     least_capacity,
     pipeline_seconds,
@@ -114,6 +116,29 @@ def test_short_rows_are_paired_with_long_ones_while_others_fill_the_pipe() -> No
     # two adapters on a deep pipe: paired, nothing would stand between their batches
     assert group_adapters(adapters[:2], settings=dataclasses.replace(how, stages=4)) == ((0,), (1,))
     assert group_adapters(adapters, settings=dataclasses.replace(how, stages=1)) == ((0, 1, 2, 3, 4, 5),)
+
+
+def test_many_small_batches_pass_together_where_launches_cost_as_much_as_tokens() -> None:
+    adapters = [AdapterBatches(adapter=i, lengths=((10 + i,),) * 6) for i in range(8)]
+    how = MicroBatchSettings(capacity=100, stages=2, is_level=True)
+    # as many groups as stages, and one more; four would be pairs
+    assert [len(groups) for groups in few_groups(adapters, settings=how)] == [2, 3]
+    for groups in few_groups(adapters, settings=how):
+        assert sorted(adapter for group in groups for adapter in group) == list(range(8))
+        totals = [sum(10 + adapter for adapter in group) for group in groups]
+        assert max(totals) - min(totals) <= 17
+    assert few_groups(adapters[:4], settings=how) == []
+
+    def launched(schedule: Sequence[MicroBatch]) -> float:
+        return sum(max(40, each.tokens(1)) for each in schedule)
+
+    _, chosen = choose_schedule(adapters, capacities=[100], settings=how, seconds_of=launched)
+    assert len(chosen) == 2 * 6
+    assert find_schedule_faults(chosen, adapters, capacity=100, multiple=1, stages=2) == ()
+    # where order is kept, small micro-batches cost nothing
+    ordered = dataclasses.replace(how, is_level=False, keeps_order=True)
+    _, kept = choose_schedule(adapters, capacities=[100], settings=ordered, seconds_of=launched)
+    assert len(kept) > len(chosen)
 
 
 def test_merging_fills_what_a_batch_leaves() -> None:

@@ -34,6 +34,7 @@ from cohort.pipelining.microbatch.records import (
 __all__ = [
     "MicroBatchSettings",
     "choose_schedule",
+    "few_groups",
     "group_adapters",
     "least_capacity",
     "pipeline_seconds",
@@ -94,6 +95,26 @@ def group_adapters(adapters: Sequence[AdapterBatches], *, settings: MicroBatchSe
             groups = paired
         head, tail = head + 1, tail - 1
     return tuple(sorted(groups))
+
+
+def few_groups(
+    adapters: Sequence[AdapterBatches], *, settings: MicroBatchSettings
+) -> list[tuple[tuple[int, ...], ...]]:
+    """Return partitions of the adapters into fewer groups than pairs, of about as many tokens each.
+
+    Pairs of adapters with small batches make micro-batches that are smaller than what hides their launches. As many
+    groups as stages, or a few more, fill the pipeline with the largest ones.
+    """
+    tokens = {adapter.adapter: max((sum(batch) for batch in adapter.lengths), default=0) for adapter in adapters}
+    found = []
+    for count in sorted({settings.stages, settings.stages + 1, 2 * settings.stages}):
+        if count >= math.ceil(len(tokens) / 2):
+            break
+        groups: list[list[int]] = [[] for _ in range(count)]
+        for adapter in sorted(tokens, key=lambda adapter: (-tokens[adapter], adapter)):
+            min(groups, key=lambda group: sum(tokens[other] for other in group)).append(adapter)
+        found.append(tuple(tuple(sorted(group)) for group in groups))
+    return found
 
 
 def schedule_micro_batches(
@@ -256,7 +277,7 @@ def choose_schedule(
     settings: MicroBatchSettings,
     seconds_of: Callable[[Sequence[MicroBatch]], float],
 ) -> tuple[MicroBatchSettings, tuple[MicroBatch, ...]]:
-    """Return the capacity and the schedule that take least, over ``capacities``, paired groups and single adapters.
+    """Return the capacity and the schedule that take least, over ``capacities`` and groups: paired, single, and few.
 
     Args:
         seconds_of: Of a whole schedule, such as :func:`pipeline_seconds` or what the simulator says.
@@ -273,8 +294,10 @@ def choose_schedule(
         tried = replace(settings, capacity=capacity)
         paired = group_adapters(adapters, settings=tried)
         alone = tuple((adapter.adapter,) for adapter in adapters)
-        # Which of the two is better depends on the lengths.
-        for groups in dict.fromkeys((paired, alone)):
+        # a host that keeps the order of samples launches nothing: there small micro-batches cost nothing
+        fewer = [] if settings.keeps_order else few_groups(adapters, settings=tried)
+        # which of them is best depends on the lengths
+        for groups in dict.fromkeys((paired, alone, *fewer)):
             schedule = schedule_micro_batches(adapters, settings=tried, groups=groups)
             seconds = seconds_of(schedule)
             if best is None or seconds < best[0]:
