@@ -16,6 +16,7 @@ import argparse
 import gc
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from benchmarks.several_gpus.rank_profile import profile_steps
 from benchmarks.several_gpus.strategies import STRATEGIES, loaded, start, timed
 from benchmarks.steps.step_timing import trial_specs
 from cohort.adapters.layout import AdapterLayout
+from cohort.core.memory_records import PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.devices import hardware_of
 from cohort.machine.machine import Machine
@@ -145,7 +147,8 @@ class _Figure:
         window, repeats = (2, 1) if self.options.tiny else (max(2, 8 // batch), 2)
         row = timed(executor, specs, window=window, repeats=repeats)
         name = "one GPU" if gpus == 1 else strategy
-        row["predicted_seconds"] = _predicted(name, folder, specs, self.rows, num_ranks=gpus)
+        budget = executor.token_budgets[PassKind.TRAIN]
+        row["predicted_seconds"] = _predicted(name, folder, specs, self.rows, num_ranks=gpus, pass_tokens=budget)
         print({"strategy": name, "batch": batch} | {key: row[key] for key in row if key != "first_losses"}, flush=True)
         self.found.append({"strategy": name, "gpus": gpus, "batch": batch, **row})
         keep(self.options, self.part())
@@ -181,7 +184,7 @@ def _worth(shape: str) -> Sequence[str]:
     return groups if shape == "70b" else [*groups, "replicas"]
 
 
-def _predicted(name: str, folder: Path, specs: Any, rows: TokenisedRows, *, num_ranks: int) -> float:
+def _predicted(name: str, folder: Path, specs: Any, rows: TokenisedRows, *, num_ranks: int, pass_tokens: int) -> float:
     """Return what ``strategy: auto`` predicts for a step of all trials."""
     on_gpu = torch.cuda.is_available()
     machine = Machine(
@@ -194,6 +197,7 @@ def _predicted(name: str, folder: Path, specs: Any, rows: TokenisedRows, *, num_
     config = read_config(folder)
     layout = AdapterLayout(linear_shapes(config))
     work = strategy_work(machine, config=config, layout=layout, specs=specs, rows=rows)
+    work = replace(work, pass_tokens=pass_tokens)
     strategy = "replicas" if name == "one GPU" else name
     divided = config.num_layers if name == "adapter_parallel" else 0
     return predict_seconds(strategy, work, hardware_of(machine), num_gpus=num_ranks, divided_layers=divided)

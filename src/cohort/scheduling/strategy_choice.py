@@ -34,10 +34,13 @@ __all__ = ["StrategyChoice", "StrategyOption", "StrategyWork", "choose_strategy"
 # 450 GB/s), and an all-reduce of 34 MB (147 to 160); benchmarks/results/several_gpus_profile_70b.json, as what follows
 PULL_SHARE = 0.8
 REDUCE_SHARE = 0.35
-# products lose a part of the time in which a pull is under way; of more than two ranks each copies its own part within
-# the GPU, at a share of the memory's rate, and no product runs meanwhile
-PULL_LOAD = 0.08
+# products lose a part of the time in which a pull is under way (3.5 to 4.3 ms of a pass with 12 pulls of 2.4 ms, next
+# to all layers resident); of more than two ranks each copies its own part within the GPU, at a share of the
+# memory's rate, and no product runs meanwhile
+PULL_LOAD = 0.12
 COPY_SHARE = 0.4
+# of a pass next to a part of a model that no GPU holds
+PASS_TOKENS = 2048
 # seconds of one all-reduce or message besides its bytes
 MESSAGE_SECONDS = 15e-6
 # layers that a pass finds in their buffers where it begins, and where it turns
@@ -69,6 +72,7 @@ class StrategyWork:
         rank_rows: Of all adapters.
         token_rows: Rank rows of the adapter of a token, on average.
         divided_entries, whole_entries: Of a rank row: those that shards divide, and those that every shard has.
+        pass_tokens: Most of a rank's pass: each pulls the layers again.
     """
 
     tokens: float
@@ -83,6 +87,7 @@ class StrategyWork:
     token_rows: float = 0.0
     divided_entries: float = 0.0
     whole_entries: float = 0.0
+    pass_tokens: float = PASS_TOKENS
 
     def entries(self, *, shards: int = 1) -> float:
         """Return the entries of a rank row on one of ``shards`` shards."""
@@ -142,10 +147,10 @@ def predict_seconds(
         return max(computed, launched) + updates
     pull = work.layer_bytes * (num_gpus - 1) / num_gpus / _link(hardware, PULL_SHARE)
     # forward and backward; a layer that is not there yet is on its way while the one before it computes
-    copied = 2 * max(0, divided_layers - HELD_LAYERS)
+    passes = max(1, math.ceil(tokens / work.pass_tokens))
+    visit, copied = computed / passes / (2 * work.num_layers), 2 * passes * max(0, divided_layers - HELD_LAYERS)
     own = 0.0 if num_gpus == 2 else work.layer_bytes / num_gpus / (hardware.bytes_per_second * COPY_SHARE)
-    visit = computed / (2 * work.num_layers) + PULL_LOAD * pull + own
-    return max(computed + copied * (max(pull, visit) - computed / (2 * work.num_layers)), launched) + updates
+    return max(computed + copied * (max(pull, visit + PULL_LOAD * pull + own) - visit), launched) + updates
 
 
 def choose_strategy(options: Sequence[StrategyOption]) -> StrategyChoice | None:
