@@ -50,8 +50,9 @@ def export(
         Literal["peft", "merged", "lora", "bd"],
         typer.Option(
             "--to",
-            help="peft: an adapter directory; merged: the base model with the adapter added in; lora: BD-LoRA with "
-            "dense factors, which every server reads; bd: block-diagonal factors for tensor parallel servers.",
+            help="The form; -o says where. peft: an adapter directory; merged: the base model with the adapter added "
+            "in; lora: BD-LoRA with dense factors, which every server reads; bd: block-diagonal factors for tensor "
+            "parallel servers.",
         ),
     ] = "peft",
     trial: TrialOption = None,
