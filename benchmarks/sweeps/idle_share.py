@@ -127,13 +127,14 @@ def main() -> None:
     # the first and the last window hold what comes before training and after it
     training = working[1:-1] or working
     late = [row for row in training if row["at_s"] >= 60]
+    which = f"{options.shape}{options.suffix}"
     headline = {
-        f"idle_share_{options.shape}": _mean(training),
-        f"idle_share_{options.shape}_after_a_minute": _mean(late),
+        f"idle_share_{which}": _mean(training),
+        f"idle_share_{which}_after_a_minute": _mean(late),
+        f"seconds_to_best_adapter_{which}": best_seconds,
     }
-    notes = {"wall_s": wall, "best_adapter_after_s": best_seconds}
-    notes |= {"window_s": options.window, "period_s": options.period, "rows": options.rows}
-    out = options.out or RESULTS / f"idle_share_{options.shape}.json"
+    notes = {"wall_s": wall, "window_s": options.window, "period_s": options.period, "rows": options.rows}
+    out = options.out or RESULTS / f"idle_share_{which}.json"
     write_result(out, question=QUESTION, headline={k: v for k, v in headline.items() if v >= 0}, rows=rows, notes=notes)
     print(headline, notes)
 
@@ -144,6 +145,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
     parser.add_argument("--rows", type=int, default=320, help="training rows, where the folder has no task yet")
     parser.add_argument("--folder", type=Path, default=None, help="whole_sweep's: its model, rows and caches")
+    parser.add_argument("--suffix", default="", help="behind the names of its figures, such as _again for a second run")
     parser.add_argument("--window", type=float, default=2.0, help="seconds of a window")
     parser.add_argument("--period", type=float, default=5.0, help="seconds from a window to the next")
     parser.add_argument("--stacks", type=Path, default=None, help="also write where the process's threads were")
