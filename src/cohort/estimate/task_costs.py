@@ -39,7 +39,7 @@ from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.cost.task_time import WaitingTrial, training_time
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
-from cohort.training.recorded.recorded_shapes import GRAPH_TOKENS
+from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
 
 __all__ = ["TaskCosts"]
 
@@ -121,7 +121,9 @@ class TaskCosts:
         """
         launched = None
         if self.hardware.is_gpu and tokens_per_pass is not None:
-            launched = LaunchRegime(from_tokens=GRAPH_TOKENS, tokens_per_pass=tokens_per_pass)
+            launching = launching_rows(self.inputs.config)
+            most = most_recorded_tokens(self.memory.machine(0).numerics, launching=launching)
+            launched = LaunchRegime(from_tokens=most, tokens_per_pass=tokens_per_pass)
         cost, source = analytic_step_cost(self.model_work, self.hardware, launched=launched), CostSource.ANALYTIC
         # runs measure only steps that kept their activations
         samples = () if self._recomputed else self.measured.samples
