@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
-from cohort.parallel.group_member import build_member
+from cohort.parallel.group_member import build_member, end_in_group, leave_group
 from cohort.parallel.pipeline.stage_executor import StageExecutor
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
 from cohort.parallel.rank_server import build_rank
@@ -25,7 +25,7 @@ SIZES = ExecutorSettings(num_slots=1, num_rank_rows=16, token_budget=64, evaluat
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
     yield
-    dist.destroy_process_group()
+    leave_group()
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,12 @@ def test_a_member_is_its_part_of_the_model(tmp_path: Path, plan: RankGroupPlan, 
             RankSetup(**{**vars(setup), "group": None}),
             device=torch.device("cpu"),
         )
+
+
+def test_only_a_group_of_gpus_is_left_by_the_end_of_its_process(tmp_path: Path) -> None:
+    end_in_group(1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    end_in_group(1)
+    leave_group()
+    assert not dist.is_initialized()
+    leave_group()

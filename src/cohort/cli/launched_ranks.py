@@ -169,11 +169,14 @@ def options_with(ranks: LaunchedRanks | None) -> RunOptions | None:
 def _serve(place: Any, own: dict[str, Any]) -> int:
     from cohort.launch.launched import connect_to_first
     from cohort.launch.launched_server import serve_first
+    from cohort.parallel.group_member import end_in_group
 
     # torchrun and terminals tell all processes to stop; rank 0 saves the run first, for which it needs this one
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    return 0 if serve_first(connect_to_first(place, **own), place) else EXIT_FAILED
+    status = 0 if serve_first(connect_to_first(place, **own), place) else EXIT_FAILED
+    end_in_group(status)
+    return status
 
 
 def _versions() -> dict[str, str]:

@@ -47,12 +47,14 @@ def serve_first(channel: Channel, place: LaunchPlace) -> bool:
 
 def _serve(channel: Channel, setup: RankSetup) -> None:
     if setup.group is None:
+        leave_group()
         serve_setup(channel, setup)
         return
     # a rank that waits for others of its group cannot see that rank 0 has given the group up
     with ConnectionWatch(channel.fileno()):
-        serve_setup(channel, setup)
+        # that of the executor before: the last one's is left by the end of the process
         leave_group()
+        serve_setup(channel, setup)
 
 
 def _missing(setup: RankSetup, place: LaunchPlace) -> str:

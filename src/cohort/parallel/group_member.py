@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _abort_process_group
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.cache_directory import default_cache_directory
@@ -23,7 +23,7 @@ from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
 from cohort.parallel.tensor.tensor_executor import TensorExecutor
 from cohort.training.optimizers import optimizer_for
 
-__all__ = ["build_member", "leave_group"]
+__all__ = ["build_member", "end_in_group", "leave_group"]
 
 # ranks wait for each other while the slowest loads; a rank that is lost is noticed by rank 0, which ends the others
 _PATIENCE = timedelta(hours=4)
@@ -75,14 +75,19 @@ def build_member(setup: RankSetup, *, device: torch.device) -> ServedExecutor:
 
 def leave_group() -> None:
     """Leave the group that :func:`build_member` joined, if it did; this process may join another."""
-    if not dist.is_initialized():
-        return
-    if dist.get_backend() == "nccl":
-        # NCCL ends a communicator together with the other ranks, and rank 0's process may be gone by now: no message is
-        # under way any more
-        _abort_process_group()
-    else:
+    if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def end_in_group(status: int) -> None:
+    """End this process with ``status`` if it is in a group of GPUs, which NCCL leaves together with the other ranks.
+
+    Their processes may have ended by now, and this one would wait for them.
+    """
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _join(setup: RankSetup, *, device: torch.device) -> None:
