@@ -25,6 +25,8 @@ from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["ReplayedRanks"]
 
+SAY_SECONDS = 5.0
+
 
 class ReplayedRanks:
     """An executor over several ranks; adds up what moving states and recording graphs takes on all of them.
@@ -35,6 +37,7 @@ class ReplayedRanks:
         curves: The losses that are reported; None for the real ones.
         state_seconds: Of new adapters, and of states and best checkpoints that came and went.
         trained_tokens, evaluated_tokens: Until now.
+        moves: How often, and for how many seconds, states came and went, by what was asked for.
         windows: Of each window of steps: rounds, tokens of each rank, seconds of each rank. Ranks that hold the model
             together have their tokens together.
     """
@@ -53,6 +56,8 @@ class ReplayedRanks:
         """Begin to add up again."""
         self.state_seconds, self.trained_tokens, self.evaluated_tokens = 0.0, 0, 0
         self.windows: list[tuple[int, list[int], list[float]]] = []
+        self.moves: dict[str, tuple[int, float]] = {}
+        self._said = time.perf_counter()
 
     @property
     def capture_seconds(self) -> float:
@@ -81,17 +86,17 @@ class ReplayedRanks:
     ) -> int:
         """As the executor's."""
         self.num_steps[spec.trial_id] = spec.num_steps
-        with self._timed():
+        with self._timed("load"):
             return self.own.load(spec, state, rows=rows, rank=rank)
 
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """As the executor's."""
-        with self._timed():
+        with self._timed("unload"):
             return self.own.unload(trial_id, on_device=on_device)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
         """As the executor's."""
-        with self._timed():
+        with self._timed("weights"):
             return self.own.weights(trial_id, on_device=on_device)
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
@@ -120,6 +125,7 @@ class ReplayedRanks:
         since = [now.since(then) for now, then in zip(self.own.work, before, strict=True)]
         of_ranks = [tokens] if isinstance(self.own, GroupExecutor) else [each.num_tokens for each in since]
         self.windows.append((len(rounds), of_ranks, [round(each.train_seconds, 4) for each in since]))
+        self._say(time.perf_counter())
 
     def _replayed(self, events: Sequence[StepDone]) -> tuple[StepDone, ...]:
         curves = self.curves
@@ -132,9 +138,20 @@ class ReplayedRanks:
         )
 
     @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _timed(self, what: str) -> Iterator[None]:
         begun = time.perf_counter()
         yield
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.state_seconds += time.perf_counter() - begun
+        now = time.perf_counter()
+        self.state_seconds += now - begun
+        count, seconds = self.moves.get(what, (0, 0.0))
+        self.moves[what] = count + 1, round(seconds + now - begun, 3)
+        self._say(now)
+
+    def _say(self, now: float) -> None:
+        """Print from time to time how far the sweep is, so that one that is stopped says where its time went."""
+        if now - self._said > SAY_SECONDS:
+            self._said = now
+            seconds = round(sum(max(each) for _, _, each in self.windows), 1)
+            print(f"{len(self.windows)} windows in {seconds} s, {self.trained_tokens} tokens; {self.moves}", flush=True)

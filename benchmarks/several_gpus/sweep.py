@@ -124,9 +124,12 @@ def measure(options: argparse.Namespace) -> Part:
     with model_folder(options, config) as folder:
         flops = 3 * 2 * count_model(read_config(folder)).linear_flops_per_token * 60 * float(rows.lengths.mean())
         for strategy in options.strategies or (SHARED if divides else ("replicas",)):
+            begun = time.perf_counter()
             executor, sizes = _started(folder, strategy, planned, rows, num_ranks=num_ranks)
+            print(f"{strategy} started in {time.perf_counter() - begun:.1f} s", flush=True)
             try:
-                notes[f"warm_up_seconds_{strategy}"] = _warm_up(executor, planned, validation)
+                notes[f"warm_up_seconds_{strategy}"] = warm = _warm_up(executor, planned, validation)
+                print(f"warmed up in {warm:.1f} s", flush=True)
                 for count in (num_ranks, 1) if strategy == "replicas" else (num_ranks,):
                     swept(executor, sizes, strategy=strategy, count=count, flops=flops)
             finally:
@@ -164,7 +167,7 @@ def _swept(
         saved_share=trained.saved_share,
         trained_tokens=executor.trained_tokens,
         evaluated_tokens=executor.evaluated_tokens,
-        detail={"rank_reports": reports, "windows": executor.windows},
+        detail={"rank_reports": reports, "moves": executor.moves, "windows": executor.windows},
     )
 
 
