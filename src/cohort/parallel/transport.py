@@ -8,6 +8,7 @@ as bytes and arrive in the receiver's host memory.
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from multiprocessing.connection import Connection
 from typing import Any
@@ -39,8 +40,7 @@ class Channel:
         self._connection.send_bytes(pickle.dumps([len(part) for part in raw]))
         self._connection.send_bytes(content.getbuffer())
         for part in raw:
-            if len(part):
-                self._connection.send_bytes(part)
+            self._write(part)
 
     def receive(self) -> Any:
         """Wait for a message and return it.
@@ -53,10 +53,23 @@ class Channel:
         buffers = []
         for size in sizes:
             part = bytearray(size)
-            if size:
-                self._connection.recv_bytes_into(part)
+            self._read(part)
             buffers.append(part)
         return pickle.loads(content, buffers=buffers)
+
+    def _write(self, part: memoryview) -> None:
+        left = part.cast("B")
+        while left:
+            left = left[os.write(self._connection.fileno(), left) :]
+
+    def _read(self, into: bytearray) -> None:
+        # straight to where the bytes belong: the connection would ask for all that is left at each of many reads
+        left = memoryview(into)
+        while left:
+            count = os.readv(self._connection.fileno(), [left])
+            if not count:
+                raise EOFError
+            left = left[count:]
 
     def fileno(self) -> int:
         return self._connection.fileno()
