@@ -107,20 +107,22 @@ def figure_13(strategy: str, *, batch: int) -> float:
 
 
 def measured_13() -> dict[int, dict[str, float]]:
-    """Return the seconds of a step of all, as two GPUs took them in one process: by batch and strategy."""
-    found = json.loads((RESULTS / "several_gpus_figure13_70b.json").read_text(encoding="utf-8"))
+    """Return the seconds of a step of all, as two GPUs took them: by batch and strategy.
+
+    Small batches of the pipeline were timed again, next to adapter parallelism, once many adapters passed it together.
+    """
     by_batch: dict[int, dict[str, float]] = {}
-    for row in found["rows"]:
-        if row["strategy"] in STRATEGIES:
-            by_batch.setdefault(row["batch"], {})[row["strategy"]] = row["step_seconds"]
+    for name in ("several_gpus_figure13_70b", "several_gpus_figure13_70b_pipeline"):
+        found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for row in found["rows"]:
+            if row["strategy"] in STRATEGIES:
+                by_batch.setdefault(row["batch"], {})[row["strategy"]] = row["step_seconds"]
     return by_batch
 
 
 def test_predictions_are_near_what_two_gpus_took() -> None:
     found = measured_13()
     assert {len(of_batch) for of_batch in found.values()} == {3}
-    # the smallest passes of the pipeline were pairs of trials then, launched for as long as larger ones take
-    del found[1]["pipeline"]
     for batch, of_batch in found.items():
         for strategy, seconds in of_batch.items():
             assert figure_13(strategy, batch=batch) == pytest.approx(seconds, rel=0.1), (strategy, batch)
@@ -134,8 +136,7 @@ def test_what_is_chosen_is_nearly_the_fastest_that_two_gpus_took() -> None:
         ]
         choice = choose_strategy(options)
         assert choice is not None
-        # a preferred one may be slower by a twentieth, and predictions err by a few per cent
-        assert of_batch[choice.strategy] <= 1.07 * min(of_batch.values()), batch
+        assert of_batch[choice.strategy] <= 1.05 * min(of_batch.values()), batch
 
 
 def test_copies_lengthen_only_visits_that_are_shorter() -> None:
