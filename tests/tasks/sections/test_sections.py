@@ -35,7 +35,7 @@ def test_a_memory_limit_is_read_with_its_unit() -> None:
     ("limit", "words"),
     [
         (24, "24 | Write a unit, such as 24GiB."),
-        ("10KB", "'10KB' | Write more."),
+        ("10KB", "'10KB' | Write for example limit: 24GiB."),
         ("lots", "'lots' | Write for example limit: 24GiB, or remove the key."),
         (True, "True | Write for example limit: 24GiB, or remove the key."),
     ],
