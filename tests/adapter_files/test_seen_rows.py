@@ -34,6 +34,6 @@ def test_rows_that_the_run_has_read_are_counted(tmp_path: Path) -> None:
     assert note(new) is None
     assert str(note(rows[0], new)).startswith("1 of 2 rows were trained on, so what is measured here is too good")
     assert str(note(*rows, new)).startswith("1 of 3 rows were trained on and 1 of 3 rows chose the best trial, so ")
-    # of other rows than those that the run began with, nothing is said
+    # rows other than those that the run began with get no note
     other = replace(base, facts=replace(base.facts, inputs=replace(inputs, data_hash="0")))
     assert note(rows[0], of=other) is None

@@ -65,7 +65,7 @@ class WeightsAhead:
     def are_written(self, trial_id: int) -> bool:
         """Wait for the weights of a trial if they were begun; return whether they are there.
 
-        A full disk is told where they are written again.
+        Where the disk was full they are not, and the error comes when they are written again.
         """
         with contextlib.suppress(StorageFullError, KeyError):
             self._writing.pop(trial_id).result()
