@@ -1,7 +1,7 @@
 # Everything sets itself up in .venv; nothing but Python 3.11 or newer is needed.
 #   make demo       the main job on examples/quickstart
 #   make test       set up, check, and run the tests (no GPU, no network beyond the package index)
-#   make check      ruff, mypy, import layers, sizes
+#   make check      ruff, mypy, import layers, sizes, what result files name
 #   make bench      the benchmarks that this machine can run
 #   make test-gpu   tests marked gpu
 #   make soak       full counts of the kill, fault and property tests
@@ -56,6 +56,7 @@ check: $(VENV)/.ready-dev
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_sizes.py
+	$(BIN)/python -m benchmarks.origins
 
 bench: $(VENV)/.ready-dev
 	$(BIN)/python -m benchmarks.run

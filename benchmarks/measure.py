@@ -1,7 +1,7 @@
 """How a benchmark measures and records: medians of CUDA-graph replays or eager calls, one JSON file per question.
 
-A result file has ``question``, ``date``, ``command``, ``machine``, ``versions``, ``headline`` {name: number} and
-``rows``.
+A result file has ``question``, ``date``, ``command``, ``cohort`` (its version and commit), ``machine``, ``versions``,
+``headline`` {name: number} and ``rows``. ``benchmarks.origins`` refuses files without them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from benchmarks.origins import origin
+from cohort.machine.machine import cpu_name
 
 __all__ = [
     "REPOSITORY",
@@ -169,7 +172,13 @@ def matrix_ceiling() -> float:
 
 def machine() -> dict[str, str]:
     """Return what the numbers were measured on."""
-    found = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
+    found = {
+        "cpu": cpu_name(),
+        # sums differ in their last bits between CPUs with and without AVX-512
+        "cpu_instructions": torch.backends.cpu.get_cpu_capability(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+    }
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         found["gpu"] = properties.name
@@ -211,6 +220,7 @@ def write_result(
         "question": question,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python " + " ".join(started_as()),
+        "cohort": origin(),
         "machine": machine(),
         "versions": versions(),
         "headline": dict(headline),
