@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from cohort.core.interrupts import stopping_gently
+from cohort.core.interrupts import Interrupted, StopRequest, interrupting, signal_of, stopping_gently
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_stops(number: signal.Signals) -> None:
-    before, stop = signal.getsignal(number), threading.Event()
+    before, stop = signal.getsignal(number), StopRequest()
     with stopping_gently(stop):
-        os.kill(os.getpid(), number)
-        assert stop.wait(60)
-        with pytest.raises(KeyboardInterrupt):
+        assert not stop.is_set()
+        signal.raise_signal(number)
+        assert stop.is_set()
+        with pytest.raises(Interrupted) as caught:
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
+    assert caught.value.is_at_once
+    assert signal_of(stop.error()) is number
+
+
+def test_the_signal_that_asked_first_is_the_one_that_is_told() -> None:
+    stop = StopRequest()
+    with stopping_gently(stop):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal_of(stop.error()) is signal.SIGTERM
+    # asked by something else than a signal
+    stop = StopRequest()
+    stop.set()
+    assert signal_of(stop.error()) is signal.SIGINT
+    assert signal_of(KeyboardInterrupt()) is signal.SIGINT
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_outside_of_training_a_signal_interrupts_and_a_second_one_at_once(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with interrupting():
+        with pytest.raises(Interrupted) as first:
+            signal.raise_signal(number)
+        with pytest.raises(Interrupted) as second:
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+    assert (first.value.number, first.value.is_at_once) == (number, False)
+    assert (second.value.number, second.value.is_at_once) == (number, True)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_a_signal_that_is_ignored_or_handled_stays_so(handler: Callable[..., None]) -> None:
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with interrupting():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_thread_leaves_the_signals_alone() -> None:
@@ -27,7 +67,7 @@ def test_a_thread_leaves_the_signals_alone() -> None:
     seen: list[object] = []
 
     def inside() -> None:
-        with stopping_gently(threading.Event()):
+        with stopping_gently(StopRequest()):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=inside)
@@ -37,7 +77,7 @@ def test_a_thread_leaves_the_signals_alone() -> None:
 
 
 def test_a_process_under_nohup_goes_on_without_its_terminal() -> None:
-    before, stop = signal.signal(signal.SIGHUP, signal.SIG_IGN), threading.Event()
+    before, stop = signal.signal(signal.SIGHUP, signal.SIG_IGN), StopRequest()
     try:
         with stopping_gently(stop):
             signal.raise_signal(signal.SIGHUP)

@@ -6,11 +6,18 @@ the child's process id at once and its exit as ``{"status": ...}`` when it ends.
 system, the file that is being flushed torn in half before. ``asks`` is what is asked of the trials, each with the steps
 after which it is; with ``dies_at``, the process dies by SIGKILL after so many. Only asks make checkpoints then. With
 ``dies_behind`` it dies while best checkpoints of trials that lost follow the results, none of which is written.
+
+The act ``command`` is a command line, in ``arguments``; its output goes to the files ``stdout`` and ``stderr`` of the
+folder. ``signal`` is ``{"at": "module:function", "number": s, "call": n, "again": false}``: the process sends itself
+the signal at the n-th call of the function, and with ``again`` a second time when it saves.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib
+import itertools
 import json
 import math
 import os
@@ -18,6 +25,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +37,7 @@ from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.trial_states import TrialStateStore
+from cohort.cli.main import main as main_of_command_line
 from cohort.core.errors import InputError
 from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.tune import RunOptions, resume, tune
@@ -62,7 +71,40 @@ def _die_in(call: str, number: int) -> None:
     setattr(os, call, faulty)
 
 
+def _before(place: str, do: Callable[[], None], *, call: int = 1) -> None:
+    """Have ``do`` called right before the ``call``-th call of a function, named as ``module:Class.function``."""
+    module, _, path = place.partition(":")
+    *parts, name = path.split(".")
+    owner = functools.reduce(getattr, parts, importlib.import_module(module))
+    original = getattr(owner, name)
+    calls = itertools.count(1)
+
+    @functools.wraps(original)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            do()
+        return original(*arguments, **options)
+
+    setattr(owner, name, watched)
+
+
+def _command(command: dict[str, Any]) -> None:
+    if (sent := command.get("signal")) is not None:
+        raise_it = partial(os.kill, os.getpid(), sent["number"])
+        _before(sent["at"], raise_it, call=sent.get("call", 1))
+        if sent.get("again"):
+            _before("cohort.engine.train.state_saving:StateSaving.save", raise_it)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        os.dup2(os.open(Path(command["folder"]) / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.chdir(command["folder"])
+    main_of_command_line(command["arguments"])
+
+
 def _carry_out(command: dict[str, Any]) -> None:
+    if command["act"] == "command":
+        _command(command)
+        return
     if command.get("fault"):
         _die_in(command["fault"]["call"], command["fault"]["number"])
     if command.get("dies_behind"):
@@ -91,6 +133,8 @@ def _child(command: dict[str, Any]) -> None:
     status = 0
     try:
         _carry_out(command)
+    except SystemExit as end:
+        status = int(end.code or 0)
     except KeyboardInterrupt:
         status = 130
     except InputError as error:
@@ -105,6 +149,9 @@ def _child(command: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serve until the input ends."""
+    # what verbs of the command line import when they run
+    for name in ("cohort.cli.tables.run_results", "cohort.cli.terminal.progress", "cohort.engine.recovery"):
+        importlib.import_module(name)
     torch.set_num_threads(1)
     # what is imported stays: a child that collects would copy all of it
     gc.freeze()

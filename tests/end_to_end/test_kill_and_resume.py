@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +14,7 @@ import pytest
 
 from cohort.engine.lost_checkpoints import train_again
 from cohort.runs.reader import RunReader
-from tests.conftest import REPOSITORY
+from tests.end_to_end.forked_runs import ForkServer
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
 
 SECTIONS: dict[str, Any] = {"training": {"max_steps": 12}, "evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
@@ -30,62 +25,6 @@ ORDERED: dict[str, Any] = {
     # proposals that follow from results must be made again as well
     "search": {"sampler": "tpe", "trials": 14, "space": {"learning_rate": {"min": 1e-4, "max": 3e-2}, "r": [2, 4]}},
 }
-
-
-class ForkServer:
-    """Runs tune and resume in forks, to be killed."""
-
-    def __init__(self) -> None:
-        environment = {
-            **os.environ,
-            # packages may come by it, too
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONWARNINGS": "",
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.end_to_end.fork_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=REPOSITORY,
-        )
-        assert self._line() == "ready"
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def run(self, command: dict[str, Any], *, kill_after: float | None = None, by: int = signal.SIGKILL) -> int:
-        """Carry out ``command``, killed after so many seconds; return its exit code, negative for a signal."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        process_id = json.loads(self._line())["process_id"]
-        timer = None
-        if kill_after is not None:
-            timer = threading.Timer(kill_after, self._kill, (process_id, by))
-            timer.start()
-        status = json.loads(self._line())["status"]
-        if timer is not None:
-            timer.cancel()
-            timer.join()
-        return int(status)
-
-    @staticmethod
-    def _kill(process_id: int, by: int) -> None:
-        try:
-            os.kill(process_id, by)
-        except ProcessLookupError:
-            return
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-        self._process.stdout.close()
 
 
 class Killing:

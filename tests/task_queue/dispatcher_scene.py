@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem
+from cohort.core.interrupts import StopRequest
 from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.dispatcher import Dispatcher
@@ -30,7 +30,7 @@ class Scene:
         self.pool = FakePool(clock=self.clock, num_slots=num_slots, seconds=seconds, **pool)
         self.directory = folder
         self.store = QueueStore.open(folder / "queue.db", create=True)
-        self.stop = threading.Event()
+        self.stop = StopRequest()
         self.notes: list[str] = []
         self.progress: QueueProgress | None = None
         self.degrees: dict[str, tuple[int, ...]] = {}

@@ -10,6 +10,7 @@ from cohort.api.watchers import watching
 from cohort.callbacks.callbacks import Callbacks
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem
+from cohort.core.interrupts import interrupting
 from cohort.engine.existing_run import places_of, remove_run
 from cohort.engine.run_start import write_given_rows
 from cohort.engine.train.watching.progress import ProgressWatcher
@@ -44,6 +45,7 @@ class Conduct:
     clock: Clock | None
 
 
+@interrupting()
 def run_in_turn(
     files: Mapping[str, TaskFile], directories: Mapping[str, Path], *, resumed: Collection[str], conduct: Conduct
 ) -> dict[str, CohortError]:
@@ -92,6 +94,7 @@ class _Notes:
         self._watcher.note(text)
 
 
+@interrupting()
 def run_as_queue(
     files: Mapping[str, TaskFile],
     directory: Path,

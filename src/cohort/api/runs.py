@@ -23,6 +23,7 @@ from cohort.callbacks.callbacks import Callbacks
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
+from cohort.core.interrupts import interrupting
 from cohort.engine import tune as engine_tune
 from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
@@ -132,6 +133,7 @@ def run(
 
 
 @checks_arguments("tune", elsewhere=elsewhere_of_resume)
+@interrupting()
 def tune(
     task: TaskFile,
     run_directory: str | os.PathLike[str],
@@ -175,6 +177,7 @@ def tune(
 
 
 @checks_arguments("resume", elsewhere=elsewhere_of_resume)
+@interrupting()
 def resume(
     run_directory: str | os.PathLike[str],
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
@@ -22,6 +23,7 @@ from cohort.cli.arguments.options import (
     report_so_far,
 )
 from cohort.cli.exits import exits, format_input_error
+from cohort.core.interrupts import signal_of
 
 if TYPE_CHECKING:
     from cohort.adapter_files.chat import Chat
@@ -97,8 +99,8 @@ def _lines() -> Iterator[str]:
         except EOFError:
             print()
             return
-        except KeyboardInterrupt:
-            if not is_terminal:
+        except KeyboardInterrupt as error:
+            if not is_terminal or signal_of(error) is not signal.SIGINT:
                 raise
             print("\n/quit or Ctrl-D leaves", file=sys.stderr)
             continue
@@ -138,8 +140,10 @@ def _show(answer: Generator[str, None, None]) -> None:
         try:
             for piece in pieces:
                 print(piece, end="", flush=True)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             print(flush=True)
+            if signal_of(error) is not signal.SIGINT:
+                raise
             print("stopped; the conversation continues", file=sys.stderr)
         else:
             print(flush=True)

@@ -1,10 +1,15 @@
-"""Exit codes: 0 done, 2 wrong input or a full disk, 130 interrupted, 1 anything else; no traceback without --debug."""
+"""Exit codes, and the words with them; no traceback without --debug.
+
+0 done, 2 wrong input, a run in use or a full disk, 128 + N stopped by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP,
+141 the reader of a working verb's output gone), 1 anything else.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -16,13 +21,15 @@ import typer
 from cohort.cli.terminal.lost_terminal import unless_terminal_is_gone
 from cohort.cli.terminal.torchrun_report import leave_for_torchrun
 from cohort.core.durable_files import finished_path
-from cohort.core.errors import CohortError, InputError, StorageFullError
+from cohort.core.errors import CohortError, InputError, InUseError, StorageFullError
+from cohort.core.interrupts import Interrupted, signal_of
 
-__all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_INTERRUPTED", "exits", "format_input_error"]
+__all__ = ["EXIT_FAILED", "EXIT_INPUT", "drop_unread", "exits", "format_input_error", "interrupted_code", "reader_is_gone"]
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
-EXIT_INTERRUPTED = 130
+# what a shell reports of a process that ended by a signal
+_EXIT_SIGNAL = 128
 # weights that do not match their configuration give a problem for each tensor: thousands
 _MOST_SHOWN = 50
 # an ``allowed`` above this many characters is printed once
@@ -70,11 +77,10 @@ def _message(error: BaseException, *, resume: Path | None) -> tuple[str, int] | 
         return format_input_error(error), EXIT_INPUT
     if isinstance(error, CohortError):
         # a full disk is no fault of the program: the user can free space, and the run continues from its checkpoint
-        return f"error: {error}", EXIT_INPUT if isinstance(error, StorageFullError) else EXIT_FAILED
+        # nor is a run that another process works on, which `cohort tune` calls wrong input, too
+        return f"error: {error}", EXIT_INPUT if isinstance(error, StorageFullError | InUseError) else EXIT_FAILED
     if isinstance(error, KeyboardInterrupt):
-        saved = resume is not None and any((resume / name).exists() for name in ("run.db", "queue.db"))
-        how = f"; the state is saved. To continue:\n\n    cohort resume {resume}\n" if saved else ""
-        return f"interrupted{how}", EXIT_INTERRUPTED
+        return _interruption(error, resume=resume), interrupted_code(error)
     if not isinstance(error, OSError):
         return None
     place = f" at {finished_path(str(error.filename))}" if error.filename else ""
@@ -91,6 +97,50 @@ def _message(error: BaseException, *, resume: Path | None) -> tuple[str, int] | 
     return None
 
 
+def interrupted_code(error: KeyboardInterrupt) -> int:
+    """Return the exit code of a process that a signal stopped: 130 for Ctrl-C, 143 for SIGTERM, as shells count."""
+    return _EXIT_SIGNAL + signal_of(error)
+
+
+def _interruption(error: KeyboardInterrupt, *, resume: Path | None) -> str:
+    """Return what was stopped by what, what is saved, and how to go on."""
+    number = signal_of(error)
+    by = "Ctrl-C" if number is signal.SIGINT else number.name
+    if resume is None:
+        return f"interrupted by {by}"
+    go_on = f"To continue:\n\n    cohort resume {resume}\n"
+    has_begun = any((resume / name).exists() for name in ("run.db", "queue.db"))
+    if has_begun and isinstance(error, Interrupted) and error.is_at_once:
+        return f"interrupted at once by another {by}; what came after the last checkpoint is done again. {go_on}"
+    if has_begun:
+        return f"interrupted by {by}; the state is saved. {go_on}"
+    # a run whose task is written and that has trained nothing
+    if (resume / "task.yaml").exists():
+        return f"interrupted by {by} before training; nothing was to be saved. {go_on}"
+    return f"interrupted by {by} before anything was begun; nothing was to be saved. Start again with the same command"
+
+
+def reader_is_gone(error: BaseException) -> bool:
+    """Return whether ``error`` says that the reader of our output has closed it (``| head``)."""
+    # rich and click put a SystemExit of their own in the place of the error
+    return isinstance(error, BrokenPipeError) or (
+        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+    )
+
+
+def drop_unread() -> bool:
+    """Write no more to a stream whose reader is gone; return whether stderr has one."""
+    has_reader = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            # Python would flush it once more at exit, and print a traceback or exit with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            has_reader = has_reader and stream is not sys.stderr
+    return has_reader
+
+
 @contextmanager
 def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = None) -> Iterator[None]:
     """Turn what a verb raises into a message and an exit code.
@@ -102,11 +152,12 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
     """
     try:
         yield
-    except BrokenPipeError:
-        # The reader of our output has closed it (`| head`). Python would flush stdout once more at exit and print a
-        # traceback; writing to nowhere prevents that.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(EXIT_FAILED) from None
+    except (BrokenPipeError, SystemExit) as error:
+        if not reader_is_gone(error):
+            raise
+        # `cohort status | head -1` has printed what was wanted; work that was cut short must not look done
+        was_showing = drop_unread() and resume is None
+        raise typer.Exit(0 if was_showing else _EXIT_SIGNAL + signal.SIGPIPE) from None
     except (CohortError, OSError, KeyboardInterrupt) as error:
         found = _message(error, resume=resume)
         if found is None:

@@ -18,7 +18,7 @@ from cohort.cli.chat import chat
 from cohort.cli.check import check
 from cohort.cli.doctor import doctor
 from cohort.cli.evaluate import evaluate
-from cohort.cli.exits import EXIT_INTERRUPTED
+from cohort.cli.exits import drop_unread, interrupted_code, reader_is_gone
 from cohort.cli.export import export
 from cohort.cli.generate import generate
 from cohort.cli.init import init
@@ -31,6 +31,7 @@ from cohort.cli.serve import serve
 from cohort.cli.status import status
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
+from cohort.core.interrupts import interrupting
 from cohort.version import __version__
 
 __all__ = ["build_app", "main"]
@@ -119,6 +120,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _print_what_can_be_printed()
     own, overrides = take_overrides(sys.argv[1:] if arguments is None else arguments)
     try:
-        build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        # also while a verb loads what it needs: a supervisor's SIGTERM is as good a reason to save as Ctrl-C
+        with interrupting():
+            build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
+    except KeyboardInterrupt as error:
+        sys.exit(interrupted_code(error))
+    except SystemExit as error:
+        # of --help and --version, which no verb prints
+        if reader_is_gone(error):
+            sys.exit(0)
+        raise
+    finally:
+        # what fitted into the buffer goes out now: at the end of the process its reader may be gone
+        drop_unread()

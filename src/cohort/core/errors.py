@@ -11,6 +11,7 @@ from cohort.core.place import Place
 __all__ = [
     "CohortError",
     "InputError",
+    "InUseError",
     "MemoryLimitError",
     "OperandError",
     "Problem",
@@ -120,6 +121,10 @@ class SegmentError(CohortError, ValueError):
 
 class RunStateError(CohortError):
     """A run directory cannot be read, continued or written."""
+
+
+class InUseError(RunStateError):
+    """Another process works on the run or the queue (exit code 2): it can be watched, or waited for."""
 
 
 class RankLostError(RunStateError):

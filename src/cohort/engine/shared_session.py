@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem
+from cohort.core.interrupts import interrupting
 from cohort.engine.run_resume import ready_to_resume
 from cohort.engine.run_start import prepare_task
 from cohort.engine.shared_fit import fit_problems, several_gpus
@@ -205,6 +206,7 @@ class SharedSession:
         self._failures.pop(submitted.name, None)
         self._submitted.put(submitted)
 
+    @interrupting()
     def run(self) -> list[TaskResult]:
         """Train until every submitted task has ended; return their results in the order of submission.
 

@@ -127,8 +127,8 @@ def portable(error: Exception) -> Exception:
 
 def main() -> None:
     """Serve as a rank until rank 0 is gone."""
-    # the terminal's signals are for rank 0, which stops its ranks at a step boundary
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # a terminal and a supervisor tell all processes to stop; rank 0 saves the run first, for which it needs this one
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # a closed connection is noticed between two commands only, and a GPU must be free once rank 0 is gone
     die_with_parent()

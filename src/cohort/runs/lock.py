@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from cohort.core.durable_files import storage_full_named
-from cohort.core.errors import RunStateError
+from cohort.core.errors import InUseError, RunStateError
 
 __all__ = ["RunLock"]
 
@@ -47,7 +47,8 @@ class RunLock:
         """Take the lock.
 
         Raises:
-            RunStateError: another process holds it, or the file system knows no locks.
+            InUseError: another process holds it.
+            RunStateError: the file system knows no locks.
         """
         if self._descriptor is not None:
             raise RuntimeError(f"{self._path} is already held by this object")
@@ -59,7 +60,7 @@ class RunLock:
             holder = self._holder(descriptor)
             os.close(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise RunStateError(
+                raise InUseError(
                     f"{self._path.parent} is in use by {holder}; watch it with `cohort status {self._path.parent} "
                     "--watch`, wait until it ends, stop it, or choose another directory"
                 ) from error

@@ -7,13 +7,13 @@ and the run directories, so a dispatcher may die at any moment.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cohort.cluster.worker_pool import Slot, WorkerDied, WorkerMessage, WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import RunStateError
+from cohort.core.interrupts import StopRequest
 from cohort.core.units import counted
 from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.cluster_events import RoomFound, TaskReestimated
@@ -52,7 +52,7 @@ class Dispatcher:
         work: Callable[[QueuedTask], SharedWork | None] | None = None,
         settings: DispatcherSettings | None = None,
         clock: Clock | None = None,
-        stop: threading.Event | None = None,
+        stop: StopRequest | None = None,
     ) -> None:
         """Take a queue and its workers.
 
@@ -67,7 +67,7 @@ class Dispatcher:
         """
         self._store, self._pool, self._directory, self._watcher = store, pool, directory, watcher
         self._settings = settings = settings or DispatcherSettings()
-        self._stop = stop or threading.Event()
+        self._stop = stop or StopRequest()
         self._log = QueueLog(store, clock=clock or SystemClock(), watcher=watcher, directory=directory)
         self._slots = {slot.slot_id: WorkerSlot(slot=slot) for slot in pool.slots()}
         self._replanner = Replanner(Cluster(nodes=_by_node(pool.slots())), policy=settings.policy)
@@ -121,7 +121,7 @@ class Dispatcher:
             while not self._is_over():
                 if self._stop.is_set():
                     self._stop_all()
-                    raise KeyboardInterrupt
+                    raise self._stop.error()
                 self._turn()
         finally:
             # workers first: a stretch ends when its worker is gone

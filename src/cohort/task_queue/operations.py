@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
-from cohort.core.interrupts import stopping_gently
+from cohort.core.interrupts import StopRequest, stopping_gently
 from cohort.prepare.inputs import read_inputs
 from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.runs.lock import RunLock
@@ -164,7 +163,7 @@ def work_off(
         KeyboardInterrupt: asked to stop; every task has saved its state.
     """
     # Ctrl-C sets the event instead of raising in the middle of a turn: workers must be asked to stop
-    stop = threading.Event()
+    stop = StopRequest()
     with open_queue(directory) as store, RunLock(directory / LOCK_NAME), stopping_gently(stop):
         dispatcher = Dispatcher(
             store,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from cohort.core.interrupts import signal_of
 
 __all__ = ["WatchOption", "clear_terminal", "repeat"]
 
@@ -28,6 +31,7 @@ def repeat(show: Callable[[], bool], *, every_seconds: float, sleep: Callable[[f
     try:
         while show():
             sleep(every_seconds)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         # what is watched goes on in its own process
-        return
+        if signal_of(error) is not signal.SIGINT:
+            raise

@@ -37,7 +37,7 @@ class BehindWriting:
         return is_done
 
     def wait(self) -> bool:
-        """Wait until all is written; Ctrl-C leaves out what has not begun. Return False after Ctrl-C."""
+        """Wait until all is written; Ctrl-C and SIGTERM leave out what has not begun. Return False after one."""
         try:
             while not self.is_done():
                 time.sleep(POLL_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
@@ -12,7 +11,7 @@ from cohort.callbacks.callback_caller import CallbackError
 from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.clock import Clock
 from cohort.core.errors import RankLostError, RunStateError, StorageFullError
-from cohort.core.interrupts import stopping_gently
+from cohort.core.interrupts import StopRequest, stopping_gently
 from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import is_executor_wide
@@ -149,7 +148,7 @@ class TaskSession:
         finish: Callable[[TaskRun], None],
         fail: Callable[[TaskRun, Exception], None] | None,
     ) -> None:
-        stop, ended, failed = threading.Event(), list[TaskRun](), list[CallbackError]()
+        stop, ended, failed = StopRequest(), list[TaskRun](), list[CallbackError]()
 
         def record(passes: PassFacts) -> None:
             for member in (*self._members.values(), *ended):
@@ -207,13 +206,16 @@ class TaskSession:
         try:
             with stopping_gently(stop), _completing(ended):
                 loop.run()
+                # asked while the last step was taken: the comparison that follows may take minutes
+                if stop.is_set():
+                    raise StopRequestedError
         except StopRequestedError:
             memory.record()
-            for member in self._members.values():
+            for member in (*self._members.values(), *ended):
                 member.was_interrupted()
             if failed:
                 raise failed[0] from failed[0].__cause__
-            raise KeyboardInterrupt from None
+            raise stop.error() from None
         except RankLostError:
             # ranks that ran out of memory together go on in smaller passes
             memory.took()
