@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import typer
 
 from cohort.cli.exits import exits, format_input_error
-from cohort.core.errors import InputError, Problem, RunStateError, StorageFullError
+from cohort.core.errors import InputError, InUseError, Problem, RunStateError, StorageFullError
+from cohort.core.interrupts import Interrupted
 
 PROBLEM = Problem(where="task.yaml:3: lora.r", found="0", allowed="a whole number", hint="Write r: 16.")
 
@@ -24,7 +30,11 @@ PROBLEM = Problem(where="task.yaml:3: lora.r", found="0", allowed="a whole numbe
         (PermissionError(errno.EACCES, "Permission denied", "/runs/x"), 1, "not allowed at /runs/x"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "a" * 300), 2, f"error: {'a' * 120}... is no path that"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/runs/x/y"), 2, "/runs/x/y is no path that can be used"),
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (InUseError("runs/x is in use by process 7"), 2, "error: runs/x is in use by process 7"),
+        (KeyboardInterrupt(), 130, "interrupted by Ctrl-C"),
+        (Interrupted(signal.SIGINT), 130, "interrupted by Ctrl-C"),
+        (Interrupted(signal.SIGTERM), 143, "interrupted by SIGTERM"),
+        (Interrupted(signal.SIGHUP), 129, "interrupted by SIGHUP"),
     ],
 )
 def test_an_exception_becomes_a_message_and_a_code(
@@ -49,11 +59,55 @@ def test_our_own_bugs_are_not_hidden() -> None:
 def test_an_interruption_names_the_line_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit), exits(resume=tmp_path):
         raise KeyboardInterrupt
-    assert "cohort resume" not in capsys.readouterr().err, "nothing was saved, so nothing can be resumed"
+    said = capsys.readouterr().err
+    assert "cohort resume" not in said, "nothing was saved, so nothing can be resumed"
+    assert "Start again with the same command" in said
+    (tmp_path / "task.yaml").touch()
+    with pytest.raises(typer.Exit), exits(resume=tmp_path):
+        raise Interrupted(signal.SIGTERM)
+    said = capsys.readouterr().err
+    assert f"before training; nothing was to be saved. To continue:\n\n    cohort resume {tmp_path}" in said
     (tmp_path / "run.db").touch()
     with pytest.raises(typer.Exit), exits(resume=tmp_path):
         raise KeyboardInterrupt
-    assert f"cohort resume {tmp_path}" in capsys.readouterr().err
+    assert f"the state is saved. To continue:\n\n    cohort resume {tmp_path}" in capsys.readouterr().err
+    with pytest.raises(typer.Exit), exits(resume=tmp_path):
+        raise Interrupted(signal.SIGTERM, is_at_once=True)
+    assert "at once by another SIGTERM; what came after the last checkpoint is done again" in capsys.readouterr().err
+
+
+@contextmanager
+def closed_pipe(name: str) -> Iterator[None]:
+    """Let a stream of this process be a pipe whose reader is gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    before = getattr(sys, name)
+    with os.fdopen(writing, "w") as stream:
+        setattr(sys, name, stream)
+        try:
+            yield
+        finally:
+            setattr(sys, name, before)
+
+
+@pytest.mark.parametrize(
+    ("stream", "resume", "code"),
+    [("stdout", None, 0), ("stderr", None, 141), ("stdout", Path("runs/x"), 141), ("stderr", Path("runs/x"), 141)],
+)
+def test_a_reader_that_is_gone_ends_a_verb_without_a_word(
+    stream: str, resume: Path | None, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # what was to be shown was read as far as it was wanted; work that was to be done may not be done
+    with closed_pipe(stream), pytest.raises(typer.Exit) as caught, exits(resume=resume):
+        print("x" * 100_000, file=getattr(sys, stream), flush=True)
+    assert caught.value.exit_code == code
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_exit_of_a_verb_stays_what_it_is() -> None:
+    with pytest.raises(SystemExit) as caught, exits():
+        raise SystemExit(3)
+    assert caught.value.code == 3
 
 
 def test_one_problem_and_several() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cohort.runs.directory import RunDirectory
 from tests.cli.command import cohort
 
 
@@ -18,6 +20,17 @@ def test_resuming_a_finished_run_shows_its_result(folder: Path, capsys: pytest.C
     code, out, _ = cohort(capsys, "resume", str(folder / "run"), "--json")
     assert code == 0
     assert json.loads(out)["best"]["trial"] in range(4)
+
+
+def test_a_run_that_another_process_works_on_is_refused_as_tune_refuses_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    with RunDirectory.open(run).lock():
+        for command in (("resume", run), ("tune", folder / "task.yaml", "-o", run)):
+            code, _, err = cohort(capsys, *command)
+            assert code == 2, command
+            assert f"cohort status {run} --watch" in err
 
 
 def test_interrupted_and_resumed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,7 +45,8 @@ def test_interrupted_and_resumed(folder: Path, tmp_path: Path, capsys: pytest.Ca
         # as when the terminal is closed, or an ssh connection breaks
         process.send_signal(signal.SIGHUP)
         rest = process.stderr.read()
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=60) == 128 + signal.SIGHUP
+    assert "interrupted by SIGHUP; the state is saved" in rest
     assert f"cohort resume {run}" in rest
     assert "Traceback" not in rest
     code, out, _ = cohort(capsys, "status", str(run), "--json")

@@ -71,7 +71,7 @@ def test_a_queue_that_is_worked_off_takes_tasks_in_and_keeps_its_ways(
     later.write_text(TASK)
     with RunLock(Path(queue) / ".queue.lock"):
         code, _, err = cohort(capsys, "run", "-o", queue, "--workers", "1")
-        assert code == 1
+        assert code == 2
         assert "in use by process" in err
         code, out, err = cohort(capsys, "run", str(later), "-o", queue, "--workers", "1")
     assert (code, err) == (0, "")

@@ -140,7 +140,9 @@ def test_a_second_signal_ends_at_once(stopping: Stopping, tmp_path: Path, number
     at = "cohort.engine.train.session:Session._step"
     assert stopping.call("tune", "task.yaml", "-o", str(run), at=at, call=4, number=number, again=True) == 128 + number
     assert "interrupted at once by another" in stopping.said
-    assert f"what came after the last checkpoint is done again. To continue:\n\n    cohort resume {run}" in stopping.said
+    assert (
+        f"what came after the last checkpoint is done again. To continue:\n\n    cohort resume {run}" in stopping.said
+    )
     assert "Traceback" not in stopping.said
     stopping.go_on(run)
 

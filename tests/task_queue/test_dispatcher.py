@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cohort.core.interrupts import StopRequest
 from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.records import QueuedTask, TaskState
@@ -116,7 +117,7 @@ def test_asked_to_stop_every_task_saves_its_state_and_another_dispatcher_goes_on
     assert set(scene.states().values()) == {TaskState.QUEUED}
     assert {stretch.outcome for stretch in scene.store.stretches()} == {"stopped"}
 
-    scene.stop.clear()
+    scene.stop = StopRequest()
     scene.pool.workers, scene.pool.started = {}, []
     assert all_done(scene.run())
 

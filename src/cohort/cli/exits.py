@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import select
 import signal
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import typer
 
@@ -24,7 +27,15 @@ from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, InUseError, StorageFullError
 from cohort.core.interrupts import Interrupted, signal_of
 
-__all__ = ["EXIT_FAILED", "EXIT_INPUT", "drop_unread", "exits", "format_input_error", "interrupted_code", "reader_is_gone"]
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_INPUT",
+    "drop_unread",
+    "exits",
+    "format_input_error",
+    "interrupted_code",
+    "reader_is_gone",
+]
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
@@ -132,13 +143,25 @@ def drop_unread() -> bool:
     """Write no more to a stream whose reader is gone; return whether stderr has one."""
     has_reader = True
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            # Python would flush it once more at exit, and print a traceback or exit with 120
+        # asked of the system: what failed to be written need not be in the stream's buffer any more
+        if _is_read(stream):
+            with contextlib.suppress(BrokenPipeError):
+                stream.flush()
+                continue
+        # Python would flush it once more at exit, and print a traceback or exit with 120
+        with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            has_reader = has_reader and stream is not sys.stderr
+        has_reader = has_reader and stream is not sys.stderr
     return has_reader
+
+
+def _is_read(stream: TextIO) -> bool:
+    poll = select.poll()
+    # a stream of a notebook or a test has no descriptor, or is closed
+    with contextlib.suppress(OSError, ValueError):
+        poll.register(stream.fileno(), 0)
+        return not any(event & select.POLLERR for _, event in poll.poll(0))
+    return True
 
 
 @contextmanager

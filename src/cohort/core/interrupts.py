@@ -13,7 +13,7 @@ from collections.abc import Iterator
 __all__ = ["Interrupted", "StopRequest", "interrupting", "signal_of", "stopping_gently"]
 
 
-class Interrupted(KeyboardInterrupt):  # noqa: N818 - named as Python names the one for Ctrl-C
+class Interrupted(KeyboardInterrupt):
     """What a signal raises: a KeyboardInterrupt that knows its signal.
 
     Attributes:
