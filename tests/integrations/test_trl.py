@@ -32,7 +32,13 @@ class TrainingArguments:
     optim: str = "adamw_torch_fused"
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+    lr_scheduler_kwargs: Any = None
     adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    load_best_model_at_end: bool = False
+    metric_for_best_model: str | None = None
+    greater_is_better: bool | None = None
     label_smoothing_factor: float = 0.0
     logging_steps: float = 10
     save_steps: int = 500
@@ -52,6 +58,10 @@ class TrainingArguments:
     def __post_init__(self) -> None:
         # as the library completes them
         self.bf16, self.debug, self.accelerator_config = True, [], object()
+        if self.load_best_model_at_end and self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss"
+        if self.metric_for_best_model is not None and self.greater_is_better is None:
+            self.greater_is_better = not self.metric_for_best_model.endswith("loss")
 
 
 @dataclass
@@ -100,6 +110,9 @@ def test_what_both_know_is_mapped() -> None:
             "num_train_epochs": 3.0,
             "seed": 42,
             "batch_size": 8,
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.999,
+            "adam_epsilon": 1e-8,
             "lr_scheduler_type": "cosine",
             "warmup_ratio": 0.1,
         },
@@ -152,9 +165,13 @@ def test_of_rows_in_files_the_tokens_that_count_have_to_be_said() -> None:
         ({"packing": True}, r"SFTConfig: packing: found True; allowed: False: .*Write packing=False"),
         ({"neftune_noise_alpha": 5}, "neftune_noise_alpha: found 5; allowed: None: no noise"),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor"),
-        ({"adam_beta1": 0.8}, "adam_beta1: found 0.8; allowed: 0.9: this version of Cohort has no counterpart"),
+        (
+            {"metric_for_best_model": "accuracy"},
+            "metric_for_best_model: found 'accuracy'; .*metric_for_best_model='loss'",
+        ),
+        ({"metric_for_best_model": "eval_loss", "greater_is_better": True}, "Write greater_is_better=False"),
         ({"optim": "adafactor"}, "optim: found 'adafactor'"),
-        ({"lr_scheduler_type": "polynomial"}, "lr_scheduler_type: found 'polynomial'"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "the rate of a trial follows from its step alone"),
         ({"warmup_steps": 10}, "warmup_steps: found 10; allowed: a share below 1"),
         ({"max_length": None}, "max_length: found None"),
         ({"data_seed": 3}, "data_seed: found 3"),
@@ -204,3 +221,32 @@ def test_values_of_wrong_types_are_refused(fields: dict[str, Any]) -> None:
     config = SFTConfig(output_dir="runs/mine", **fields)
     with pytest.raises(InputError, match=f"^SFTConfig: {next(iter(fields))}: found"):
         trl_keys(config, LoraConfig(target_modules=["q_proj"]), columns=None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "metric"),
+    [
+        ({"load_best_model_at_end": True}, "loss"),
+        ({"metric_for_best_model": "eval_loss"}, "loss"),
+        ({"metric_for_best_model": "eval_rewards/accuracies"}, "reward_accuracy"),
+        ({"metric_for_best_model": "rewards/margins", "greater_is_better": True}, "reward_margin"),
+    ],
+)
+def test_the_best_model_at_the_end_is_what_a_sweep_returns(fields: dict[str, Any], metric: str) -> None:
+    found = keys(**fields)
+    assert found.sections["evaluation"] == {"metric": metric}
+    assert found.without_effect == ()
+
+
+def test_adams_numbers_and_those_of_a_schedule_are_carried() -> None:
+    training = keys(
+        adam_beta1=0.8,
+        adam_beta2=0.95,
+        adam_epsilon=1e-6,
+        lr_scheduler_type="cosine_with_restarts",
+        lr_scheduler_kwargs={"num_cycles": 3},
+    ).sections["training"]
+    assert [training[key] for key in ("adam_beta1", "adam_beta2", "adam_epsilon")] == [0.8, 0.95, 1e-6]
+    assert training["lr_scheduler_type"] == "cosine_with_restarts"
+    assert training["lr_scheduler_kwargs"] == {"num_cycles": 3}
+    assert not {"adam_beta1", "adam_beta2"} & keys(optim="sgd", adam_beta1=0.8).sections["training"].keys()

@@ -37,6 +37,13 @@ def test_a_sound_task_has_no_warning(folder: Path) -> None:
     assert check_task(tiny_task(folder, **SOUND)).warnings == ()
 
 
+def test_a_key_that_some_trial_reads_is_no_mistake(folder: Path) -> None:
+    betas = {"values": [0.9, 0.999], "when": {"optim": "adamw"}}
+    space = {"optim": ["adamw", "sgd"], "adam_beta2": betas}
+    training = {**SOUND["training"], "adam_beta1": 0.8}
+    assert check_task(tiny_task(folder, **{**SOUND, "training": training, "search": {"space": space}})).warnings == ()
+
+
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
@@ -56,6 +63,15 @@ def test_a_sound_task_has_no_warning(folder: Path) -> None:
         (
             {"search": {"space": {"r": [4, 8]}, "trials": 3, "sampler": "random"}},
             "search.trials is 3, but the space has only 2 configurations",
+        ),
+        (
+            {"training": {"optim": "sgd", "adam_beta1": 0.8}},
+            "training.adam_beta1 is 0.8, which optim: sgd does not read; remove it, or write optim: adamw",
+        ),
+        ({"training": {"optim": "lion", "adam_epsilon": 1e-6}}, "training.adam_epsilon is 1e-06, which optim: lion"),
+        (
+            {"search": {"space": {"optim": ["adamw", "lion"], "adam_beta2": [0.9, 0.999]}}},
+            "search.space.adam_beta2 is searched, but optim: lion does not read it",
         ),
         ({"training": {"batch_size": 50}}, "batch_size 50 is more than the 40 rows to train on"),
         ({"training": {"max_steps": 10, "batch_size": 1}}, "evaluations cost more than training"),

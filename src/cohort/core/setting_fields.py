@@ -125,10 +125,19 @@ def share(default: float, description: str) -> Any:
     return _field(kind=float, default=default, bounds={"gt": 0, "le": 1}, allowed=allowed, description=description)
 
 
-def number(default: float, description: str, *, minimum: float | None = 0, below: float | None = None) -> Any:
+def number(
+    default: float | None,
+    description: str,
+    *,
+    minimum: float | None = 0,
+    below: float | None = None,
+    most: float | None = None,
+) -> Any:
     """Return a field for a finite number of at least ``minimum``; above 0 if that is None."""
     bounds: dict[str, float] = {"gt": 0} if minimum is None else {"ge": minimum}
     allowed = "a number above 0" if minimum is None else f"a number of at least {minimum:g}"
+    if most is not None:
+        bounds, allowed = bounds | {"le": most}, f"{allowed} and at most {most:g}"
     if below is not None:
         bounds, allowed = bounds | {"lt": below}, f"{allowed} and below {below:g}"
     return _field(kind=float, default=default, bounds=bounds, allowed=allowed, description=description)
@@ -145,7 +154,7 @@ def flag(default: bool, description: str) -> Any:  # noqa: FBT001 - the default 
     return _field(kind=bool, default=default, allowed="true | false", description=description)
 
 
-def choice(default: str, description: str, *, options: tuple[str, ...]) -> Any:
+def choice(default: str | None, description: str, *, options: tuple[str, ...]) -> Any:
     return _field(kind=str, default=default, options=options, allowed=" | ".join(options), description=description)
 
 

@@ -19,6 +19,8 @@ from cohort.core.plain_values import plain_value
 from cohort.integrations.trl_adapter import ADAPTER_CONFIGS, adapter_section, refuse_unnamed_modules
 from cohort.integrations.trl_fields import ConfigFields, are_names, word_of
 from cohort.integrations.trl_preference import MAPPED_FIELDS, PREFERENCE_CONFIGS, preference_objective
+from cohort.metrics import LOSS, REWARD_ACCURACY, REWARD_MARGIN
+from cohort.training.schedules import Schedule
 
 __all__ = ["TrlKeys", "trl_keys"]
 
@@ -29,11 +31,19 @@ _MAPPED_SFT = """
     output_dir per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps learning_rate
     lr_scheduler_type warmup_steps warmup_ratio weight_decay max_grad_norm seed data_seed max_length max_seq_length
     completion_only_loss assistant_only_loss dataset_text_field report_to optim use_cpu no_cuda
+    adam_beta1 adam_beta2 adam_epsilon lr_scheduler_kwargs metric_for_best_model greater_is_better
+    load_best_model_at_end
 """
 
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla")
+_ADAM_KEYS = ("adam_beta1", "adam_beta2", "adam_epsilon")
 _ADAMW_8BIT = ("adamw_8bit", "adamw_bnb_8bit")
-_SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
+# TRL's names of what a trainer can keep its best checkpoint by, and whether more is better
+_BEST_BY = {
+    "loss": (LOSS, False),
+    "rewards/accuracies": (REWARD_ACCURACY, True),
+    "rewards/margins": (REWARD_MARGIN, True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +93,8 @@ def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str]
         if sft.get("disable_dropout"):
             # TRL's default: its trainer turns an adapter's dropout off as well
             sections["lora"]["lora_dropout"] = 0.0
+    if evaluation := _best_metric(sft):
+        sections["evaluation"] = evaluation
     if sft.get("use_cpu") or sft.get("no_cuda"):
         sections["num_gpus"] = 0
     if trackers := _trackers(sft):
@@ -155,6 +167,7 @@ def _training(sft: ConfigFields) -> dict[str, Any]:
     found: dict[str, Any] = {
         key: sft.get(key) for key in ("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs", "seed")
     }
+    found |= {key: sft.get(key) for key in _ADAM_KEYS if sft.get(key) is not None}
     found["batch_size"] = sft.get("per_device_train_batch_size") * (sft.get("gradient_accumulation_steps") or 1)
     if (max_steps := sft.get("max_steps") or 0) > 0:
         found["max_steps"] = max_steps
@@ -169,15 +182,43 @@ def _training(sft: ConfigFields) -> dict[str, Any]:
     elif optim not in _ADAMW:
         hint = f"Write optim={_ADAMW[0]!r}, or training.optim of a task file: lion or muon."
         sft.refuse("optim", allowed=f"sgd, {', '.join((*_ADAMW, *_ADAMW_8BIT))}", hint=hint)
-    schedule = word_of(sft.get("lr_scheduler_type"))
-    if schedule not in _SCHEDULES:
-        sft.refuse("lr_scheduler_type", allowed=", ".join(_SCHEDULES), hint="Write lr_scheduler_type='cosine'.")
-        return found
-    found["lr_scheduler_type"] = _SCHEDULES[schedule]
+    if found.get("optim") == "sgd":
+        # transformers passes them to no SGD, and the warning about unread keys is for what a person wrote
+        found = {key: value for key, value in found.items() if key not in _ADAM_KEYS}
+    return found | _schedule(sft, max_steps=max_steps)
+
+
+def _schedule(sft: ConfigFields, *, max_steps: int) -> dict[str, Any]:
+    schedule, names = word_of(sft.get("lr_scheduler_type")), [kind.value for kind in Schedule]
+    if schedule not in names:
+        allowed = f"{', '.join(names)}: the rate of a trial follows from its step alone"
+        sft.refuse("lr_scheduler_type", allowed=allowed, hint="Write lr_scheduler_type='cosine'.")
+        return {}
     # transformers warms up under every schedule but this one
-    if schedule != "constant":
-        found["warmup_ratio"] = _warmup_ratio(sft, max_steps=max_steps)
+    if schedule == Schedule.CONSTANT:
+        return {"lr_scheduler_type": schedule}
+    found: dict[str, Any] = {"lr_scheduler_type": schedule, "warmup_ratio": _warmup_ratio(sft, max_steps=max_steps)}
+    if schedule == Schedule.CONSTANT_WITH_WARMUP:
+        found["lr_scheduler_type"] = Schedule.CONSTANT.value
+    if options := plain_value(sft.get("lr_scheduler_kwargs")):
+        found["lr_scheduler_kwargs"] = options
     return found
+
+
+def _best_metric(sft: ConfigFields) -> dict[str, Any]:
+    """Return what ``load_best_model_at_end`` means to a sweep, which always takes the best of each trial and of all."""
+    name = sft.get("metric_for_best_model")
+    if name is None:
+        return {}
+    if str(name).removeprefix("eval_") not in _BEST_BY:
+        hint = "Write metric_for_best_model='loss', and evaluation={'metric': ...} of Task.from_trl for another metric."
+        sft.refuse("metric_for_best_model", allowed=", ".join(_BEST_BY), hint=hint)
+        return {}
+    metric, is_more_better = _BEST_BY[str(name).removeprefix("eval_")]
+    if sft.get("greater_is_better") not in (None, is_more_better):
+        hint = f"Write greater_is_better={is_more_better}."
+        sft.refuse("greater_is_better", allowed=f"{is_more_better} with metric_for_best_model={name!r}", hint=hint)
+    return {"metric": metric}
 
 
 def _warmup_ratio(sft: ConfigFields, *, max_steps: int) -> float:
@@ -188,7 +229,8 @@ def _warmup_ratio(sft: ConfigFields, *, max_steps: int) -> float:
     if max_steps > 0 and steps < max_steps:
         # the nearest share from below: the number of steps is rounded up
         return math.nextafter(steps / max_steps, 0.0)
-    hint = "Write warmup_steps=0.03 (or warmup_ratio=0.03 in versions before 5), or set max_steps."
+    # transformers before version 5 has a key of its own for the share
+    hint = f"Write {'warmup_ratio' if sft.has('warmup_ratio') else 'warmup_steps'}=0.03, or set max_steps."
     sft.refuse("warmup_steps", allowed="a share below 1: trials of several batch sizes differ in steps", hint=hint)
     return 0.0
 

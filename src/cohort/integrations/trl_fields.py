@@ -17,8 +17,8 @@ _NO_EFFECT = """
     auto_find_batch_size disable_tqdm run_name project average_tokens_across_devices eval_strategy evaluation_strategy
     eval_steps eval_delay per_device_eval_batch_size prediction_loss_only eval_on_start eval_do_concat_batches
     eval_use_gather_object eval_accumulation_steps batch_eval_metrics eval_packing save_strategy save_steps
-    save_on_each_node save_total_limit save_only_model save_safetensors enable_jit_checkpoint load_best_model_at_end
-    greater_is_better ignore_data_skip restore_callback_states_from_checkpoint full_determinism accelerator_config
+    save_on_each_node save_total_limit save_only_model save_safetensors enable_jit_checkpoint
+    ignore_data_skip restore_callback_states_from_checkpoint full_determinism accelerator_config
     remove_unused_columns length_column_name debug skip_memory_metrics do_train do_eval do_predict local_rank
     overwrite_output_dir logging_dir dataset_num_proc dataset_batch_size shuffle_dataset padding_free packing_strategy
     pad_token activation_offloading include_num_input_tokens_seen include_tokens_per_second
@@ -48,7 +48,6 @@ _REASONS = {
     "fsdp": "the base model is not divided over GPUs; num_gpus divides the trials",
     "push_to_hub": "nothing is uploaded; upload the folder best/ of the run",
     "resume_from_checkpoint": "trials begin with new adapters; cohort.resume continues a run",
-    "metric_for_best_model": "evaluation={'metric': ...} of the task chooses the best trial",
     "truncation_mode": "long rows are cut at their end",
     "model_init_kwargs": "the model is loaded as its files say",
     "trust_remote_code": "model code of the hub is not run",
@@ -72,6 +71,9 @@ class ConfigFields:
 
     def get(self, key: str) -> Any:
         return self._values.get(key)
+
+    def has(self, key: str) -> bool:
+        return key in self._values
 
     def refuse(self, key: str, *, allowed: str, hint: str) -> None:
         where = Place(file=self.name, key=(key,))

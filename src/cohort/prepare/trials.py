@@ -101,6 +101,7 @@ def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int
     batch_size = int(values["batch_size"])
     steps_per_epoch = -(-num_rows // batch_size)
     num_steps = task.training.max_steps or max(1, math.ceil(float(values["num_train_epochs"]) * steps_per_epoch))
+    schedule = Schedule(str(values["lr_scheduler_type"]))
     return TrialSpec(
         trial_id=trial_id,
         seed=int(values["seed"]),
@@ -108,11 +109,16 @@ def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int
         learning_rate=float(values["learning_rate"]),
         batch_size=batch_size,
         num_steps=num_steps,
-        schedule=Schedule(str(values["lr_scheduler_type"])),
+        schedule=schedule,
+        # those alone that its schedule reads: others belong to other trials
+        schedule_options=task.training.schedule_options().read_by(schedule),
         warmup_ratio=float(values["warmup_ratio"]),
         weight_decay=float(values["weight_decay"]),
         max_grad_norm=float(values["max_grad_norm"]),
         loraplus_lr_ratio=float(values["loraplus_lr_ratio"]),
         optim=str(values["optim"]),
+        beta1=float(values["adam_beta1"]),
+        beta2=float(values["adam_beta2"]),
+        epsilon=float(values["adam_epsilon"]),
         objective=task_objective(task, values),
     )

@@ -14,9 +14,12 @@ from cohort.prepare.adapters.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.trials import PlannedTrial
+from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.sections.objective_keys import OBJECTIVE_VALUES
 from cohort.tasks.task_file import TaskFile
+from cohort.training.optimizers import OPTIMIZERS
 from cohort.tuning.evaluation_times import EvaluationPlan
+from cohort.tuning.parameters import Conditional, Constant
 from cohort.tuning.samplers import sampler_kind
 
 __all__ = ["task_warnings"]
@@ -49,6 +52,7 @@ def task_warnings(
         )
     yield from block_warnings(trials, linears=inputs.layout.linears, config=inputs.config)
     yield from _search_warnings(task, inputs)
+    yield from _optimizer_warnings(task, trials)
     yield from _exit_warnings(task, trials)
     yield from _loss_warnings(task, trials)
     if plan.cost_fraction > 1:
@@ -201,6 +205,26 @@ def _search_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
             f"search.trials is {search.trials}, but the space has only {counted(found, 'configuration')}, each of "
             "which is trained once; add values, or write sampler: grid"
         )
+
+
+def _optimizer_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[str]:
+    """Warn of keys that the optimizers of trials do not read: AdamW's betas with SGD, say."""
+    optimizers = sorted({trial.spec.optim for trial in trials})
+    for key in sorted({key for optimizer in OPTIMIZERS.values() for key in optimizer.reads}):
+        unread = [name for name in optimizers if key not in OPTIMIZERS[name].reads]
+        readers = [name for name in OPTIMIZERS if key in OPTIMIZERS[name].reads]
+        if key in task.search.space and unread and not isinstance(task.search.space[key], Constant | Conditional):
+            yield (
+                f"search.space.{key} is searched, but optim: {', '.join(unread)} does not read it: trials that differ "
+                f"in it alone are the same; write {key}: {{values: {SEARCHABLE[key].example}, "
+                f"when: {{optim: {readers[0]}}}}}, or remove it"
+            )
+        # one that some trial reads says something; a resolved task has the default written out, which does not
+        elif unread == optimizers and getattr(task.training, key) != SEARCHABLE[key].field.default:
+            yield (
+                f"training.{key} is {getattr(task.training, key):g}, which optim: {', '.join(unread)} does not read; "
+                f"remove it, or write optim: {readers[0]}"
+            )
 
 
 def _exit_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from cohort.core.place import KeyPath
 from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole, word
 from cohort.tasks.fields import as_word, refuse
 from cohort.tasks.sections.objective_keys import ObjectiveKeys
+from cohort.training.schedules import Schedule
 from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
 
 # what a person may type for a number, in quotes or out of them
 _NUMBER = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+# less is 0 in float32, and divides the zero gradients of the first step by zero
+LEAST_EPSILON = 1e-30
 # 2r, 2 * r, 0.5r, r
 _MULTIPLE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*\*?\s*r\s*$")
 
@@ -64,13 +67,18 @@ class TrainingKeys:
     num_train_epochs: float = number(3.0, "passes over the training rows; max_steps overrides it", minimum=None)
     max_steps: int | None = whole(None, "optimizer steps instead of epochs")
     lr_scheduler_type: str = choice(
-        "constant", "shape of the learning rate over the planned steps", options=("constant", "linear", "cosine")
+        "constant", "shape of the learning rate over the planned steps", options=tuple(kind.value for kind in Schedule)
     )
     warmup_ratio: float = number(0.0, "share of steps the rate climbs over", below=1)
     weight_decay: float = number(0.01, "AdamW's decoupled decay")
     max_grad_norm: float = number(1.0, "norm the gradient is clipped to; 0: no clipping")
     seed: int = whole(0, "seed of the task and of its trials", minimum=0, most=2**63 - 1)
     learning_rate: float = number(2e-4, "peak learning rate", minimum=None)
+    adam_beta1: float = number(0.9, "adamw, adamw_8bit, lion: weight of the past in the mean gradient", below=1)
+    adam_beta2: float = number(0.999, "adamw, adamw_8bit: weight of the past in the mean square", below=1)
+    adam_epsilon: float = number(
+        1e-8, "adamw, adamw_8bit: added to the root of the mean square", minimum=LEAST_EPSILON, most=1
+    )
     optim: str = choice("adamw", "the optimizer", options=("adamw", "adamw_8bit", "lion", "muon", "sgd"))
     loraplus_lr_ratio: float = number(1.0, "LoRA+: learning rate of B as a multiple of that of A", minimum=None)
     batch_size: int = whole(8, "examples per optimizer step of one adapter")
@@ -135,6 +143,9 @@ _EXAMPLES = {
     "lr_scheduler_type": "[constant, cosine]",
     "num_train_epochs": "[1, 3]",
     "max_grad_norm": "[0.3, 1.0]",
+    "adam_beta1": "[0.8, 0.9]",
+    "adam_beta2": "[0.95, 0.999]",
+    "adam_epsilon": "[1e-8, 1e-6]",
     "seed": "[0, 1, 2]",
     "use_rslora": "[true, false]",
     "loraplus_lr_ratio": "[1, 4, 16]",

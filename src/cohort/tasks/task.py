@@ -237,7 +237,7 @@ class Task:
             dataset={**sections.pop("dataset"), **section},
             search_space=search_space,
             name=keys.name if name is None else name,
-            evaluation=evaluation,
+            evaluation={**sections.pop("evaluation", {}), **(evaluation or {})},
             search=search,
             memory=memory,
             early_exit=early_exit,

@@ -14,6 +14,7 @@ from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value
 from cohort.tasks.other_names import OTHER_WORDS
 from cohort.tasks.overrides import parse_overrides
 from cohort.tasks.sections.objective_section import objective_value_refusals
+from cohort.tasks.sections.schedule_checks import added_schedule_refusals
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.parameters import Configuration, Constant, MultipleOf, Value
 
@@ -115,7 +116,8 @@ def _parsed(task: TaskFile, values: Mapping[str, Any]) -> tuple[dict[str, Value 
         if name not in SEARCHABLE:
             problems.append(_shared_key(name, where=where))
             continue
-        if refusals := objective_value_refusals(task.objective.type, name, value):
+        refusals = objective_value_refusals(task.objective.type, name, value)
+        if refusals := [*refusals, *added_schedule_refusals(task, name, value)]:
             problems += [replace(refusal, at=()).problem(where) for refusal in refusals]
             continue
         # one value, not the list that a search takes

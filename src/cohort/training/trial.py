@@ -9,7 +9,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.order import SampleOrder
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
-from cohort.training.schedules import Schedule, schedule_factor
+from cohort.training.schedules import DEFAULT_OPTIONS, Schedule, ScheduleOptions, schedule_factor
 
 __all__ = ["TrialSpec", "TrialState"]
 
@@ -24,11 +24,13 @@ class TrialSpec:
         learning_rate: Peak rate.
         num_steps: Optimizer steps of the full planned training.
         schedule: Shape of the learning rate over the planned steps.
+        schedule_options: What else the shape needs.
         warmup_ratio: Share of the planned steps over which the rate climbs.
         weight_decay: AdamW's decoupled decay.
         max_grad_norm: Norm the gradient is clipped to; 0 or infinity does not clip.
         loraplus_lr_ratio: Learning rate of B as a multiple of ``learning_rate``, that of A (LoRA+, Hayou et al. 2024).
         optim: Its optimizer, by the name of its file in :mod:`cohort.training.optimizers`.
+        beta1, beta2, epsilon: ``adam_beta1``, ``adam_beta2`` and ``adam_epsilon``, for the optimizers that read them.
         objective: What it minimises, with the trial's own numbers.
     """
 
@@ -39,6 +41,7 @@ class TrialSpec:
     batch_size: int
     num_steps: int
     schedule: Schedule = Schedule.CONSTANT
+    schedule_options: ScheduleOptions = DEFAULT_OPTIONS
     warmup_ratio: float = 0.0
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
@@ -51,7 +54,14 @@ class TrialSpec:
 
     def learning_rate_at(self, step: int) -> float:
         """Return the rate of optimizer step ``step``, counted from 0."""
-        factor = schedule_factor(step, schedule=self.schedule, num_steps=self.num_steps, warmup_ratio=self.warmup_ratio)
+        factor = schedule_factor(
+            step,
+            schedule=self.schedule,
+            num_steps=self.num_steps,
+            warmup_ratio=self.warmup_ratio,
+            learning_rate=self.learning_rate,
+            options=self.schedule_options,
+        )
         return self.learning_rate * factor
 
     def order(self, num_samples: int) -> SampleOrder:

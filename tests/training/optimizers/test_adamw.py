@@ -32,6 +32,9 @@ def test_each_slot_steps_as_torch_steps_it(max_grad_norm: float) -> None:
             num_steps=4,
             schedule=Schedule.LINEAR,
             weight_decay=0.1 * trial_id,
+            beta1=(0.9, 0.5, 0.0)[trial_id],
+            beta2=(0.999, 0.9, 0.5)[trial_id],
+            epsilon=(1e-8, 1e-2, 1e-30)[trial_id],
             max_grad_norm=max_grad_norm,
         )
         weights = torch.randn(r, bank.layout.width)
@@ -40,7 +43,12 @@ def test_each_slot_steps_as_torch_steps_it(max_grad_norm: float) -> None:
         residents.append(Resident(spec=spec, slot=slot, step=0, order=order, rows=ROWS))
         references.append(torch.nn.Parameter(weights.clone()))
     optimizers = [
-        torch.optim.AdamW([reference], weight_decay=resident.spec.weight_decay)
+        torch.optim.AdamW(
+            [reference],
+            weight_decay=resident.spec.weight_decay,
+            betas=(resident.spec.beta1, resident.spec.beta2),
+            eps=resident.spec.epsilon,
+        )
         for reference, resident in zip(references, residents, strict=True)
     ]
     for step in range(3):

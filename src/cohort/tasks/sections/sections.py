@@ -19,6 +19,8 @@ from cohort.tasks.module_choice import module_choice_fields
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tasks.sections.block_section import BdLoraSection
+from cohort.tasks.sections.schedule_section import ScheduleSection, parse_schedule_section, plain_schedule_section
+from cohort.training.schedules import ScheduleOptions
 from cohort.tuning.parameters import MultipleOf, Parameter
 from cohort.tuning.samplers import SAMPLERS, EarlierResult, sampler_kind
 
@@ -87,6 +89,16 @@ class TrainingSection(_TrainingKeys):
 
     if TYPE_CHECKING:
         model_fields_set: set[str]
+    lr_scheduler_kwargs: Annotated[
+        ScheduleSection, BeforeValidator(parse_schedule_section), PlainSerializer(plain_schedule_section)
+    ] = setting(
+        ScheduleSection(),
+        allowed="a section",
+        description="what a schedule needs next to its name, for the trials whose schedule reads it",
+    )
+
+    def schedule_options(self) -> ScheduleOptions:
+        return self.lr_scheduler_kwargs.options()
 
 
 def _memory_limit(value: object) -> object:

@@ -37,6 +37,7 @@ def slot_updates(bank: AdapterBank, residents: Sequence[Resident]) -> list[SlotU
 class AdamW(Optimizer):
     """``torch.optim.AdamW`` after ``clip_grad_norm_``, for every slot."""
 
+    reads = ("adam_beta1", "adam_beta2", "adam_epsilon")
     moments = (Moment("exp_avg"), Moment("exp_avg_sq"))
 
     def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:

@@ -24,6 +24,7 @@ class AdamW8bit(Optimizer):
     Source: Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization.
     """
 
+    reads = ("adam_beta1", "adam_beta2", "adam_epsilon")
     moments = tuple(
         moment
         for name in _NAMES

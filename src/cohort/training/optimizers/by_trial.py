@@ -23,6 +23,10 @@ class ByTrial(Optimizer):
         self._moments = tuple(found.values())
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(key for optimizer in self._optimizers.values() for key in optimizer.reads))
+
+    @property
     def moments(self) -> tuple[Moment, ...]:
         return self._moments
 

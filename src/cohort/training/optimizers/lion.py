@@ -18,13 +18,16 @@ BETA2 = 0.99
 
 
 class Lion(Optimizer):
-    """Lion after ``clip_grad_norm_``, with decoupled weight decay, betas 0.9 and 0.99.
+    """Lion after ``clip_grad_norm_``, with decoupled weight decay.
+
+    The betas are ``adam_beta1``, 0.9 by default as in the paper, and 0.99.
 
     A rate a third to a tenth of AdamW's does about as much: every entry moves by the whole rate.
 
     Source: Chen et al. 2023, Symbolic Discovery of Optimization Algorithms, Program 1.
     """
 
+    reads = ("adam_beta1",)
     moments = (Moment("exp_avg"),)
 
     def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:
