@@ -15,7 +15,7 @@ def test_each_contender_has_a_row_that_says_whether_the_best_is_better(tmp_path:
     best, default, base = table["rows"]
     assert (best["cells"][:4], best["gain"], best["is_best"]) == (["best", "1", "4", "0.9 (0.699 to 0.9721)"], "", True)
     assert default["cells"][:3] == ["default", "0", "4"]
-    assert default["gain"].startswith("within noise: +")
+    assert default["gain"].startswith("within noise: better by 0.05 (-")
     assert base["cells"][:3] == ["base model", "–", "–"]
     assert base["gain"].startswith("better by 0.85 (")
     assert "all 20 validation rows" in table["note"]

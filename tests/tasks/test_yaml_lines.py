@@ -54,3 +54,27 @@ def test_the_origin_of_a_key_is_its_line_its_section_or_its_option() -> None:
     assert str(origin.where("lora.lora_alpha")) == "t.yaml:2: lora.lora_alpha"
     assert str(origin.where("training.seed")) == "t.yaml: training.seed"
     assert str(origin.where(("search", "space", "r", 1))) == "command line --r: [1]"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "hint"),
+    [
+        # one key without a value, as YAML reads it
+        (BASE.replace("}", ", columns: {prompt:question}}"), 2, "Write {prompt: question}."),
+        (BASE.replace("}", ", columns: {prompt:[a]}}"), 2, "Write a space behind the colon: `prompt: [a]`."),
+        ("model_name_or_path: m\ndataset:\n  train: a\n  validation:b\n", 4, "colon: `validation: b`."),
+        ("model_name_or_path: m\ndataset:\n  train:a.jsonl\n", 2, "colon: `train: a.jsonl`."),
+        ("model_name_or_path: m\ndataset:\n\ttrain: a\n", 3, "Indent with spaces: the line begins with a tab."),
+    ],
+)
+def test_a_missing_space_and_a_tab_are_named(folder: Path, text: str, line: int, hint: str) -> None:
+    (problem, *_) = problems_of(folder, text)
+    assert str(problem.where).startswith(f"{folder / 'task.yaml'}:{line}")
+    assert hint in problem.hint
+
+
+def test_a_colon_inside_a_word_is_text() -> None:
+    text = 'a: {b: "c:d", e: http://x, f: ["g:h", i:j], "k:l": }\n'
+    document = parse_yaml(text, where=Place(file="t.yaml"))
+    assert document is not None
+    assert document.data == {"a": {"b": "c:d", "e": "http://x", "f": ["g:h", "i:j"], "k:l": None}}

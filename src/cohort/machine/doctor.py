@@ -137,11 +137,8 @@ def _warnings(gpus: tuple[Gpu, ...], disks: tuple[DiskSpace, ...]) -> tuple[str,
 
 def _format_text(kept: WeightFormat, device: torch.device) -> str:
     if problem := kept.device_problem(device):
-        return f"not on {problem}"
-    if device.type != "cpu" or kept.quantisation is None:
-        return kept.summary
-    needs = "" if kept.gpu_needs is None else f"; a GPU needs {kept.gpu_needs}"
-    return f"{kept.summary}; on this CPU its definition in float32, slower than none{needs}"
+        return f"not on {problem}; runs on {kept.runs_on}"
+    return kept.summary if device.type != "cpu" else f"{kept.summary}; runs on {kept.runs_on}"
 
 
 def _used_memory(machine: Machine) -> str:

@@ -158,15 +158,16 @@ def _format_for(name: str, *, dtype: torch.dtype, device: torch.device) -> Weigh
 
 def format_problem(name: str, *, device: torch.device, where: Place | str) -> Problem | None:
     """Return what is wrong with a format of frozen weights on a device; None where it can be used there."""
-    found = WEIGHT_FORMATS[name].device_problem(device)
+    asked = WEIGHT_FORMATS[name]
+    found = asked.device_problem(device)
     if found is None:
         return None
     others = (kept.name for kept in WEIGHT_FORMATS.values() if kept.device_problem(device) is None)
     return Problem(
         where=where,
         found=f"{name} on {found}",
-        allowed=f"on this device {', '.join(others)}; {name} takes an NVIDIA GPU of compute capability 8.9 or newer",
-        hint="Choose another format, or a GPU such as an L40S or an H100.",
+        allowed=f"on this device {', '.join(others)}; {name} runs on {asked.runs_on}",
+        hint="Choose another format, or another device.",
     )
 
 

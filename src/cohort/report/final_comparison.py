@@ -8,7 +8,7 @@ from typing import Any
 from cohort.core.statistics.estimates import Estimate
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults
-from cohort.runs.results.verdicts import chance_text, gain_over
+from cohort.runs.results.verdicts import chance_text, gain_over, gain_text
 from cohort.tuning.objective_metric import LOSS
 
 __all__ = ["final_comparisons"]
@@ -71,7 +71,4 @@ def _measured(found: Estimate | None) -> str:
 
 
 def _gain_text(gain: Estimate) -> str:
-    within = "" if gain.low is None else f" ({gain.low:.4g} to {gain.high:.4g})"
-    if not gain.excludes_zero:
-        return f"within noise: {gain.value:+.4g}{within}"
-    return f"{'better' if gain.value > 0 else 'worse'} by {abs(gain.value):.4g}{within}"
+    return f"{'' if gain.excludes_zero else 'within noise: '}{gain_text(gain, interval='')}"

@@ -17,7 +17,7 @@ from cohort.core.place import KeyPath, Place, dotted
 from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
 from cohort.tasks.hyperparameters import quoted_number, unbounded_number
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
-from cohort.tasks.yaml_lines import TaskOrigin
+from cohort.tasks.yaml_lines import TaskOrigin, with_spaced_colon
 
 __all__ = ["known_keys", "problems_from", "unknown_key_hint"]
 
@@ -141,6 +141,9 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
         # a list of files is as natural to write as one, and both are what the section needs most
         if path == ("dataset",) and isinstance(detail["input"], str | list):
             hint = "Write dataset: {train: FILE}, with other keys behind the file."
+        written = detail["input"]
+        if isinstance(written, str) and written.partition(":")[0] in section.model_fields:
+            hint = f"Write a space behind the colon: `{with_spaced_colon(written) or written}`."
     else:
         found, allowed, hint = _found(detail["input"]), _allowed(info), _hint(detail, info)
     return [(path, Problem(where=origin.where(path), found=found, allowed=allowed, hint=hint))]

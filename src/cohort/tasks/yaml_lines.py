@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +14,16 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place
 
-__all__ = ["TaskOrigin", "YamlDocument", "parse_yaml", "parse_yaml_value"]
+__all__ = ["TaskOrigin", "YamlDocument", "parse_yaml", "parse_yaml_value", "with_spaced_colon"]
 
 _STANDARD = "tag:yaml.org,2002:"
 _CONSTRUCTED = {_STANDARD + name for name in ("int", "float", "bool", "null")}
 # dates and merge keys stay the text that was written: no key of a task is a date
 _TEXT = {_STANDARD + name for name in ("str", "timestamp", "merge", "value")}
+_COLON_ALLOWED = "`key: value`, with a space behind the colon"
+# a key with its value right behind the colon; what begins with slashes is an address
+_UNSPACED = re.compile(r"([A-Za-z_]\w*):(?!//)(\S.*)", re.DOTALL)
+_UNSPACED_IN_LINE = re.compile(r"(?:^\s*|[{,]\s*)([A-Za-z_]\w*):(?!//)([^\s:,}]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +66,11 @@ class _Reader:
             if not isinstance(key_node, ScalarNode):
                 self._note(line, "a key that is a list or a mapping", "plain words as keys", "Write `key: value`.")
                 continue
+            # {a:b} is one key with no value to YAML, and nothing that was meant
+            spaced = with_spaced_colon(key) if node.flow_style and key_node.style is None else None
+            if spaced is not None and _is_nothing(value_node):
+                self._note(line, f"{key!r}, one key without a value", _COLON_ALLOWED, f"Write {{{spaced}}}.")
+                continue
             # a YAML loader would let the last one win without a word
             if key in result:
                 first = self.lines[(*path, key)]
@@ -87,17 +97,38 @@ class _Reader:
         self.problems.append(Problem(where=self.where.at_line(line), found=found, allowed=allowed, hint=hint))
 
 
-def _syntax_problem(error: YAMLError, where: Place) -> Problem:
-    line, what = None, str(error).splitlines()[0]
+def _is_nothing(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.style is None and not node.value
+
+
+def with_spaced_colon(text: str) -> str | None:
+    """Return ``train:rows.jsonl`` as ``train: rows.jsonl``; None for text that is no key with a value behind it."""
+    return _UNSPACED.sub(r"\1: \2", text) if _UNSPACED.match(text) else None
+
+
+def _mistyped(lines: Sequence[str], stop: int) -> tuple[int, str]:
+    """Return the line to correct, from 1, and how, where reading stopped at line ``stop``: there or just before."""
+    for number in (stop, stop - 1):
+        line = lines[number - 1] if 0 < number <= len(lines) else ""
+        if "\t" in line[: len(line) - len(line.lstrip())]:
+            return number, "Indent with spaces: the line begins with a tab."
+        if (unspaced := _UNSPACED_IN_LINE.search(line)) is not None:
+            return number, f"Write a space behind the colon: `{unspaced[1]}: {unspaced[2]}`."
+    return stop, "Correct the line; look for a missing colon, quote or bracket and for tabs there or just before."
+
+
+def _syntax_problem(error: YAMLError, where: Place, text: str) -> Problem:
+    line, what = 0, str(error).splitlines()[0]
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        line = None if mark is None else mark.line + 1
+        line = 0 if mark is None else mark.line + 1
         what = " ".join(str(part) for part in (error.context, error.problem) if part)
+    line, hint = _mistyped(text.splitlines(), line)
     return Problem(
-        where=where if line is None else where.at_line(line),
+        where=where.at_line(line) if line else where,
         found=f"text that is not YAML ({what})",
         allowed="YAML 1.2: `key: value` lines, indented with spaces",
-        hint="Correct the line; look for a missing colon, quote or bracket and for tabs there or just before.",
+        hint=hint,
     )
 
 
@@ -113,7 +144,7 @@ def parse_yaml(text: str, *, where: Place) -> YamlDocument | None:
         # composed and not loaded: nodes know their lines, and no tag can construct an object
         node = yaml.compose(text)
     except YAMLError as error:
-        raise InputError(_syntax_problem(error, where)) from None
+        raise InputError(_syntax_problem(error, where, text)) from None
     # only comments: the caller says what is missing
     if node is None:
         return None

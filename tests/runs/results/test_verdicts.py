@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.statistics.estimates import RowValues
+from cohort.core.statistics.estimates import Estimate, RowValues
 from cohort.core.statistics.row_estimates import difference, estimate
 from cohort.runs.facts import InputFacts, TaskFacts
 from cohort.runs.records import TrialStatus
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.results.results_table import results_json
-from cohort.runs.results.verdicts import comparison_lines, training_value_text, verdicts
+from cohort.runs.results.verdicts import comparison_lines, gain_text, training_value_text, verdicts
 from cohort.tuning.objective_metric import ObjectiveMetric
 from tests.runs.small_run import write_small_run
 
@@ -113,7 +113,28 @@ def test_a_default_configuration_that_is_better_is_named(tmp_path: Path) -> None
     finals = replace(finals, others=(*finals.others, replace(contender(2, CLOSE), winner_minus=better)))
     results = replace(results, facts=replace(results.facts, finals=finals))
     assert verdicts(results) == ["the default configuration is better than the best trial"]
-    assert "the best is worse by 0.45" in comparison_lines(results)["default"]
+    assert "the best is worse by 0.45 (95 %: 0.4" in comparison_lines(results)["default"]
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (0.45, 0.3, 0.6, "better by 0.45 (95 %: 0.3 to 0.6)"),
+        # an interval counts in the direction that its number is said in
+        (-10.29, -10.68, -9.827, "worse by 10.29 (95 %: 9.827 to 10.68)"),
+        (-0.02, -0.08, 0.04, "worse by 0.02 (95 %: -0.04 to 0.08)"),
+        (0.0, -0.1, 0.1, "equal (95 %: -0.1 to 0.1)"),
+        (-0.5, None, None, "worse by 0.5"),
+    ],
+)
+def test_an_interval_has_the_direction_of_its_number(
+    value: float, low: float | None, high: float | None, text: str
+) -> None:
+    gain = Estimate(value=value, low=low, high=high, num_rows=20)
+    assert gain_text(gain) == text
+    # whichever side is asked, the number lies within what is printed for it
+    said = gain.negated if value < 0 else gain
+    assert said.low is None or said.high is None or said.low <= abs(value) <= said.high
 
 
 def test_json_has_the_comparison_and_its_verdicts(tmp_path: Path) -> None:

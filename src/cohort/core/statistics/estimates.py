@@ -28,6 +28,12 @@ class Estimate:
         """Whether 0 is known to lie outside the interval: the difference is more than noise."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
+    @property
+    def negated(self) -> Estimate:
+        """The same difference seen from the other side; the lower end becomes the upper one of its negative."""
+        low, high = (None, None) if self.low is None or self.high is None else (-self.high, -self.low)
+        return Estimate(value=-self.value, low=low, high=high, num_rows=self.num_rows)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowValues:

@@ -72,6 +72,12 @@ class WeightFormat:
     gpu_needs: str | None = None
     copy_bytes: Callable[[int, int], int] = lambda *_: 0
 
+    @property
+    def runs_on(self) -> str:
+        """Which devices compute in the format, in words; doctor, messages and documentation all say this."""
+        gpu = "any GPU" if self.gpu_needs is None else f"a GPU of {self.gpu_needs}"
+        return f"{gpu}; any CPU{'' if self.quantisation is None else ', in float32 and more slowly than `none`'}"
+
     def tensor_bytes(self, shape: tuple[int, ...], dtype: torch.dtype, *, is_linear: bool) -> int:
         """Return the bytes of one tensor of the decoder: a linear's weight, or any other."""
         if is_linear:

@@ -16,6 +16,7 @@ __all__ = [
     "comparison_lines",
     "estimate_text",
     "gain_over",
+    "gain_text",
     "no_gain",
     "training_value_text",
     "verdicts",
@@ -137,22 +138,22 @@ def verdicts(results: RunResults) -> list[str]:
 def _against(other: Contender, comparison: Comparison, metric: ObjectiveMetric) -> str:
     """Return what ``other`` has, and by how much the winner is better."""
     gain = gain_over(other, metric)
-    within = "" if gain.low is None else f" (95 %: {gain.low:.4g} to {gain.high:.4g})"
-    by = f"{'better' if gain.value > 0 else 'worse'} by {abs(gain.value):.4g}" if gain.value else "equal"
-    if not gain.excludes_zero:
-        by = f"within noise of it, {by}"
+    noise = "" if gain.excludes_zero else "within noise of it, "
     place = "" if other.trial_id is None else f"; {_place(other)}"
-    return f"{_numbers(other, comparison, metric)}{place}; the best is {by}{within}"
+    return f"{_numbers(other, comparison, metric)}{place}; the best is {noise}{gain_text(gain)}"
+
+
+def gain_text(gain: Estimate, *, interval: str = "95 %: ") -> str:
+    """Return ``better by 0.45 (95 %: 0.3 to 0.6)`` or ``worse by ...``; the interval counts in the direction said."""
+    said = gain.negated if gain.value < 0 else gain
+    by = f"{'worse' if gain.value < 0 else 'better'} by {said.value:.4g}" if gain.value else "equal"
+    return by if said.low is None else f"{by} ({interval}{said.low:.4g} to {said.high:.4g})"
 
 
 def gain_over(other: Contender, metric: ObjectiveMetric) -> Estimate:
     """Return by how much the winner is better than ``other``; positive is better, whether the metric rises or falls."""
     found = other.winner_minus[metric.name]
-    if metric.maximize:
-        return found
-    # the lower end of a difference is the upper one of its negative
-    low, high = (None, None) if found.low is None or found.high is None else (-found.high, -found.low)
-    return Estimate(value=-found.value, low=low, high=high, num_rows=found.num_rows)
+    return found if metric.maximize else found.negated
 
 
 def _numbers(contender: Contender, comparison: Comparison, metric: ObjectiveMetric) -> str:
