@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from cohort.models.finite_weights import non_finite_weights
+from cohort.core.errors import InputError
+from cohort.models.finite_weights import checked_weights, non_finite_weights
+from cohort.models.weights import load_decoder
+from tests.models.tiny_checkpoints import save_checkpoint
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn])
@@ -41,3 +44,50 @@ def test_every_file_of_a_split_model_is_read_once(tmp_path: Path) -> None:
         places.update(dict.fromkeys(names, file))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     assert non_finite_weights(tmp_path) == ["layers.1.bad", "layers.2.bad"]
+
+
+@pytest.mark.parametrize("weight_format", ["none", "int8", "nf4", "fp8"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_loading_names_each_tensor_that_is_not_finite(tmp_path: Path, weight_format: str, value: float) -> None:
+    folder = save_checkpoint(tmp_path / "model", "Llama")
+    load_decoder(folder, weight_format=weight_format)
+    weights = load_file(folder / "model.safetensors")
+    # the second of three fused siblings, and a norm
+    bad = ["model.layers.1.self_attn.k_proj.weight", "model.norm.weight"]
+    for name in bad:
+        weights[name].view(-1)[-1] = value
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(InputError) as caught:
+        load_decoder(folder, weight_format=weight_format)
+    assert {str(problem.where) for problem in caught.value.problems} == {
+        f"{folder / 'model.safetensors'}: {name}" for name in bad
+    }
+    assert all(problem.found == "NaN or infinite weights" for problem in caught.value.problems)
+
+
+def test_a_check_reads_a_small_model_whole_and_the_same_share_of_each_tensor_of_a_large_one(tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path / "model", "Llama")
+    size = (folder / "model.safetensors").stat().st_size
+    whole = checked_weights(folder)
+    assert (whole.read_bytes, whole.total_bytes, whole.problems) == (size, size, ())
+    assert whole.text.startswith("all finite (")
+    part = checked_weights(folder, most_bytes=size // 4)
+    assert size // 5 < part.read_bytes < size // 2
+    assert part.text.endswith("that were read here; a run looks at all of them")
+    weights = load_file(folder / "model.safetensors")
+    # the beginning, the middle and the end of a tensor are read whatever the share is
+    for name, row in (
+        ("model.embed_tokens.weight", 0),
+        ("lm_head.weight", 33),
+        ("model.layers.0.mlp.up_proj.weight", 36),
+    ):
+        weights[name][row, 0] = math.nan
+    save_file(weights, folder / "model.safetensors")
+    assert len(checked_weights(folder, most_bytes=size // 4).problems) == 3
+
+
+def test_many_bad_tensors_are_counted(tmp_path: Path) -> None:
+    save_file({f"layers.{n}": torch.tensor([math.inf]) for n in range(9)}, tmp_path / "model.safetensors")
+    problems = checked_weights(tmp_path).problems
+    assert len(problems) == 5
+    assert problems[-1].found == "NaN or infinite weights, as in 4 more tensors"

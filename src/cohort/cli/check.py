@@ -80,6 +80,7 @@ def check(
         suffixes = sorted({path.rsplit(".", 1)[-1] for path in report.target_modules})
         facts = {
             "model": f"{report.architecture}, {format_count(report.num_parameters)} parameters",
+            "weights": report.weights,
             "adapters on": f"{len(report.target_modules)} linears ({', '.join(suffixes)})",
             "trials": str(report.num_trials),
             "each trial": _trial_text(report.outlook),

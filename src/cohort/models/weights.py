@@ -20,6 +20,7 @@ from cohort.models.checkpoint_layout import FusedTensor, checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
+from cohort.models.finite_weights import refusing_non_finite
 from cohort.models.source import find_model
 from cohort.models.streaming.layer_streaming import LayerStreaming
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
@@ -118,6 +119,7 @@ def load_decoder(
         if cache_directory is not None:
             cache = QuantisedFiles(cache_directory, files=files, weight_format=kept)
         read = read_quantised(layout, stored, dtype=chosen, device=device, quantisation=kept.quantisation, cache=cache)
+    read = refusing_non_finite(read, stored)
     tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes, streaming=streaming)
     ring = None if streaming is None else streaming.ring()
     return Decoder(config, tensors=tensors, products=products, ring=ring, part=part)

@@ -16,6 +16,7 @@ from cohort.memory.host_streaming import available_host_bytes, least_weight_byte
 from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter
 from cohort.memory.model_place import choose_model_place
 from cohort.models.counts import count_model
+from cohort.models.finite_weights import checked_weights
 from cohort.prepare.adapters.block_checks import block_notes
 from cohort.prepare.adapters.vector_checks import vector_notes
 from cohort.prepare.data_notes import split_notes
@@ -93,6 +94,7 @@ class CheckReport:
         data: The report about its rows.
         outlook: What training would take.
         examples: The first training rows, decoded from the tokens and masks that training reads.
+        weights: How much of the base model's weights was read, all of it finite.
         notes: For the user.
         warnings: What is allowed, but rarely meant.
     """
@@ -105,6 +107,7 @@ class CheckReport:
     data: DataReport
     outlook: Outlook
     examples: tuple[RenderedExample, ...]
+    weights: str
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -120,7 +123,10 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     """
     inputs, machine = read_inputs_and_machine(task, max_problems=max_problems)
     rows, trials = inputs.data.train, TrialProposals(task, inputs.data.train)
-    # a check reads no weight and measures no pass, so what passes take is estimated from above
+    weights = checked_weights(inputs.model_directory)
+    if weights.problems:
+        raise InputError([task.located(problem) for problem in weights.problems])
+    # a check measures no pass, so what passes take is estimated from above
     specs = trials.largest()
     place = choose_model_place(
         task,
@@ -157,6 +163,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         data=inputs.data.report,
         outlook=_outlook(task, inputs, machine, trials=trials, plan=plan),
         examples=tuple(examples),
+        weights=weights.text,
         notes=tuple(
             note
             for note in (*notes, *place.notes, numerics_note(machine), quantization_note(machine), evaluation)

@@ -12,6 +12,7 @@ from cohort.models.checkpoint.checkpoint_reading import read_fused
 from cohort.models.checkpoint.stored_tensors import check_checkpoint, stored_tensors
 from cohort.models.checkpoint_layout import FusedTensor, checkpoint_layout
 from cohort.models.decoder import Decoder
+from cohort.models.finite_weights import refusing_non_finite
 from cohort.models.source import find_model
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import freeze_weights
@@ -42,7 +43,8 @@ def load_tensor_decoder(
     device, folder = torch.device(device), find_model(name_or_path)
     config = check_checkpoint(folder)
     local = shard_config(config, size=group.size)
-    whole = read_fused(checkpoint_layout(config), stored_tensors(folder, config), dtype=dtype, device=device)
+    stored = stored_tensors(folder, config)
+    whole = refusing_non_finite(read_fused(checkpoint_layout(config), stored, dtype=dtype, device=device), stored)
     own = {fused.name: fused for fused in checkpoint_layout(local)}
     heads: dict[str, Tensor] = {}
 
