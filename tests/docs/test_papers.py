@@ -88,7 +88,7 @@ def _watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         yield lambda: {line for path in notes.iterdir() for line in path.read_text().splitlines()}
     finally:
         sys.settrace(before)
-        threading.settrace(before_in_threads)  # type: ignore[arg-type]
+        threading.settrace(before_in_threads)
 
 
 def _command(*words: str) -> None:
