@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ def peft_model(folder: Path, **settings: Any) -> Any:
     return model
 
 
-def losses_and_gradients(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    ids = torch.randint(0, VOCABULARY, (3, 17), generator=torch.Generator().manual_seed(0))
+def losses_and_gradients(model: Any, *, seed: int = 0) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    ids = torch.randint(0, VOCABULARY, (3, 17), generator=torch.Generator().manual_seed(seed))
     model.zero_grad()
     found = model(input_ids=ids, labels=ids)
     found.loss.backward()
@@ -81,16 +82,26 @@ def test_under_autocast_it_is_peft_within_bfloat16(tmp_path: Path) -> None:
     plain = peft_model(tmp_path)
     fast = copy.deepcopy(plain)
     accelerate(fast)
-    exact, exact_gradients = losses_and_gradients(plain)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected, gradients = losses_and_gradients(plain)
-        found, fast_gradients = losses_and_gradients(fast)
-    assert found.dtype == expected.dtype
-    # as far from float32 as PEFT itself under autocast, where each product has three digits
-    assert (found - exact).norm() <= 1.3 * (expected - exact).norm()
-    for name, gradient in exact_gradients.items():
-        own = (gradients[name] - gradient).norm()
-        assert (fast_gradients[name] - gradient).norm() <= 1.5 * own + 1e-3 * gradient.norm(), name
+    own: dict[str, float] = defaultdict(float)
+    peft: dict[str, float] = defaultdict(float)
+    for seed in range(4):
+        exact = losses_and_gradients(plain, seed=seed)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expected = losses_and_gradients(plain, seed=seed)
+            found = losses_and_gradients(fast, seed=seed)
+        assert found[0].dtype == expected[0].dtype
+        for errors, (logits, gradients) in ((own, found), (peft, expected)):
+            for name, value in {"logits": logits, **gradients}.items():
+                right = exact[0] if name == "logits" else exact[1][name]
+                errors[name] += float((value - right).norm() / right.norm()) ** 2
+    # As far from float32 as PEFT itself under autocast, where each product has three digits: the same number of
+    # roundings, drawn in another order, have the same mean square over all parameters.
+    assert own["logits"] <= 1.3 * peft["logits"]
+    assert sum(own.values()) <= 1.3 * sum(peft.values())
+    # One factor has few draws, since an error of S moves whole rows of its gradient: 1.5 times as far is the same
+    # noise, which differs from CPU to CPU. A wrong factor, scale or mask is 50 times as far.
+    for name, square in own.items():
+        assert square <= 1.5**2 * peft[name], name
 
 
 def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:

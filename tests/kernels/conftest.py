@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cohort.kernels.backend import triton_interprets
@@ -72,10 +73,44 @@ def _look_dtypes_up() -> None:
     interpreter._get_np_dtype = looked_up
 
 
+def _sum_products_in_order() -> None:
+    """Let a product of the interpreter add up its terms one after the other, as the kernels' sums are defined.
+
+    The interpreter multiplies by NumPy's BLAS. Its order of sums depends on the tile's height and width on some CPUs
+    (OpenBLAS without AVX-512), so a test of bits would pass or fail by the BLAS and not by the kernel.
+    """
+    from triton import language
+    from triton.runtime import interpreter
+
+    product = interpreter.InterpreterBuilder.create_dot
+
+    def numbers(factor: Any) -> Any:
+        if factor.dtype.primitive_bitwidth == 8 and factor.dtype.is_floating():
+            half = interpreter._convert_float(factor.data, factor.dtype, language.float16, None)
+            return half.view(np.float16).astype(np.float32)
+        return factor.data.astype(np.float32)
+
+    def in_order(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        if a.data.ndim != 2 or d.data.dtype != np.float32:
+            return product(self, a, b, d, *options)
+        a_MK, b_KN = numbers(a), numbers(b)
+        y_MN, term_MN = np.zeros_like(d.data), np.empty_like(d.data)
+        # entries that are not finite stay so, and overflow is the kernels' to handle: as silent as in a BLAS
+        with np.errstate(all="ignore"):
+            for k in range(a_MK.shape[1]):
+                np.multiply(a_MK[:, k, None], b_KN[k], out=term_MN)
+                y_MN += term_MN
+            y_MN += d.data
+        return interpreter.TensorHandle(y_MN, d.dtype.scalar)
+
+    interpreter.InterpreterBuilder.create_dot = in_order
+
+
 if triton_interprets():
     _let_loop_bounds_be_tensors()
     _patch_the_language_once()
     _look_dtypes_up()
+    _sum_products_in_order()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
