@@ -4,6 +4,7 @@
 #   make check      ruff, mypy, import layers, sizes, what result files name
 #   make bench      the benchmarks that this machine can run
 #   make test-gpu   tests marked gpu
+#   make test-avx2  the tests of numerics as on a CPU without AVX-512
 #   make soak       full counts of the kill, fault and property tests
 
 SHELL := /bin/bash
@@ -22,10 +23,15 @@ PYTEST_ARGS ?=
 # same files: they write down what they compile, also where the shell forbids it (many container images do).
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: help demo test check bench test-gpu soak clean
+# What the libraries below torch and NumPy are told so that they compute as on a CPU that has AVX2 only.
+AVX2_ENV := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell
+NUMERICS_TESTS := tests/kernels tests/adapters tests/models tests/training tests/serving tests/integrations \
+	tests/checkpoints tests/end_to_end/test_kill_and_resume.py tests/end_to_end/test_isolated_trials.py
+
+.PHONY: help demo test check bench test-gpu test-avx2 soak clean
 
 help:
-	@sed -n '2,7p' Makefile | cut -c3-
+	@sed -n '2,9p' Makefile | cut -c3-
 
 # torch goes first and alone, with its exact version: left to a resolver that looks at ranges, pip may fetch a larger
 # build than the one this machine has at hand.
@@ -63,6 +69,9 @@ bench: $(VENV)/.ready-dev
 
 test-gpu: $(VENV)/.ready-dev
 	TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+
+test-avx2: $(VENV)/.ready-dev
+	$(TEST_ENV) $(AVX2_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(PYTEST_ARGS) $(NUMERICS_TESTS)
 
 soak: $(VENV)/.ready-dev
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)

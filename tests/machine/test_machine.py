@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError
-from cohort.machine.machine import choose_machine, free_memory_bytes, host_memory_bytes
+from cohort.machine.machine import choose_machine, cpu_name, free_memory_bytes, host_memory_bytes
 
 MEMINFO = "MemTotal:  16000 kB\nMemFree:  200 kB\nMemAvailable:  9000 kB\nHugePages_Total:  0\n"
 
@@ -49,3 +49,13 @@ def test_more_gpus_than_there_are_and_gpus_of_two_kinds_are_refused(monkeypatch:
     # the same sizes hold on all: those of the fullest
     assert (two.num_gpus, two.memory_bytes) == (2, 60 << 30)
     assert choose_machine("auto", where="num_gpus").num_gpus == 1
+
+
+def test_a_cpu_is_named_with_the_instructions_that_decide_the_order_of_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {}
+    for capability in ("AVX512", "AVX2", "DEFAULT"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda found=capability: found)
+        names[capability] = cpu_name()
+    assert names["DEFAULT"]
+    assert names["AVX512"] == f"{names['DEFAULT']}, AVX-512"
+    assert names["AVX2"] == f"{names['DEFAULT']}, AVX2"

@@ -123,13 +123,23 @@ def _require_alike(wanted: int, *, where: Place | str) -> None:
 
 
 def cpu_name() -> str:
-    """Return the name of the processor; its architecture where the system gives none."""
+    """Return the name of the processor and the widest vector instructions that torch uses on it.
+
+    The order of a sum, and so its last bits, follows from them; many virtual machines give all processors one name.
+    """
+    instructions = torch.backends.cpu.get_cpu_capability()
+    named = "" if instructions in ("DEFAULT", "NO AVX") else f", {instructions.replace('AVX512', 'AVX-512')}"
+    return f"{_processor()}{named}"
+
+
+def _processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     except OSError:
         pass
+    # the architecture, where the system gives no name
     return platform.processor() or platform.machine()
 
 
