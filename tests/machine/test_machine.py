@@ -51,7 +51,7 @@ def test_more_gpus_than_there_are_and_gpus_of_two_kinds_are_refused(monkeypatch:
     assert choose_machine("auto", where="num_gpus").num_gpus == 1
 
 
-def test_a_cpu_is_named_with_the_instructions_that_decide_the_order_of_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_is_named_with_the_instructions_that_order_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {}
     for capability in ("AVX512", "AVX2", "DEFAULT"):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda found=capability: found)
