@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,19 @@ heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "scipy", "jinja
 print([name for name in heavy if name in sys.modules], file=sys.stderr)
 """
 
+# torch and the tokenizers of transformers are three quarters of what a check takes; the rest stays at home
+CHECK_IMPORT = """
+import sys
+import cohort.cli.main
+try:
+    cohort.cli.main.main(sys.argv[1:])
+except SystemExit as caught:
+    assert not caught.code, caught.code
+heavy = ("scipy", "optuna", "ortools", "pandas", "cohort.parallel.commands", "cohort.serving", "cohort.engine",
+         "transformers.models.auto.modeling_auto")
+print([name for name in heavy if name in sys.modules], file=sys.stderr)
+"""
+
 # a worker's warm-up loads the tokenizers of transformers without its models, which take as long as everything else
 WORKER_IMPORT = """
 import sys
@@ -112,6 +126,11 @@ def test_a_run_and_a_worker_load_no_solver_and_no_model_classes() -> None:
 
 def test_a_look_at_a_run_or_a_queue_loads_no_training() -> None:
     assert _python(STATUS_IMPORT).strip() == "[]"
+
+
+def test_a_check_loads_no_solver_no_ranks_and_no_serving(repository: Path) -> None:
+    found = _run(CHECK_IMPORT, "check", str(repository / "examples" / "quickstart" / "task.yaml")).stderr
+    assert found.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("words", ["--help", "check --help", "check --schema", "tune --help", "run --help"])

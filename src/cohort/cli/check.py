@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, TaskArgument
+from cohort.cli.collections_off import collections_off
 from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def check(
     Three rows are shown with the trained part marked. Any key of the task file can be set on the command line, as
     for `cohort tune`.
     """
-    with exits(as_json=as_json, debug=debug):
+    with exits(as_json=as_json, debug=debug), collections_off():
         if resolved:
             from cohort.tasks.loading import load_task
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption
+from cohort.cli.collections_off import collections_off
 from cohort.cli.exits import exits
 
 __all__ = ["init"]
@@ -34,7 +35,7 @@ def init(
 
     Model and rows are read and checked: columns, lengths and the size of the model decide what the file says.
     """
-    with exits(as_json=as_json, debug=debug):
+    with exits(as_json=as_json, debug=debug), collections_off():
         from cohort.core.units import counted
         from cohort.prepare.first_task import write_first_task
 

@@ -18,8 +18,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.models.weight_formats import PLAIN
 from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
-from cohort.parallel.tensor.base_shards import check_degree
-from cohort.parallel.tensor.tensor_executor import UNDIVIDED_OPTIMIZERS
+from cohort.parallel.tensor.base_shards import UNDIVIDED_OPTIMIZERS, check_degree
 from cohort.pipelining.stage_balance import balance_stages
 from cohort.tasks.possible_values import EIGHT_BIT, possible_values
 from cohort.tasks.task_file import TaskFile

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,7 +13,6 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows
-from cohort.launch.launched import LaunchedRanks
 from cohort.machine.machine import Machine
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
@@ -21,6 +21,10 @@ from cohort.tasks.task_file import TaskFile
 from cohort.training.optimizers import DEFAULT_OPTIMIZER, optimizer_for
 from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
 from cohort.training.trial import TrialSpec
+
+if TYPE_CHECKING:
+    # the ranks' programs behind it compute; sizes do not
+    from cohort.launch.launched import LaunchedRanks
 
 __all__ = ["SizeInputs", "SizeRequest", "rank_row_bytes", "task_optimizer"]
 

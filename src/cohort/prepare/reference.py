@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,16 @@ from cohort.machine.machine import Machine, package_versions
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_local_model
-from cohort.parallel.commands import ServedExecutor
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.objectives import task_objective
 from cohort.tasks.task_file import TaskFile
 from cohort.training.micro_batches import sample_too_large
 from cohort.training.reference.reference_adapter import adapter_digest, read_reference_adapter
 from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_probs
+
+if TYPE_CHECKING:
+    # what is checked needs no executor, and loading one takes half as long as a check
+    from cohort.parallel.commands import ServedExecutor
 
 __all__ = ["Reference", "reference_adapter_hash", "reference_problems", "require_same_reference"]
 

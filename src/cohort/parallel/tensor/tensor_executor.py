@@ -20,6 +20,7 @@ from cohort.models.decoder import Decoder
 from cohort.parallel.answers import Prompt
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.step_window import StepWindow
+from cohort.parallel.tensor.base_shards import UNDIVIDED_OPTIMIZERS
 from cohort.parallel.tensor.groups import RankGroup
 from cohort.parallel.tensor.tensor_optimizer import TensorOptimizer
 from cohort.training.evaluation_loss import EvaluationLoss
@@ -31,13 +32,7 @@ from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["UNDIVIDED_OPTIMIZERS", "TensorExecutor"]
-
-UNDIVIDED_OPTIMIZERS = {
-    "muon": "its step needs the singular values of whole factors",
-    "adamw_8bit": "its moments are kept in blocks of a whole rank row",
-}
-"""Optimizers that a rank cannot step its shard with, and why."""
+__all__ = ["TensorExecutor"]
 
 
 class TensorExecutor:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from cohort.scheduling.cost.model import COEFFICIENTS, Knee, LaunchFloor, LaunchRegime, StepCost, StepSample, TrialWork
 
@@ -120,7 +119,7 @@ def _fit_work(samples: Sequence[StepSample], places: Sequence[float], prior: Ste
         wanted = np.concatenate([wanted, weight * guess / unit])
     # columns differ by many orders of magnitude; scaled to one, so that the solver's tolerance means the same to each
     scales = np.maximum(rows.max(axis=0), 1e-300)
-    solution, _ = nnls(rows / scales, wanted)
+    solution = _non_negative(rows / scales, wanted)
     return _cost([float(value) for value in solution / scales], places)
 
 
@@ -164,6 +163,14 @@ def _fit_regimes(
     return best
 
 
+def _non_negative(rows: NDArray[Any], wanted: NDArray[Any]) -> NDArray[Any]:
+    # Half a second of imports, which `check` and `init` would pay for although nothing was measured yet.
+    from scipy.optimize import nnls
+
+    solution, _ = nnls(rows, wanted)
+    return solution
+
+
 def _passes(sample: StepSample, launched: LaunchRegime) -> int:
     return math.ceil(sample.num_tokens / launched.tokens_per_pass)
 
@@ -172,7 +179,7 @@ def _fit_floor(samples: Sequence[StepSample], launched: LaunchRegime) -> LaunchF
     rows = np.array([[_passes(sample, launched), sample.num_sequences] for sample in samples])
     relative = rows / np.array([sample.seconds for sample in samples])[:, None]
     scales = np.maximum(relative.max(axis=0), 1e-300)
-    solution, _ = nnls(relative / scales, np.ones(len(samples)))
+    solution = _non_negative(relative / scales, np.ones(len(samples)))
     per_pass, per_sequence = (float(value) for value in solution / scales)
     return LaunchFloor(
         from_tokens=launched.from_tokens,
