@@ -167,7 +167,7 @@ def _non_negative(rows: NDArray[Any], wanted: NDArray[Any]) -> NDArray[Any]:
     # Half a second of imports, which `check` and `init` would pay for although nothing was measured yet.
     from scipy.optimize import nnls
 
-    solution, _ = nnls(rows, wanted)
+    solution: NDArray[Any] = nnls(rows, wanted)[0]
     return solution
 
 
