@@ -85,12 +85,17 @@ def test_vera_has_a_configuration_of_its_own() -> None:
         ({"init_lora_weights": "mica"}, "init_lora_weights: found 'mica'"),
         ({"init_lora_weights": False}, "init_lora_weights: found False"),
         ({"task_type": "SEQ_CLS"}, "task_type: found .*SEQ_CLS"),
-        ({"modules_to_save": ["lm_head"]}, "adapters alone are trained"),
+        ({"lora_bias": True}, "adapters have no biases"),
     ],
 )
 def test_adapters_that_cannot_be_trained_are_refused(fields: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         section(LoraConfig(**{"r": 8, "target_modules": ["q_proj"], **fields}))
+
+
+def test_whole_modules_keep_peft_s_name() -> None:
+    assert section(LoraConfig(modules_to_save=["lm_head"]))["modules_to_save"] == ["lm_head"]
+    assert "modules_to_save" not in section(LoraConfig())
 
 
 def test_peft_s_own_choice_of_modules_is_the_same_in_every_family() -> None:

@@ -115,7 +115,7 @@ def executor_for(decoder: Decoder, *, token_budget: int = 10_000, rows: Tokenise
         target_linears=decoder.linears,
         train_rows=rows,
         settings=ExecutorSettings(
-            num_slots=16, num_rank_rows=512, token_budget=token_budget, evaluation_token_budget=token_budget
+            num_slots=24, num_rank_rows=768, token_budget=token_budget, evaluation_token_budget=token_budget
         ),
     )
 

@@ -203,7 +203,7 @@ def test_variants_equal_peft(tmp_path: Path, name: str) -> None:
     adapter = replace(VARIANTS[name], lora_dropout=0.0)
     rows, spec = (
         random_rows(30, seed=5),
-        replace(spec_of(4, loraplus_lr_ratio=1.0 if adapter.use_vera else 3.0), adapter=adapter),
+        replace(spec_of(4, loraplus_lr_ratio=3.0 if adapter.takes_loraplus else 1.0), adapter=adapter),
     )
     losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float64)
     expected_losses, expected = train_with_peft(tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded)

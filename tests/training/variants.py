@@ -13,11 +13,18 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS, SavedModules
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, BlockFactor
 from cohort.adapters.variants.block_factors import packed
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.adapters.variants.vera import lambda_d_columns
+
+
+def saved_in_qwen2(*names: str) -> SavedModules:
+    """Modules of the model of ``save_qwen2``, all of whose linears are adapted."""
+    return SavedModules(names=names, vocab_size=96, hidden_size=64, width=2000)
+
 
 VARIANTS: dict[str, AdapterSpec] = {
     "gaussian": AdapterSpec(r=6, lora_alpha=9, init_lora_weights="gaussian", lora_dropout=0.2),
@@ -60,6 +67,12 @@ VARIANTS: dict[str, AdapterSpec] = {
     "pissa_patterns": AdapterSpec(
         r=3, lora_alpha=6, init_lora_weights="pissa", rank_pattern=(("down_proj", 5),), alpha_pattern=(("q_proj", 2.0),)
     ),
+    "saved_embedding": AdapterSpec(r=3, lora_alpha=6, saved=saved_in_qwen2(EMBEDDING), lora_dropout=0.1),
+    "saved_head": AdapterSpec(r=20, lora_alpha=8, use_dora=True, saved=saved_in_qwen2(HEAD)),
+    "saved_both": AdapterSpec(
+        r=4, lora_alpha=8, alpha_pattern=(("v_proj", 3.0),), saved=saved_in_qwen2(EMBEDDING, HEAD)
+    ),
+    "saved_bd": AdapterSpec(r=8, lora_alpha=16, use_bdlora=BlockDiagonal(nblocks=4), saved=saved_in_qwen2(EMBEDDING)),
 }
 
 
@@ -80,6 +93,7 @@ def peft_config(spec: AdapterSpec, **changes: Any) -> PeftConfig:
         "use_bdlora": None if spec.use_bdlora is None else BdLoraConfig(**dataclasses.asdict(spec.use_bdlora)),
         "bias": "none",
         "task_type": "CAUSAL_LM",
+        "modules_to_save": None if spec.saved is None else list(spec.saved.names),
     }
     return LoraConfig(**options | changes)
 
@@ -104,6 +118,10 @@ def trained_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_RD: Tensor
         tensors[f"base_model.model.{name}.lora_B.weight"] = b
         if spec.use_dora:
             tensors[f"base_model.model.{name}.lora_magnitude_vector.weight"] = weights_RD[spec.magnitude_row, columns.b]
+    if spec.saved is not None:
+        for name in spec.saved.names:
+            path = f"base_model.model.{SAVED_PATHS[name]}.modules_to_save.weight"
+            tensors[path] = spec.saved.table(weights_RD[spec.saved_row :], name)
     return tensors
 
 

@@ -21,6 +21,7 @@ from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.tokenizer import load_tokenizer
 from cohort.prepare.adapters.adapter_specs import adapter_spec
+from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
@@ -235,7 +236,8 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
     # what is searched overrides what all trials share
     settings: dict[str, Any] = {**shared, **trial.parameters}
     # shapes are read from the base model's files; none of its weights is loaded
-    linears = linear_shapes(check_checkpoint(base.directory))
+    config = check_checkpoint(base.directory)
+    linears = linear_shapes(config)
     weights_rD = read_weights(checkpoint)[0]
     layout = AdapterLayout({name: linears[name] for name in modules if name in linears})
     # runs of early versions recorded no hash of their model, so that only the shapes can tell
@@ -253,7 +255,7 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
     return AdapterContent(
         weights_rD=weights_rD,
         layout=layout,
-        spec=adapter_spec(base.task, settings),
+        spec=adapter_spec(base.task, settings, saved=saved_modules(base.task, config=config, layout=layout)),
         base_model=base.name,
         linears=tuple(linears),
         card=render_model_card(results, trial_id=trial.trial_id),

@@ -170,6 +170,10 @@ def _read(source: Path, *, base: RunBase) -> tuple[PeftAdapter, AdapterLayout, T
     if adapter.spec.use_dora:
         hint = "Export it with --to peft or --to merged."
         raise InputError(Problem(where="--to", found="a DoRA adapter", allowed="plain LoRA or BD-LoRA", hint=hint))
+    if adapter.spec.saved is not None:
+        found = f"an adapter with modules_to_save {', '.join(adapter.spec.saved.names)}"
+        hint = "Export it with --to peft or --to merged."
+        raise InputError(Problem(where="--to", found=found, allowed="an adapter of linear layers alone", hint=hint))
     layout = AdapterLayout({name: shape for name, shape in known.items() if name in adapter.modules})
     return adapter, layout, rank_rows_from_peft(layout, adapter)
 

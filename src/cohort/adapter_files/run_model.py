@@ -106,24 +106,25 @@ class RunModel:
         modules = {module for adapter in adapters for module in adapter.modules if module in linears}
         layout = AdapterLayout({module: linears[module] for module in linears if module in modules})
         weights = [rank_rows_from_peft(layout, adapter) for adapter in adapters]
+        specs = [adapter.spec_in(layout) for adapter in adapters]
         self.bank = AdapterBank(
             layout,
             num_slots=len(adapters),
-            num_rank_rows=sum(aligned_rank(adapter.spec.num_rows) for adapter in adapters),
+            num_rank_rows=sum(aligned_rank(spec.num_rows) for spec in specs),
             device=self.machine.device,
             compute_dtype=self.decoder.dtype,
         )
         self.slots = tuple(
-            self.bank.insert(adapter.spec, AdapterState(weights=weights_rD))
-            for adapter, weights_rD in zip(adapters, weights, strict=True)
+            self.bank.insert(spec, AdapterState(weights=weights_rD))
+            for spec, weights_rD in zip(specs, weights, strict=True)
         )
 
     def bank_bytes(self, adapter: PeftAdapter) -> int:
         """Return what an adapter takes in the bank: masters, gradients, and the copy that products read."""
         linears = self.decoder.linears
-        width = sum(sum(linears[module]) for module in adapter.modules if module in linears)
+        layout = AdapterLayout({module: linears[module] for module in adapter.modules if module in linears})
         bytes_each = 8 if self.decoder.dtype == torch.float32 else 8 + self.decoder.dtype.itemsize
-        return aligned_rank(adapter.spec.num_rows) * width * bytes_each
+        return aligned_rank(adapter.spec_in(layout).num_rows) * layout.width * bytes_each
 
     def stream(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Generator[PickedToken, None, None]:
         """Yield tokens as they are generated; close it to stop early.

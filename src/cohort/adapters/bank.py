@@ -15,6 +15,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.module_scales import module_scales
 from cohort.adapters.rank_row_slots import BankFullError, RankRowSlots, aligned_rank
+from cohort.adapters.saved.saved_tables import SavedTables
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_gradients import BlockGradients
 from cohort.adapters.variants.magnitude import Magnitudes, MagnitudeSlot
@@ -188,12 +189,30 @@ class AdapterBank:
             tables=tables,
             magnitudes=self._magnitudes if self.has_magnitudes else None,
             magnitude_slots=tuple(map(self._magnitude_slot, sorted(self._magnitude_modules))),
+            saved=self._saved_tables(),
         )
 
     @property
     def has_magnitudes(self) -> bool:
         """Whether an adapter of the bank is DoRA."""
         return bool(self._magnitude_modules)
+
+    @property
+    def has_saved_modules(self) -> bool:
+        """Whether an adapter of the bank has an embedding or a head of its own."""
+        return any(self.spec(slot).saved is not None for slot in self.occupied)
+
+    def _saved_tables(self) -> tuple[SavedTables, ...]:
+        grads_RD = self.grads_RD if self.trains else None
+        owns = ((slot, self.spec(slot).saved) for slot in self.occupied)
+        return tuple(
+            SavedTables.of(slot, saved, rows=self._saved_rows(slot), compute_RD=self.compute_RD, grads_RD=grads_RD)
+            for slot, saved in owns
+            if saved is not None
+        )
+
+    def _saved_rows(self, slot: int) -> slice:
+        return slice(self._slots.start(slot) + self.spec(slot).saved_row, self.rank_rows(slot).stop)
 
     def _magnitude_slot(self, slot: int) -> MagnitudeSlot:
         spec, start = self.spec(slot), self._slots.start(slot)
@@ -278,6 +297,9 @@ class AdapterBank:
             return
         if self.compute_RD is self.weights_RD:
             return
+        if self.spec(slot).saved is not None:
+            tables = self._saved_rows(slot)
+            self.compute_RD[tables].copy_(self.weights_RD[tables])
         masters_rD, factors_D = self.weights_RD[rank_rows], self._factors_D.get(slot)
         self.compute_RD[rank_rows].copy_(masters_rD if factors_D is None else masters_rD * factors_D)
 
@@ -286,7 +308,7 @@ class AdapterBank:
         for slot in slots:
             rank_rows, factors_D = self.rank_rows(slot), self._factors_D.get(slot)
             if (blocks := self.spec(slot).use_bdlora) is not None:
-                self._block_gradients.confine(self.grads_RD[rank_rows], blocks)
+                self._block_gradients.confine(self.grads_RD[self._slots.factor_rows(slot)], blocks)
             if self.spec(slot).use_dora:
                 self._magnitudes.finish_gradients(rank_rows)
             if (vectors := self.spec(slot).use_vera) is not None:
@@ -306,6 +328,8 @@ class AdapterBank:
                 self._magnitudes.changed(slot)
                 # passes add to them, also where they write over those of the factors
                 self.grads_RD[self._slots.start(slot) + self.spec(slot).magnitude_row].zero_()
+            if self.spec(slot).saved is not None:
+                self.grads_RD[self._saved_rows(slot)].zero_()
 
     def clear_gradients(self, slot: int) -> None:
         """Zero what an unfinished step has left."""

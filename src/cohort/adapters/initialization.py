@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.saved.saved_modules import SAVED_PATHS
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import BlockFactor
 from cohort.adapters.variants.block_factors import expanded
@@ -43,7 +44,8 @@ def initial_weights(
     VeRA begins with its vectors, which no seed changes.
 
     Args:
-        weight_of: From a module's path to its base weight [N, K]; needed where the spec has frozen rows or magnitudes.
+        weight_of: From a module's path to its base weight [N, K]; needed where the spec has frozen rows, magnitudes or
+            modules of its own.
     """
     if spec.use_vera is not None:
         return initial_vectors(layout, spec.use_vera, r=spec.r, dtype=dtype)
@@ -82,6 +84,10 @@ def initial_weights(
     else:
         with ThreadPoolExecutor(max_workers=DRAWERS, thread_name_prefix="cohort-draws") as drawers:
             list(drawers.map(draw, layout.columns))
+    if spec.saved is not None:
+        assert weight_of is not None, "a copy of a module begins with the base's"
+        for name in spec.saved.names:
+            spec.saved.table(rows_rD[spec.saved_row :], name).copy_(weight_of(SAVED_PATHS[name]))
     return rows_rD
 
 

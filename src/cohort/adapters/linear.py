@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from cohort.adapters.saved.saved_tables import SavedTables
 from cohort.adapters.variants.magnitude import Magnitudes, MagnitudeSlot
 from cohort.core.errors import ShapeError
 from cohort.kernels.apart import Apart
@@ -54,6 +55,7 @@ class LoraContext:
         tables: Device tables of the same layout for the grouped GPU kernels, built once per step; None: on demand.
         magnitudes: Those of DoRA adapters; None where no slot has any.
         magnitude_slots: The slots that have some.
+        saved: Embeddings and heads of slots that have their own.
     """
 
     factors: Mapping[str, LoraPart]
@@ -63,6 +65,7 @@ class LoraContext:
     tables: LaunchTables | RowTables | None = None
     magnitudes: Magnitudes | None = None
     magnitude_slots: tuple[MagnitudeSlot, ...] = ()
+    saved: tuple[SavedTables, ...] = ()
 
 
 class PackedLinear:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
+from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 
@@ -58,6 +59,7 @@ class AdapterSpec:
         rank_pattern: Ranks of modules that have another than ``r``, by pattern. As in PEFT a pattern is a regular
             expression that a module's path ends with, behind a dot or as a whole, and the first that fits counts.
         alpha_pattern: The same for ``lora_alpha``.
+        saved: Whole modules that it trains a copy of (``modules_to_save``); None for none.
     """
 
     r: int
@@ -70,6 +72,7 @@ class AdapterSpec:
     use_vera: VectorAdapter | None = None
     rank_pattern: tuple[tuple[str, int], ...] = ()
     alpha_pattern: tuple[tuple[str, float], ...] = ()
+    saved: SavedModules | None = None
 
     def __post_init__(self) -> None:
         if self.r < 1:
@@ -91,6 +94,9 @@ class AdapterSpec:
         if self.use_dora and (self.has_frozen_rows or self.use_bdlora is not None):
             other = "use_bdlora" if self.use_bdlora is not None else f"init_lora_weights {self.init_lora_weights}"
             raise VariantError(f"use_dora with {other}")
+        if self.saved is not None and (self.has_frozen_rows or self.use_vera is not None):
+            other = "use_vera" if self.use_vera is not None else f"init_lora_weights {self.init_lora_weights}"
+            raise VariantError(f"modules_to_save with {other}")
         self._check_vectors()
         for pattern, value in (*self.rank_pattern, *self.alpha_pattern):
             if not value > 0:
@@ -125,7 +131,12 @@ class AdapterSpec:
     @property
     def has_only_factors(self) -> bool:
         """Whether A and B are all that is trained."""
-        return not self.use_dora and self.use_vera is None
+        return not self.use_dora and self.use_vera is None and self.saved is None
+
+    @property
+    def takes_loraplus(self) -> bool:
+        """Whether the rate of B can be another: B's columns hold nothing but factors and magnitudes."""
+        return self.use_vera is None and self.saved is None
 
     @property
     def num_factor_rows(self) -> int:
@@ -137,6 +148,8 @@ class AdapterSpec:
         """Rank rows that the optimizer steps, the first of its state."""
         if self.use_vera is not None:
             return 1
+        if self.saved is not None:
+            return self.num_rows
         return self.magnitude_row + 1 if self.use_dora else self.largest_rank
 
     @property
@@ -147,7 +160,14 @@ class AdapterSpec:
     @property
     def num_rows(self) -> int:
         """Rank rows that it takes in a bank."""
+        if self.saved is not None:
+            return self.saved_row + self.saved.num_rows
         return self.num_factor_rows if self.has_only_factors else self.magnitude_row + 1
+
+    @property
+    def saved_row(self) -> int:
+        """The first rank row of the tables of :attr:`saved`, a multiple of 16."""
+        return self.magnitude_row + (16 if self.use_dora else 0)
 
     @property
     def first_state_row(self) -> int:

@@ -69,6 +69,7 @@ class PackedBatch:
         segments: Rows by slot and sample.
         trained_rows_M: int64 numbers of the rows with a target, known on the host so that nothing waits for the device.
         row_keys_T: int64 dropout keys, or None where no sample drops anything.
+        trained_offsets: Where each sample's rows begin in ``trained_rows_M``, and behind them the end.
     """
 
     tokens_T: Tensor
@@ -78,6 +79,7 @@ class PackedBatch:
     segments: SegmentTable
     trained_rows_M: Tensor
     row_keys_T: Tensor | None
+    trained_offsets: tuple[int, ...]
 
     @property
     def num_rows(self) -> int:
@@ -110,6 +112,7 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
         segments=stream.segments,
         trained_rows_M=staged[3],
         row_keys_T=staged[4] if keys else None,
+        trained_offsets=tuple(np.searchsorted(stream.trained_rows, stream.sequence_offsets).tolist()),
     )
 
 

@@ -64,7 +64,7 @@ class TaskCosts:
         self.layout = inputs.layout
         self.counts = count_model(inputs.config)
         train = inputs.data.train
-        self.proposals = TrialProposals(task, train)
+        self.proposals = TrialProposals(task, train, saved=inputs.saved_modules(task))
         self._evaluation = plan_evaluation(task, self.proposals.first, validation=inputs.data.validation)
         self.proposals.evaluate_at(self._evaluation.times)
         self.trials = self._all_trials()

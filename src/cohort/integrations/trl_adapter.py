@@ -19,7 +19,7 @@ PEFT_DEFAULT_MODULES = ("q_proj", "v_proj")
 # mapped below, field by field
 _MAPPED_LORA = """
     r lora_alpha lora_dropout use_rslora target_modules task_type peft_type base_model_name_or_path init_lora_weights
-    use_dora use_bdlora
+    use_dora use_bdlora modules_to_save
     rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern
 """
 _MAPPED_VERA = """
@@ -86,6 +86,8 @@ def _modules(lora: ConfigFields) -> dict[str, Any]:
         hint = "Write target_modules='all-linear', or a list such as ['q_proj', 'v_proj']."
         allowed = "'all-linear', a list of names, an expression or None"
         lora.refuse("target_modules", allowed=allowed, hint=hint)
+    if saved := lora.get("modules_to_save"):
+        section["modules_to_save"] = sorted(saved) if isinstance(saved, set | frozenset) else saved
     for key in ("rank_pattern", "alpha_pattern", "exclude_modules", "layers_to_transform", "layers_pattern"):
         value = lora.get(key)
         if value is not None and value not in ({}, []):

@@ -53,7 +53,6 @@ _REASONS = {
     "trust_remote_code": "model code of the hub is not run",
     "chat_template_path": "the template is an argument: dataset={'train': ..., 'chat_template': PATH}",
     "eos_token": "the end of an answer is the tokenizer's; write it there",
-    "modules_to_save": "adapters alone are trained",
     "bias": "adapters have no biases",
     "lora_bias": "adapters have no biases",
 }

@@ -119,6 +119,12 @@ def group_problems(
             f"{task.memory.host_streamed_layers} with strategy: {strategy}, whose ranks hold a part of the model each",
             "auto | 0 with this strategy",
         )
+    if task.lora.modules_to_save:
+        yield refused(
+            "lora.modules_to_save",
+            f"{', '.join(task.lora.modules_to_save)} with strategy: {strategy}",
+            "adapters alone with this strategy: embedding and head are divided among the ranks",
+        )
     optimizers = [str(name) for name in possible_values(task, "optim")]
     if strategy == "tensor":
         yield from _tensor_problems(

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
+from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
+from cohort.adapters.saved.saved_tables import own_embeddings
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.apart import Apart, joined
 from cohort.kernels.exact_product import AgreedShapes
@@ -128,11 +130,18 @@ class Decoder:
             raise _not_exact(found=what, allowed="attention without soft-capped scores")
 
     def weight_of(self, name: str) -> Tensor:
-        """Return the base weight [N, K] of one linear, given by its full path, as a tensor of its own.
+        """Return the base weight [N, K] of one linear, the embedding or the head, as a tensor of its own.
+
+        Args:
+            name: Its full path.
 
         Raises:
-            KeyError: the decoder has no such linear.
+            KeyError: the decoder has no such module.
         """
+        if name == SAVED_PATHS[EMBEDDING] and self._table_VD is not None:
+            return self._table_VD.clone()
+        if name == SAVED_PATHS[HEAD] and self._head is not None:
+            return dense_rows(self._head, slice(0, self._head.out_features), device=self.device)
         for index, layer in zip(self.part, self.layers, strict=True):
             for linear in layer.linears:
                 if (columns := linear.columns_of(name)) is not None:
@@ -184,6 +193,15 @@ class Decoder:
         residual_TD = self.embed(tokens_T)
         if lora is not None and torch.is_grad_enabled():
             residual_TD.requires_grad_()
+        if lora is not None and lora.saved:
+            residual_TD = own_embeddings(
+                residual_TD,
+                tokens_T,
+                saved=lora.saved,
+                segments=lora.segments,
+                scale=self._embedding_scale,
+                padding_id=self.config.pad_token_id,
+            )
         residual_TD, delta_TD = self._through_layers(
             residual_TD,
             positions_T=positions_T,

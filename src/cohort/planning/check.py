@@ -122,7 +122,8 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         InputError: every problem of the machine, the model's files, the target modules, the rows and the memory limit.
     """
     inputs, machine = read_inputs_and_machine(task, max_problems=max_problems)
-    rows, trials = inputs.data.train, TrialProposals(task, inputs.data.train)
+    rows = inputs.data.train
+    trials = TrialProposals(task, rows, saved=inputs.saved_modules(task))
     weights = checked_weights(inputs.model_directory)
     if weights.problems:
         raise InputError([task.located(problem) for problem in weights.problems])

@@ -53,7 +53,7 @@ def compile_for_absent_gpu(task: TaskFile, kind: GpuKind, *, say: Callable[[str]
     with absent_gpu(kind):
         say("reading and tokenising the data")
         inputs, machine = read_inputs_and_machine(task)
-        specs = TrialProposals(task, inputs.data.train).largest()
+        specs = TrialProposals(task, inputs.data.train, saved=inputs.saved_modules(task)).largest()
         rows, config, layout = inputs.data.train, inputs.config, inputs.layout
         # ranks that hold the model together launch others
         num_ranks = max(1, machine.num_gpus)

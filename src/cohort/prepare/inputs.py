@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.core.errors import InputError, Problem, in_file_order
 from cohort.core.numerics import Numerics
 from cohort.core.setting_fields import setting_fields
@@ -35,6 +36,7 @@ from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import format_problem, stored_problem
 from cohort.prepare.adapters.adapter_specs import module_filter, variant_problems
 from cohort.prepare.adapters.block_checks import block_problems
+from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.proposals import TrialProposals
@@ -74,6 +76,10 @@ class TaskInputs:
     def layout(self) -> AdapterLayout:
         """Where the adapted linears stand in a rank row."""
         return _layout(self.config, self.target_modules)
+
+    def saved_modules(self, task: TaskFile) -> SavedModules | None:
+        """Return the modules that each trial of ``task`` trains a copy of."""
+        return saved_modules(task, config=self.config, layout=self.layout)
 
     def cost_key(self, *, hardware: str, precision: str) -> CostKey:
         """Return what measured steps of such a task are kept under."""
@@ -275,7 +281,8 @@ def _limit_problems(
     problem = limit_problem(task, base_bytes=base_bytes)
     # the smallest memory is searched for, which takes trials and rows: only where a message will name it
     if problem is not None and target_modules is not None and rows is not None:
-        specs, layout = TrialProposals(task, rows).largest(), _layout(config, target_modules)
+        layout = _layout(config, target_modules)
+        specs = TrialProposals(task, rows, saved=saved_modules(task, config=config, layout=layout)).largest()
         inputs = estimated_inputs(task, machine, config=config, layout=layout, specs=specs, rows=rows)
         enough = smallest_memory(task, inputs, base_bytes=base_bytes, there_bytes=machine.memory_bytes)
         problem = limit_problem(task, base_bytes=base_bytes, enough=enough)

@@ -129,6 +129,12 @@ def _without_form(task: TaskFile, config: DecoderConfig | None) -> Iterator[tupl
     """Yield what of a task has no exact form on a GPU, and what has."""
     yield from _strategy_without_form(task)
     yield from _model_without_form(config)
+    yield from _modules_without_form(task)
+
+
+def _modules_without_form(task: TaskFile) -> Iterator[tuple[str, str]]:
+    if task.lora.modules_to_save:
+        yield "lora.modules_to_save, whose gradients are sums over all rows of a trial", "exact without modules_to_save"
 
 
 def _strategy_without_form(task: TaskFile) -> Iterator[tuple[str, str]]:
@@ -166,7 +172,7 @@ def numerics_problems(task: TaskFile, machine: Machine, *, config: DecoderConfig
         what = f"exact on a GPU without Triton's kernels: {exact_products(machine.device)}"
         yield Problem(where=task.where("numerics"), found=what, allowed="fast here", hint=hint)
     yield from _strategy_problems(task, hint=hint)
-    for what, allowed in _model_without_form(config):
+    for what, allowed in (*_model_without_form(config), *_modules_without_form(task)):
         yield Problem(where=task.where("numerics"), found=f"exact with {what}", allowed=allowed, hint=hint)
 
 

@@ -225,7 +225,7 @@ def _prepare(
     say(f"loading {task.model_name_or_path}")
     model_hash = start_fingerprint(inputs.model_directory)
     # trials before the model and its memory: both depend on the ranks that will train
-    proposals = TrialProposals(task, data.train)
+    proposals = TrialProposals(task, data.train, saved=inputs.saved_modules(task))
     specs = proposals.largest()
     if backbone is not None:
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.data.tokenised import TokenisedRows
 from cohort.prepare.adapters.adapter_specs import largest_adapter
 from cohort.prepare.trials import PlannedTrial, objective_metric, plan_trial
@@ -48,16 +49,17 @@ class TrialProposals:
         ended_by_time: A note that the budget of time, or a callback, has ended the search; None while none has.
     """
 
-    def __init__(self, task: TaskFile, rows: TokenisedRows) -> None:
+    def __init__(self, task: TaskFile, rows: TokenisedRows, *, saved: SavedModules | None = None) -> None:
         """Propose the first trials.
 
         Args:
             rows: Training rows; they decide how many steps an epoch has.
+            saved: As :func:`~cohort.prepare.adapters.adapter_specs.adapter_spec` takes it.
 
         Raises:
             InputError: the search space cannot be listed or sampled.
         """
-        self._task, self._rows = task, rows
+        self._task, self._rows, self._saved = task, rows, saved
         self.times: EvaluationTimes | None = None
         self._num_proposed = 0
         self._sampler = build_sampler(
@@ -125,7 +127,7 @@ class TrialProposals:
 
     def _propose(self, num: int) -> tuple[PlannedTrial, ...]:
         trials = tuple(
-            plan_trial(self._task, proposal, rows=self._rows, times=self.times)
+            plan_trial(self._task, proposal, rows=self._rows, times=self.times, saved=self._saved)
             for proposal in self._sampler.propose(num)
         )
         self._num_proposed += len(trials)

@@ -12,6 +12,7 @@ from cohort.machine.machine import Machine
 from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
 from cohort.memory.weight_placement import placement_problems
 from cohort.models.config import DecoderConfig
+from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.prepare.numerics import asked_numerics
 from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.task_file import TaskFile
@@ -48,7 +49,7 @@ def strategy_problems(
             quantization=task.quantization,
             numerics=asked_numerics(task) or Numerics.FAST,
         )
-    specs = TrialProposals(task, rows).largest()
+    specs = TrialProposals(task, rows, saved=saved_modules(task, config=config, layout=layout)).largest()
     found = group_problems(
         task, machine, strategy=task.strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs
     )

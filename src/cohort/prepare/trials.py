@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.data.tokenised import TokenisedRows
 from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.prepare.objectives import task_objective
@@ -52,15 +53,20 @@ class PlannedTrial:
 
 
 def plan_trial(
-    task: TaskFile, proposal: Proposal, *, rows: TokenisedRows, times: EvaluationTimes | None = None
+    task: TaskFile,
+    proposal: Proposal,
+    *,
+    rows: TokenisedRows,
+    times: EvaluationTimes | None = None,
+    saved: SavedModules | None = None,
 ) -> PlannedTrial:
     """Return the trial of a proposed configuration, which sets every hyperparameter, on training ``rows``.
 
-    ``times`` are when it is evaluated, as the task says by default.
+    ``times`` are when it is evaluated, as the task says by default; for ``saved`` see :func:`adapter_spec`.
     """
     # a sample is a group of rows where the objective compares rows
     configuration, num_rows = proposal.configuration, len(rows) // task_objective(task).group_size
-    spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows)
+    spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows, saved=saved)
     candidate = plan_candidate(
         proposal.trial_id,
         planned_steps=spec.num_steps,
@@ -83,11 +89,12 @@ def plan_added_trial(
     *,
     rows: TokenisedRows,
     times: EvaluationTimes | None = None,
+    saved: SavedModules | None = None,
 ) -> PlannedTrial:
     """Return the trial that a person adds, from the hyperparameters that its record shows."""
     proposal = Proposal(trial_id=trial_id, configuration={**default_values(task), **parameters})
     # all that was given is shown, searched or not
-    return replace(plan_trial(task, proposal, rows=rows, times=times), configuration=dict(parameters))
+    return replace(plan_trial(task, proposal, rows=rows, times=times, saved=saved), configuration=dict(parameters))
 
 
 def _samples(spec: TrialSpec, num_rows: int) -> int:
@@ -97,7 +104,9 @@ def _samples(spec: TrialSpec, num_rows: int) -> int:
     return epochs * num_rows + min(rest * spec.batch_size, num_rows)
 
 
-def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int) -> TrialSpec:
+def _spec(
+    task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int, saved: SavedModules | None
+) -> TrialSpec:
     batch_size = int(values["batch_size"])
     steps_per_epoch = -(-num_rows // batch_size)
     num_steps = task.training.max_steps or max(1, math.ceil(float(values["num_train_epochs"]) * steps_per_epoch))
@@ -105,7 +114,7 @@ def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int
     return TrialSpec(
         trial_id=trial_id,
         seed=int(values["seed"]),
-        adapter=adapter_spec(task, values),
+        adapter=adapter_spec(task, values, saved=saved),
         learning_rate=float(values["learning_rate"]),
         batch_size=batch_size,
         num_steps=num_steps,

@@ -32,6 +32,7 @@ from cohort.serving.adapter_registry import (
     AdapterVersion,
     load_version,
     require_finite,
+    require_shared_modules,
 )
 from cohort.serving.arriving_rows import ArrivingRows
 from cohort.serving.host_adapters import HostAdapters
@@ -176,6 +177,7 @@ class AdapterPool:
         Raises:
             InputError, NameTakenError: as :meth:`load`.
         """
+        require_shared_modules(adapter, where=name)
         rows_rD = rank_rows_from_peft(self._layout, adapter)
         require_finite(rows_rD, where=name)
         spec = adapter.spec

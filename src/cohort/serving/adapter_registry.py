@@ -16,7 +16,13 @@ from pathlib import Path
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_files.peft_format import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    PeftAdapter,
+    rank_rows_from_peft,
+    read_adapter,
+)
 from cohort.adapters.peft_files.strict_loading import tensor_problems
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError, InputError, Problem
@@ -31,6 +37,7 @@ __all__ = [
     "UnknownAdapterError",
     "load_version",
     "require_finite",
+    "require_shared_modules",
 ]
 
 
@@ -90,6 +97,23 @@ class AdapterStatus:
     residence: str
 
 
+def require_shared_modules(adapter: PeftAdapter, *, where: str) -> None:
+    """Refuse an adapter with an embedding or a head of its own.
+
+    Raises:
+        InputError: it has one.
+    """
+    if (saved := adapter.spec.saved) is not None:
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"modules_to_save {', '.join(saved.names)}",
+                allowed="adapters that share the base model's embedding and head, as vLLM asks for as well",
+                hint="Export it with `cohort export --to merged` and serve that model.",
+            )
+        )
+
+
 def load_version(path: Path, *, layout: AdapterLayout, most_rank: int) -> tuple[AdapterSpec, Tensor, bytes]:
     """Read an adapter directory and return what it is, its rank rows on the host, and a digest of its files.
 
@@ -100,6 +124,7 @@ def load_version(path: Path, *, layout: AdapterLayout, most_rank: int) -> tuple[
     digest = _digest(path)
     try:
         adapter = read_adapter(path)
+        require_shared_modules(adapter, where=str(path / CONFIG_FILE))
         problems = [] if adapter.projections is not None else list(tensor_problems(adapter, linears=layout.linears))
         fits = not problems and adapter.spec.num_factor_rows <= most_rank
         rows_rD = rank_rows_from_peft(layout, adapter) if fits else None

@@ -104,7 +104,9 @@ class DecodeGraphs:
             segments: The slots of the rows, for as many rows as :func:`rows_of_graph` says.
         """
         size = rows_of_graph(len(rows))
-        if self._has_failed or size is None or (lora is not None and (lora.magnitudes is not None or not lora.factors)):
+        if self._has_failed or size is None:
+            return None
+        if lora is not None and (lora.magnitudes is not None or lora.saved or not lora.factors):
             return None
         rank_class, place = 0, 0
         if lora is not None:

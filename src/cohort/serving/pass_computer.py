@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
+from cohort.adapters.saved.saved_tables import own_logits
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
 from cohort.models.attention import AttentionContext
@@ -171,20 +172,24 @@ class PassComputer:
             NewPositions(blocks=part.blocks, start=part.start, count=part.count, is_prompt=part.is_prompt)
             for part in parts
         ]
+        lora = self._lora(parts, counts=counts, num_rows=num_rows)
         hidden_TD = self._decoder.forward(
             tokens_T,
             positions_T=positions_T,
             attention=CachedAttention(self._cache, sequences, device=device),
-            lora=self._lora(parts, counts=counts, num_rows=num_rows),
+            lora=lora,
         )
         if not len(last):
             return None
         hidden_BD = hidden_TD.index_select(0, last_B)
-        return (
-            Scores.of(padded_logits(self._decoder, hidden_BD))
-            if self._scores_of is None
-            else self._scores_of(hidden_BD)
-        )
+        if self._scores_of is not None:
+            return self._scores_of(hidden_BD)
+        logits_BV = padded_logits(self._decoder, hidden_BD)
+        if lora is not None and lora.saved:
+            slots = [-1 if part.slot is None else part.slot for part in parts if part.is_sampled]
+            cap = self._decoder.config.logit_cap
+            own_logits(logits_BV, hidden_BD, saved=lora.saved, slots=slots, logit_cap=cap)
+        return Scores.of(logits_BV)
 
     def _lora(self, parts: Sequence[SequencePart], *, counts: Sequence[int], num_rows: int) -> LoraContext | None:
         slots = [-1 if part.slot is None else part.slot for part in parts]

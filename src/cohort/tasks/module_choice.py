@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.fields import refuse, setting
+from cohort.tasks.whole_modules import modules_to_save_field
 
 __all__ = ["module_choice_fields"]
 
@@ -111,6 +112,7 @@ def module_choice_fields() -> dict[str, tuple[Any, Any]]:
         dict[str, float], BeforeValidator(lambda value: _pattern(value, whole=False, example="{down_proj: 16}"))
     ]
     return {
+        "modules_to_save": modules_to_save_field(),
         "exclude_modules": (
             excluded,
             setting(None, allowed=_NAMES, description="linear layers that get no adapter, also where targeted"),

@@ -87,7 +87,6 @@ NOT_NEEDED = {
     "bf16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
     "fp16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
     "peft_type": "adapters are LoRA; lora.use_dora, lora.use_vera and lora.use_bdlora choose its variants",
-    "modules_to_save": "adapters alone are trained: all trials share one base model, and so its embeddings and head",
     "lora_bias": "adapters have no biases, which vLLM would not load",
     "bias": "adapters have no biases, and those of the base model stay frozen",
     "logging_steps": "every step is recorded",

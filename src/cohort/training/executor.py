@@ -269,7 +269,7 @@ class Executor:
         self._evaluations.follow(residents)
         following = self._before_next(residents)
         self._ahead.lay_out(following)
-        if self.captured is not None:
+        if self.captured is not None and self._passes.can_replay:
             num_rows = sum(samples.num_tokens.values()) + MEASURED_ROW_COST * self._evaluations.ahead.num_tokens
             # an error comes again where a pass needs the size
             with contextlib.suppress(Exception):

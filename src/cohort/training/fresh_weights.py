@@ -35,6 +35,9 @@ class FreshWeights:
     def of(self, spec: AdapterSpec, seed: int) -> Tensor:
         """Return the initial weights of an adapter [its rank rows, D]; not to be written to."""
         key = _key(spec, seed)
+        if spec.saved is not None:
+            # as large as the model's own tables: kept, they would fill the host
+            return self._draw(key)
         kept = self._kept.pop(key, None)
         if kept is None:
             kept = self._draw(key)
@@ -49,7 +52,7 @@ class FreshWeights:
         A draw for a large model takes a second, in which its first trials would wait.
         """
         # those that begin with the base model's weights work on the device, which has other work by then
-        plain = (pair for pair in wanted if not (pair[0].has_frozen_rows or pair[0].use_dora))
+        plain = (pair for pair in wanted if not (pair[0].has_frozen_rows or pair[0].use_dora or pair[0].saved))
         missing = [key for key in dict.fromkeys(_key(*pair) for pair in plain) if key not in self._kept]
         if not missing:
             return

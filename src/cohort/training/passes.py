@@ -103,9 +103,14 @@ class Passes:
         return self._captured is not None and self._captured.agree is not None
 
     @property
+    def can_replay(self) -> bool:
+        """Whether passes may run as graphs, with the adapters that are in the bank."""
+        return self._graphs is not None
+
+    @property
     def _graphs(self) -> CapturedPasses | None:
-        # a graph would keep the norms of the step that it was recorded in
-        return None if self._bank.has_magnitudes else self._captured
+        # A graph would keep the norms of the step that it was recorded in, and knows one table and one head for all.
+        return None if self._bank.has_magnitudes or self._bank.has_saved_modules else self._captured
 
     def of_adapter(self, reference: ReferenceFiles) -> Passes:
         """Return passes whose slot 0 is an adapter that trials are held to; it is read once.

@@ -5,6 +5,7 @@ Shapes:  T rows of the stream
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
+from cohort.adapters.saved.saved_modules import HEAD
+from cohort.adapters.saved.saved_tables import own_head_losses, slots_with
 from cohort.data.packing import UNTRAINED, PackedBatch
 from cohort.data.tokenised import Sample
 from cohort.kernels.cross_entropy import linear_cross_entropy
@@ -42,13 +45,34 @@ def token_losses(
         lora=lora,
         gradient_checkpointing=gradient_checkpointing,
     )
-    return linear_cross_entropy(
+    owns = () if lora is None else slots_with(lora.saved, HEAD, batch.segments)
+    runs = _trained_runs(batch) if owns else []
+    with_own = {own.slot for own in owns}
+    shared = [rows for slot, rows in runs if slot not in with_own]
+    losses_T = linear_cross_entropy(
         hidden_TD,
         head=decoder.head,
         targets_T=batch.targets_T,
-        trained_rows_M=batch.trained_rows_M,
+        trained_rows_M=torch.cat([batch.trained_rows_M[:0], *shared]) if owns else batch.trained_rows_M,
         logit_cap=decoder.config.logit_cap,
     )
+    if not owns:
+        return losses_T
+    # the sum changes no bit: each term is zero on the rows of the other
+    return losses_T + own_head_losses(
+        hidden_TD,
+        owns=owns,
+        targets_T=batch.targets_T,
+        runs=[[rows for slot, rows in runs if slot == own.slot] for own in owns],
+        logit_cap=decoder.config.logit_cap,
+    )
+
+
+def _trained_runs(batch: PackedBatch) -> list[tuple[int, Tensor]]:
+    """Return each sample's slot with its rows that have a target, in order."""
+    bounds = itertools.pairwise(batch.trained_offsets)
+    spans = batch.segments.samples
+    return [(span.slot, batch.trained_rows_M[start:stop]) for span, (start, stop) in zip(spans, bounds, strict=True)]
 
 
 def token_weights(batch: PackedBatch, *, divisors: Mapping[int, int], dtype: torch.dtype) -> Tensor:

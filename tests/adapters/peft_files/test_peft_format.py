@@ -70,7 +70,7 @@ def test_an_adapter_of_another_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"peft_type": "IA3"}, {"modules_to_save": ["lm_head"]}, {"init_lora_weights": "pissa"}]
+    "change", [{"peft_type": "IA3"}, {"modules_to_save": ["norm"]}, {"init_lora_weights": "pissa"}]
 )
 def test_what_is_not_plain_lora_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     with pytest.raises(InputError, match="plain LoRA"):

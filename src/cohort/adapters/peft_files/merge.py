@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import stat
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cohort.adapters.peft_files.peft_format import PeftAdapter
+from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.adapters.variants.magnitude import row_norms
 from cohort.core.errors import InputError, Problem
 
@@ -26,6 +28,9 @@ def merge_into_base(
 ) -> None:
     """Write the base model with the adapted weight in place of every W, in the base's own files and number type.
 
+    Modules that the adapter has whole take the place of the base's. Where these share one table, as PEFT does the
+    merged model has two, and its configuration says so.
+
     The sum is taken in float32 and rounded once to the stored type. Every other file (configuration, tokenizer) is
     copied. Nothing is computed on more than one tensor at a time, so the model need not fit in memory twice.
 
@@ -38,7 +43,9 @@ def merge_into_base(
     Raises:
         InputError: an adapted linear has no weight in the base, or a stored format without plain weights.
     """
-    missing = set(adapter.modules)
+    missing, whole = set(adapter.modules), _whole_modules(adapter)
+    # where both read one table the file has one, and the head's is to be added
+    lacks_head = bool(whole) and not _has_tensor(shards, f"{SAVED_PATHS[HEAD]}.weight")
     for shard in shards:
         with safe_open(shard, framework="pt") as opened:
             metadata = opened.metadata() or {"format": "pt"}
@@ -46,11 +53,16 @@ def merge_into_base(
             for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
                 module = name.removesuffix(".weight")
                 # checkpoints saved from the bare decoder lack the first part of every name
-                module = module if module in missing else f"model.{module}"
+                module = module if module in missing or module in SAVED_PATHS.values() else f"model.{module}"
                 tensor = opened.get_tensor(name)
+                if module == SAVED_PATHS[EMBEDDING] and lacks_head:
+                    head = adapter.saved_table(HEAD).to(tensor.dtype) if HEAD in whole.values() else tensor
+                    tensors[f"{SAVED_PATHS[HEAD]}.weight"] = head.clone()
                 if module in missing:
                     missing.discard(module)
                     tensor = _merged(tensor, adapter, module)
+                elif module in whole:
+                    tensor = _replaced(tensor, adapter, whole[module])
                 tensors[name] = tensor
         merged = output_directory / shard.name
         save_file(tensors, merged, metadata=metadata)
@@ -68,6 +80,50 @@ def merge_into_base(
     for path in base_directory.iterdir():
         if path.is_file() and path.suffix not in _NOT_COPIED:
             shutil.copy2(path, output_directory / path.name)
+    if lacks_head:
+        _untie(output_directory)
+
+
+def _whole_modules(adapter: PeftAdapter) -> dict[str, str]:
+    """Return the names of the modules that an adapter has whole, by full path."""
+    return {} if adapter.spec.saved is None else {SAVED_PATHS[name]: name for name in adapter.spec.saved.names}
+
+
+def _has_tensor(shards: Sequence[Path], name: str) -> bool:
+    for shard in shards:
+        with safe_open(shard, framework="pt") as opened:
+            if name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
+                return True
+    return False
+
+
+def _replaced(table_VD: Tensor, adapter: PeftAdapter, name: str) -> Tensor:
+    own_VD = adapter.saved_table(name)
+    if table_VD.shape != own_VD.shape:
+        raise InputError(
+            Problem(
+                where=f"{SAVED_PATHS[name]}.weight",
+                found=f"shape {list(table_VD.shape)}",
+                allowed=f"shape {list(own_VD.shape)}, as the adapter's",
+                hint="Name the base model that the adapter was trained on.",
+            )
+        )
+    return own_VD.to(table_VD.dtype)
+
+
+def _untie(directory: Path) -> None:
+    """Let a merged model's configuration and index name a head of its own, in the file that has the embedding."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2) + "\n", encoding="utf-8")
+    index_path = directory / "model.safetensors.index.json"
+    if not index_path.is_file():
+        return
+    index = json.loads(index_path.read_text(encoding="utf-8"))
+    places = index["weight_map"]
+    shard = next(places[name] for name in places if name.endswith(f"{EMBEDDING}.weight"))
+    places[f"{SAVED_PATHS[HEAD]}.weight"] = shard
+    index_path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:

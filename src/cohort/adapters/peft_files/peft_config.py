@@ -36,7 +36,7 @@ def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterab
         "init_lora_weights": True,
         "lora_alpha": _as_written(alphas * spec.lora_alpha),
         "lora_dropout": spec.lora_dropout,
-        "modules_to_save": None,
+        "modules_to_save": None if spec.saved is None else list(spec.saved.names),
         "peft_type": "LORA",
         "r": ranks * spec.r,
         "rank_pattern": {key: ranks * r for key, r in spec.rank_pattern},

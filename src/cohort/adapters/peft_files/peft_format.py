@@ -25,6 +25,13 @@ from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_names import LORA_A, LORA_B, MAGNITUDE, PREFIX
+from cohort.adapters.peft_files.saved_format import (
+    read_saved_modules,
+    saved_key,
+    saved_tensors,
+    unsupported_modules,
+    write_saved_rows,
+)
 from cohort.adapters.peft_files.vera_format import (
     is_vera,
     read_projections,
@@ -59,7 +66,8 @@ class PeftAdapter:
     """An adapter read from a directory: its hyperparameters and its tensors under PEFT's names.
 
     Attributes:
-        spec: Of a VeRA adapter that of the LoRA adapter with scale 1 that :meth:`factors` gives.
+        spec: Of a VeRA adapter that of the LoRA adapter with scale 1 that :meth:`factors` gives. Where it has modules
+            of its own, their place follows from the layout that they are used in: see :meth:`spec_in`.
         projections: Those of a VeRA adapter; None for all others.
     """
 
@@ -73,6 +81,15 @@ class PeftAdapter:
         if self.projections is not None:
             return tuple(sorted(vera_modules(self.tensors)))
         return tuple(sorted(name[len(PREFIX) : -len(LORA_A)] for name in self.tensors if name.endswith(LORA_A)))
+
+    def spec_in(self, layout: AdapterLayout) -> AdapterSpec:
+        """Return the spec for rank rows of ``layout``."""
+        saved = self.spec.saved
+        return self.spec if saved is None else replace(self.spec, saved=saved.in_width(layout.width))
+
+    def saved_table(self, name: str) -> Tensor:
+        """Return the whole table [V, D] of one of the modules that ``spec.saved`` names."""
+        return self.tensors[saved_key(name)]
 
     def factors(self, module: str, *, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return A [r, K] and B [N, r] of one linear, block-diagonal ones with their zeros.
@@ -133,7 +150,7 @@ def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -
         tensors[f"{PREFIX}{name}{LORA_B}"] = b.contiguous()
         if spec.use_dora:
             tensors[f"{PREFIX}{name}{MAGNITUDE}"] = weights_rD[spec.magnitude_row, columns.b].float().contiguous()
-    return tensors
+    return tensors | saved_tensors(spec, weights_rD)
 
 
 def _rows_of(spec: AdapterSpec, name: str) -> list[int]:
@@ -144,12 +161,16 @@ def _rows_of(spec: AdapterSpec, name: str) -> list[int]:
 def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
     """Return the rank rows [r, D] of an adapter that was stored by :func:`peft_tensors` or by PEFT.
 
+    Its spec is then that of :meth:`PeftAdapter.spec_in`.
+
     Linears of the layout that the adapter lacks stay zero: their term vanishes, as in PEFT.
 
     Raises:
         InputError: the adapter has a linear that the layout lacks, or a factor of another shape.
     """
-    rows_rD = torch.zeros(adapter.spec.num_rows, layout.width)
+    spec = adapter.spec_in(layout)
+    rows_rD = torch.zeros(spec.num_rows, layout.width)
+    write_saved_rows(spec, adapter.tensors, rows_rD)
     problems = []
     blocks = adapter.spec.use_bdlora
     in_blocks = "" if blocks is None else f", one factor perhaps in {blocks.nblocks} blocks"
@@ -241,20 +262,7 @@ def read_adapter(directory: Path) -> PeftAdapter:
                 ),
             )
         ) from error
-    unsupported = [key for key in ("modules_to_save", "lora_bias") if config.get(key)]
-    if changes_base(str(config.get("init_lora_weights")).lower()):
-        # PEFT writes such an adapter for the base that its own factors were taken out of
-        unsupported.append(f"init_lora_weights {config['init_lora_weights']}")
-    if (config.get("peft_type") != "LORA" and not is_vera(config)) or unsupported:
-        raise InputError(
-            Problem(
-                where=str(config_path),
-                found=f"peft_type {config.get('peft_type')!r} with {', '.join(unsupported) or 'no extras'}",
-                allowed="plain LoRA, or VeRA without biases",
-                hint="Use an adapter without these features; PEFT converts PiSSA and OLoRA when it saves with "
-                "path_initial_model_for_weight_conversion.",
-            )
-        )
+    _require_supported(config, where=str(config_path))
     if is_vera(config):
         rank = int(_number(config, "r", where=str(config_path)))
         return PeftAdapter(
@@ -273,8 +281,28 @@ def read_adapter(directory: Path) -> PeftAdapter:
         use_dora=bool(config.get("use_dora", False)),
         rank_pattern=tuple((key, int(r)) for key, r in (config.get("rank_pattern") or {}).items()),
         alpha_pattern=tuple((key, float(alpha)) for key, alpha in (config.get("alpha_pattern") or {}).items()),
+        saved=read_saved_modules(config, tensors, where=str(weights_path)),
     )
     return PeftAdapter(spec=spec, tensors=tensors)
+
+
+def _require_supported(config: Mapping[str, Any], *, where: str) -> None:
+    """Raise InputError where an adapter is of a kind that cannot be read."""
+    unsupported = ["lora_bias"] if config.get("lora_bias") else []
+    unsupported += unsupported_modules(config)
+    if changes_base(str(config.get("init_lora_weights")).lower()):
+        # PEFT writes such an adapter for the base that its own factors were taken out of
+        unsupported.append(f"init_lora_weights {config['init_lora_weights']}")
+    if (config.get("peft_type") != "LORA" and not is_vera(config)) or unsupported:
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"peft_type {config.get('peft_type')!r} with {', '.join(unsupported) or 'no extras'}",
+                allowed="plain LoRA, or VeRA without biases; modules_to_save: embed_tokens, lm_head",
+                hint="Use an adapter without these features; PEFT converts PiSSA and OLoRA when it saves with "
+                "path_initial_model_for_weight_conversion.",
+            )
+        )
 
 
 def _number(config: Mapping[str, Any], key: str, *, where: str) -> float:

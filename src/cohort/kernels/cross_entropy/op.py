@@ -115,9 +115,9 @@ def price_rows(
         rows_M: int64 numbers of rows of ``hidden_TD``.
     """
     if chunk_rows is None:
-        chunk_rows = _default_chunk_rows(
+        chunk_rows = default_chunk_rows(
             rows_M.shape[0],
-            row_bytes=_row_bytes(head.out_features, hidden_TD.dtype, is_capped=logit_cap is not None),
+            row_bytes=logits_row_bytes(head.out_features, hidden_TD.dtype, is_capped=logit_cap is not None),
             on_gpu=hidden_TD.is_cuda,
         )
     kernels = implementation("cross_entropy", choose_backend(hidden_TD, backend=backend))
@@ -128,15 +128,9 @@ def price_rows(
     for start in range(0, num_priced, chunk_rows):
         stop = min(start + chunk_rows, num_priced)
         count = stop - start
-        padded = max(LEAST_ROWS, -(-count // ROW_MULTIPLE) * ROW_MULTIPLE)
-        chunk_CD = hidden_TD.new_zeros(padded, width) if padded > count else hidden_TD.new_empty(padded, width)
-        torch.index_select(hidden_TD, 0, rows_M[start:stop], out=chunk_CD[:count])
-        targets_C = torch.nn.functional.pad(targets_M[start:stop], (0, padded - count), value=-100)
-        logits_CV = head.forward(chunk_CD)
-        tanh_CV = None
-        if logit_cap is not None:
-            tanh_CV = logits_CV.div_(logit_cap).tanh_()
-            logits_CV = tanh_CV * logit_cap
+        _, targets_C, logits_CV, tanh_CV = head_logits(
+            hidden_TD, head=head, rows_C=rows_M[start:stop], targets_C=targets_M[start:stop], logit_cap=logit_cap
+        )
         losses_C = kernels.cross_entropy_rows(logits_CV, targets_C=targets_C, with_gradient=with_gradient)
         losses_M[start:stop] = losses_C[:count]
         if with_gradient:
@@ -145,6 +139,26 @@ def price_rows(
             jacobian_MD[start:stop] = head.grad_input(logits_CV)[:count]
         del logits_CV, tanh_CV  # before the next chunk's are made: one chunk of logits is the whole workspace
     return losses_M, jacobian_MD
+
+
+def head_logits(
+    hidden_TD: Tensor, *, head: FrozenProduct, rows_C: Tensor, targets_C: Tensor, logit_cap: float | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return some rows' hidden states [P, D], targets [P] and logits [P, V], and with a cap the tanh of the logits.
+
+    P is C rounded up to what gives a row its own bits; the rows behind C are zeros without a label.
+    """
+    count, width = rows_C.shape[0], hidden_TD.shape[1]
+    padded = max(LEAST_ROWS, -(-count // ROW_MULTIPLE) * ROW_MULTIPLE)
+    chunk_PD = hidden_TD.new_zeros(padded, width) if padded > count else hidden_TD.new_empty(padded, width)
+    torch.index_select(hidden_TD, 0, rows_C, out=chunk_PD[:count])
+    targets_P = torch.nn.functional.pad(targets_C, (0, padded - count), value=-100)
+    logits_PV = head.forward(chunk_PD)
+    tanh_PV = None
+    if logit_cap is not None:
+        tanh_PV = logits_PV.div_(logit_cap).tanh_()
+        logits_PV = tanh_PV * logit_cap
+    return chunk_PD, targets_P, logits_PV, tanh_PV
 
 
 def weighted_gradient(jacobian_MD: Tensor, *, rows_M: Tensor, weights_T: Tensor) -> Tensor:
@@ -160,17 +174,17 @@ def logits_bytes(
 
     ``is_capped``: with a ``logit_cap``.
     """
-    row_bytes = _row_bytes(vocabulary, dtype, is_capped=is_capped)
-    chunk = min(num_rows, _default_chunk_rows(num_rows, row_bytes=row_bytes, on_gpu=device.type == "cuda"))
-    return max(LEAST_ROWS, -(-chunk // ROW_MULTIPLE) * ROW_MULTIPLE) * row_bytes if num_rows else 0
+    bytes_each = logits_row_bytes(vocabulary, dtype, is_capped=is_capped)
+    chunk = min(num_rows, default_chunk_rows(num_rows, row_bytes=bytes_each, on_gpu=device.type == "cuda"))
+    return max(LEAST_ROWS, -(-chunk // ROW_MULTIPLE) * ROW_MULTIPLE) * bytes_each if num_rows else 0
 
 
-def _row_bytes(vocabulary: int, dtype: torch.dtype, *, is_capped: bool) -> int:
+def logits_row_bytes(vocabulary: int, dtype: torch.dtype, *, is_capped: bool) -> int:
     # the derivative of the cap needs a second copy
     return vocabulary * dtype.itemsize * (2 if is_capped else 1)
 
 
-def _default_chunk_rows(num_rows: int, *, row_bytes: int, on_gpu: bool) -> int:
+def default_chunk_rows(num_rows: int, *, row_bytes: int, on_gpu: bool) -> int:
     """Return the rows of equal chunks that each fit the workspace, in steps that suit the products."""
     budget, multiple = (GPU_CHUNK_BYTES, 256) if on_gpu else (CPU_CHUNK_BYTES, ROW_MULTIPLE)
     most = max(LEAST_ROWS, budget // row_bytes // multiple * multiple)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError, Problem
@@ -18,12 +19,16 @@ from cohort.tasks.task_file import TaskFile
 __all__ = ["adapter_spec", "largest_adapter", "module_filter", "variant_problems"]
 
 
-def adapter_spec(task: TaskFile, values: Mapping[str, Any]) -> AdapterSpec:
+def adapter_spec(task: TaskFile, values: Mapping[str, Any], *, saved: SavedModules | None = None) -> AdapterSpec:
     """Return the adapter of a trial with these hyperparameters; what an old record lacks is PEFT's default.
+
+    Args:
+        saved: What :func:`~cohort.prepare.adapters.saved_checks.saved_modules` returns of the task.
 
     Raises:
         InputError: two of the values exclude each other.
     """
+    assert (saved is None) == (not task.lora.modules_to_save), "a task's modules take rank rows of its model"
     vectors = _vectors(task, values)
     try:
         return AdapterSpec(
@@ -38,6 +43,7 @@ def adapter_spec(task: TaskFile, values: Mapping[str, Any]) -> AdapterSpec:
             use_bdlora=task.block_diagonal(int(values.get("nblocks", 1))),
             rank_pattern=tuple(task.lora.rank_pattern.items()),
             alpha_pattern=tuple(task.lora.alpha_pattern.items()),
+            saved=saved,
         )
     except VariantError as error:
         raise InputError(
@@ -121,6 +127,7 @@ def _exclusions(task: TaskFile, from_base: Sequence[str]) -> Iterator[Problem]:
     has_blocks = any(task.block_diagonal(int(n)) is not None for n in possible_values(task, "nblocks"))
     others = [name for name in map(str, possible_values(task, "init_lora_weights")) if name != "true"]
     has_vectors, optimizers = True in possible_values(task, "use_vera"), possible_values(task, "optim")
+    whole = bool(task.lora.modules_to_save)
     ratios = [float(ratio) for ratio in possible_values(task, "loraplus_lr_ratio")]
     pairs = (
         ("use_dora", has_dora and from_base, f"use_dora with init_lora_weights {', '.join(from_base)}"),
@@ -139,6 +146,14 @@ def _exclusions(task: TaskFile, from_base: Sequence[str]) -> Iterator[Problem]:
             "loraplus_lr_ratio",
             has_vectors and set(ratios) != {1.0},
             "loraplus_lr_ratio, a rate of B, with use_vera, which trains neither A nor B",
+        ),
+        ("modules_to_save", whole and from_base, f"modules_to_save with init_lora_weights {', '.join(from_base)}"),
+        ("modules_to_save", whole and has_vectors, "modules_to_save with use_vera"),
+        ("optim", whole and "muon" in optimizers, "muon, which steps the factors of linears, with modules_to_save"),
+        (
+            "loraplus_lr_ratio",
+            whole and set(ratios) != {1.0},
+            "loraplus_lr_ratio with modules_to_save, whose tables have one rate",
         ),
     )
     for name, is_possible, found in pairs:

@@ -70,6 +70,7 @@ class LoraSection(_LoraKeys):
         layers_pattern: tuple[str, ...] | None
         rank_pattern: dict[str, int]
         alpha_pattern: dict[str, float]
+        modules_to_save: tuple[str, ...]
         model_fields_set: set[str]
     lora_alpha: Annotated[
         float | MultipleOf,

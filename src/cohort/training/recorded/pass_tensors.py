@@ -71,6 +71,7 @@ class PassTensors:
             segments=nothing,
             trained_rows_M=rows_M,
             row_keys_T=None,
+            trained_offsets=(0,),
         )
         self.attention = self._attend_by(first, second)
         self.lora = replace(bank.context(nothing), tables=self._tables)

@@ -59,6 +59,5 @@ def read_reference_adapter(directory: Path, config: DecoderConfig, *, sha256: st
             )
         )
     layout = AdapterLayout({name: shapes[name] for name in adapter.modules if name in shapes})
-    return ReferenceAdapter(
-        layout=layout, spec=replace(adapter.spec, lora_dropout=0.0), weights_rD=rank_rows_from_peft(layout, adapter)
-    )
+    spec = replace(adapter.spec_in(layout), lora_dropout=0.0)
+    return ReferenceAdapter(layout=layout, spec=spec, weights_rD=rank_rows_from_peft(layout, adapter))

@@ -68,6 +68,7 @@ class RequestedChanges:
             parameters,
             rows=preparation.inputs.data.train,
             times=preparation.proposals.times,
+            saved=preparation.inputs.saved_modules(preparation.task),
         )
 
     def carry_out(self, request: TrialRequest) -> Answer:
