@@ -61,7 +61,8 @@ def test_a_run_has_its_bits_whatever_stands_around_it() -> None:
     hidden_TD, table_VD, targets_T, weights_T = (t.float() if t.is_floating_point() else t for t in inputs(60))
     rows_M = (targets_T != -100).nonzero().squeeze(1)
     together, apart = torch.zeros_like(table_VD), torch.zeros_like(table_VD)
-    shared: dict[str, Any] = {"hidden_TD": hidden_TD, "head": TrainedHead(table_VD), "targets_T": targets_T, "weights_T": weights_T}
+    shared: dict[str, Any] = {"hidden_TD": hidden_TD, "targets_T": targets_T, "weights_T": weights_T}
+    shared["head"] = TrainedHead(table_VD)
     add_head_gradient(together, runs=[rows_M[:9], rows_M[9:]], **shared)
     for run in (rows_M[:9], rows_M[9:]):
         add_head_gradient(apart, runs=[run], **shared)
