@@ -24,6 +24,7 @@ from cohort.scheduling.cost.exact_steps import MEASURED, described_ratios, gpu_k
 
 __all__ = [
     "attention_name",
+    "attention_of",
     "auto_numerics",
     "auto_numerics_on",
     "choices_by_shape",
@@ -59,6 +60,15 @@ def attention_name(device: torch.device, *, rule: AttentionRule | None = None) -
     if rule is not None and rule.cap is not None:
         return f"torch, scores capped at {rule.cap:g}, per sequence, in buckets of equal length"
     return "torch scaled_dot_product_attention, per sequence, in buckets of equal length"
+
+
+def attention_of(config: DecoderConfig, device: torch.device) -> str:
+    """Return which attention a model's layers run."""
+    if config.bridged is None:
+        return attention_name(device, rule=config.attention_rule(0))
+    if device.type == "cpu":
+        return "transformers' own, each sequence by itself"
+    return f"{attention_name(device)}; what its kernels do not know in plain torch"
 
 
 def plain_torch(config: DecoderConfig, device: torch.device) -> str:

@@ -116,15 +116,24 @@ def choose_streamed_layers(
         host_bytes: Memory of the host that is free, where the layers will be; None where that is another machine.
 
     Raises:
-        InputError: more layers than the model has, or than the host's memory holds.
+        InputError: more layers than the model has or the host's memory holds, or of a model that transformers computes.
     """
     resident = _all_resident(config, machine)
     wanted = task.memory.host_streamed_layers
+    if wanted not in ("auto", 0) and config.bridged is not None:
+        raise InputError(
+            Problem(
+                where=task.where("memory.host_streamed_layers"),
+                found=f"{wanted} with {config.architecture}, whose layers transformers computes",
+                allowed="auto | 0 with this model: it is whole on its device",
+                hint="Write host_streamed_layers: auto.",
+            )
+        )
     if wanted != "auto":
         found = replace(resident, count=wanted)
         _require_layers(task, found, host_bytes=host_bytes)
         return found
-    if machine.device.type != "cuda":
+    if machine.device.type != "cuda" or config.bridged is not None:
         return resident
     free = machine.memory_bytes if task.memory.limit is None else min(machine.memory_bytes, task.memory.limit)
     room = free * (1 - task.memory.margin)
@@ -154,8 +163,9 @@ def least_weight_bytes(task: TaskFile, config: DecoderConfig, machine: Machine) 
     """Return the least bytes of the base model on the device, with as many layers streamed as the task allows."""
     resident = _all_resident(config, machine)
     wanted = task.memory.host_streamed_layers
-    if wanted == "auto":
-        wanted = resident.num_layers if machine.device.type == "cuda" and resident.num_layers > NUM_BUFFERS else 0
+    if wanted == "auto" or config.bridged is not None:
+        may_stream = config.bridged is None and machine.device.type == "cuda" and resident.num_layers > NUM_BUFFERS
+        wanted = resident.num_layers if may_stream else 0
     return replace(resident, count=min(wanted, resident.num_layers)).device_bytes
 
 
@@ -163,7 +173,8 @@ def layers_for_generation(config: DecoderConfig, machine: Machine) -> StreamedLa
     """Return how many layers are streamed where a finished adapter answers: a quarter of the GPU is left for that."""
     resident = _all_resident(config, machine)
     missing = resident.base_bytes - 0.75 * machine.memory_bytes
-    if machine.device.type != "cuda" or resident.base_bytes <= 0.9 * machine.memory_bytes:
+    fits = resident.base_bytes <= 0.9 * machine.memory_bytes
+    if machine.device.type != "cuda" or fits or config.bridged is not None:
         return resident
     count = max(NUM_BUFFERS + 1, NUM_BUFFERS + math.ceil(missing / resident.layer_bytes))
     return replace(resident, count=min(count, resident.num_layers))

@@ -104,6 +104,10 @@ def group_problems(
     if not torch.distributed.is_available():
         yield refused("strategy", strategy, f"{others}: this build of torch has no torch.distributed")
         return
+    if config.bridged is not None:
+        found = f"{strategy} with {config.architecture}, whose layers transformers computes"
+        yield refused("strategy", found, f"{others}: the model is whole on each GPU")
+        return
     if machine.numerics is Numerics.EXACT and machine.device.type == "cuda":
         yield refused("numerics", f"exact with strategy: {strategy}", "fast, where GPUs divide a model")
     objective = specs[0].objective

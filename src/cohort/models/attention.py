@@ -80,6 +80,11 @@ class PackedAttention:
     def num_positions(self) -> int:
         return max(self._lengths, default=0)
 
+    @property
+    def sequence_offsets(self) -> tuple[int, ...]:
+        """Row offsets of the sequences, and where the last ends."""
+        return self._offsets
+
     def attend(
         self,
         layer_index: int,
@@ -89,16 +94,22 @@ class PackedAttention:
         *,
         rule: AttentionRule,
         room: PaddedRows | None = None,
+        sinks_H: Tensor | None = None,
     ) -> Tensor:
         """Return o [T, H, E]; zeros in the rows of no sequence. All layers attend alike.
 
         With Triton's kernels o is written into the rows of ``room``, [T, H * E], where the next linear asks for it.
 
+        Args:
+            sinks_H: A score of each head that takes its share of the weights and gives no value. With sinks, and where
+                values have another width than keys, plain torch attends on a GPU as well.
+
         Raises:
             ShapeError: the stream is shorter than the sequences, or there is room and no kernel that writes there.
         """
         del layer_index
-        if rule.suits_kernels and choose_backend(q_THE) is Backend.TRITON:
+        suits_kernels = rule.suits_kernels and sinks_H is None and k_TGE.shape == v_TGE.shape
+        if suits_kernels and choose_backend(q_THE) is Backend.TRITON:
             tiles = self._tiles_on(q_THE.device)
             return packed_attention(q_THE, k_TGE, v_TGE, tiles=tiles, window=rule.window, room=room)
         if room is not None:
@@ -112,8 +123,8 @@ class PackedAttention:
                 rows[bucket.start : stop].view(bucket.count, bucket.length, rows.shape[1], rows.shape[2])
                 for rows in (q_PHE, k_PGE, v_PGE)
             )
-            outputs.append(causal_attention(q, k, v, rule=rule).reshape(-1, *q_THE.shape[1:]))
-        o_PHE = torch.cat(outputs) if outputs else q_PHE
+            outputs.append(causal_attention(q, k, v, rule=rule, sinks_H=sinks_H).flatten(0, 1))
+        o_PHE = torch.cat(outputs) if outputs else q_PHE.new_empty(*q_PHE.shape[:2], v_PGE.shape[2])
         return layout.scatter(o_PHE)
 
     def _tiles_on(self, device: torch.device) -> AttentionTiles:
@@ -235,15 +246,33 @@ class _FromBuckets(torch.autograd.Function):
         return dy_PXE.index_fill_(0, ctx.layout.padding, 0), None
 
 
-def causal_attention(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: AttentionRule) -> Tensor:
+def causal_attention(
+    q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: AttentionRule, sinks_H: Tensor | None = None
+) -> Tensor:
     """Return o [B, L, H, E] of sequences of equal length."""
     length, window = q_BLHE.shape[1], rule.window
+    if sinks_H is not None:
+        return _with_sinks(q_BLHE, k_BLGE, v_BLGE, sinks_H, rule=rule)
     if rule.cap is not None:
         return _capped_causal(q_BLHE, k_BLGE, v_BLGE, rule=rule)
     if window is None or length <= window:
         return _fused(q_BLHE, k_BLGE, v_BLGE, rule=rule, visible=None)
     visible = torch.ones(length, length, dtype=torch.bool, device=q_BLHE.device).tril().triu(1 - window)
     return masked_attention(q_BLHE, k_BLGE, v_BLGE, visible=visible, rule=rule)
+
+
+def _with_sinks(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, sinks_H: Tensor, *, rule: AttentionRule) -> Tensor:
+    """Return o [B, L, H, E] where each head has a sink: a key of zeros whose score is the mask's, and its value zero."""
+    assert rule.cap is None, "no architecture has both sinks and capped scores"
+    count, length, num_heads = q_BLHE.shape[:3]
+    visible = torch.ones(length, length, dtype=torch.bool, device=q_BLHE.device).tril()
+    if rule.window is not None:
+        visible = visible.triu(1 - rule.window)
+    scores_HLX = q_BLHE.new_zeros(num_heads, length, length + 1)
+    scores_HLX[:, :, :length].masked_fill_(~visible, -torch.inf)
+    scores_HLX[:, :, length] = sinks_H[:, None].to(q_BLHE.dtype)
+    k_BXGE, v_BXGE = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k_BLGE, v_BLGE))
+    return masked_attention(q_BLHE, k_BXGE, v_BXGE, visible=scores_HLX, rule=rule)
 
 
 def masked_attention(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, visible: Tensor, rule: AttentionRule) -> Tensor:

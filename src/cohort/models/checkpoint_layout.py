@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cohort.models.config import DecoderConfig
+from cohort.models.config import BridgedModel, DecoderConfig
 
 __all__ = ["FusedTensor", "Piece", "checkpoint_layout", "linear_shapes"]
 
@@ -41,9 +41,10 @@ def checkpoint_layout(config: DecoderConfig) -> tuple[FusedTensor, ...]:
     Names: ``embed``, ``norm``, ``head`` (absent when tied) and ``layers.N.`` followed by ``input_norm``, ``qkv``,
     ``q_norm``, ``k_norm``, ``output``, ``mlp_norm``, ``gate_up``, ``down`` and, with norms after the blocks,
     ``attention_post_norm`` and ``mlp_post_norm``; linears end in ``.weight`` and, where the
-    family has it, ``.bias``.
+    family has it, ``.bias``. Those of a model that transformers computes have the model's own names, its adaptable
+    linears behind ``layers.``.
     """
-    return tuple(_tensors(config))
+    return tuple(_tensors(config) if config.bridged is None else _bridged(config.bridged))
 
 
 def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
@@ -88,6 +89,13 @@ def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:
     yield _single("norm", "model.norm.weight", hidden)
     if not config.tie_word_embeddings:
         yield _single("head", "lm_head.weight", config.vocab_size, hidden)
+
+
+def _bridged(model: BridgedModel) -> Iterator[FusedTensor]:
+    for path, in_features, out_features in model.linears:
+        yield FusedTensor(f"layers.{path}.weight", (Piece(f"{path}.weight", (out_features, in_features)),))
+    for key, shape in model.others:
+        yield FusedTensor(key, (Piece(key, shape),))
 
 
 def _single(name: str, key: str, *shape: int) -> FusedTensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cohort.kernels.gated_activation import Activation
 
-__all__ = ["AttentionRule", "DecoderConfig", "RotaryConfig"]
+__all__ = ["AttentionRule", "BridgedModel", "DecoderConfig", "RotaryConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,25 @@ class AttentionRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BridgedModel:
+    """A model that transformers computes, because no native family does.
+
+    Attributes:
+        linears: Path, input width and output width of each adaptable linear, in the order of the model.
+        others: Key and shape of every other tensor; one that is shared is there once.
+        layers: Path of the list of layers.
+        head_scale: Factor on the logits.
+        left_alone: Parts of the checkpoint that no text passes through, such as ``vision_tower``.
+    """
+
+    linears: tuple[tuple[str, int, int], ...]
+    others: tuple[tuple[str, tuple[int, ...]], ...]
+    layers: str
+    head_scale: float = 1.0
+    left_alone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
     """A decoder-only transformer. All sizes are elements; the defaults are Llama's.
 
@@ -76,6 +95,8 @@ class DecoderConfig:
         eos_token_ids: Tokens that end a completion, as the checkpoint's generation settings name them.
         pad_token_id: Padding token, where the checkpoint names one.
         stored_quantization: The weight format that the checkpoint's linears are stored in; none: as numbers.
+        bridged: What transformers computes; None for a native family. With it the attributes that say how a layer
+            computes hold the defaults and are read by no one: heads and widths are what the checkpoint states.
     """
 
     family: str
@@ -107,8 +128,11 @@ class DecoderConfig:
     attention_cap: float | None = None
     logit_cap: float | None = None
     stored_quantization: str = "none"
+    bridged: BridgedModel | None = None
 
     def __post_init__(self) -> None:
+        if self.bridged is not None:
+            return
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_dim % 2 or len(self.rotary.inverse_frequencies) != self.head_dim // 2:
@@ -140,6 +164,8 @@ class DecoderConfig:
     @property
     def slow_paths(self) -> tuple[str, ...]:
         """What this model computes in plain torch on a GPU as well, because no kernel covers it."""
+        if self.bridged is not None:
+            return ("everything between the adapted linears, which is transformers' own code",)
         found = []
         if self.attention_cap is not None:
             found.append(f"attention, with scores capped at {self.attention_cap:g}")

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from cohort.core.errors import InputError, Problem, UnsupportedModelError
+from cohort.core.errors import InputError, Problem
 from cohort.kernels.gated_activation import Activation
+from cohort.models.bridge.description import describe_bridged
 from cohort.models.checkpoint.stored_nf4 import config_problem
 from cohort.models.config import DecoderConfig, RotaryConfig
 from cohort.models.families import FAMILIES, ModelFamily
@@ -37,12 +38,15 @@ def read_config(folder: Path) -> DecoderConfig:
     """Return the decoder that ``folder/config.json`` describes.
 
     Raises:
-        UnsupportedModelError: another architecture; the message names it and lists what works.
+        UnsupportedModelError: no causal language model that transformers loads; the message names it.
         InputError: the file is missing, broken, or asks for something that is not supported.
     """
     path = folder / "config.json"
     raw = _read_json(path)
-    family = _family(raw, path)
+    family = _family(raw)
+    if family is None:
+        works = "; ".join(f"{known.architecture} ({known.examples})" for known in FAMILIES.values())
+        return describe_bridged(folder, raw, native=works)
     try:
         return _decoder(_stated(raw), raw, family, path)
     except (NotStatedError, InputError):
@@ -130,21 +134,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     )
 
 
-def _family(raw: Mapping[str, Any], path: Path) -> ModelFamily:
+def _family(raw: Mapping[str, Any]) -> ModelFamily | None:
+    """Return the native family of a checkpoint; None where there is none."""
     architectures = raw.get("architectures") or []
     family = FAMILIES.get(str(raw.get("model_type")))
-    if family is not None and (not architectures or family.architecture in architectures):
-        return family
-    named = ", ".join(map(str, architectures)) or str(raw.get("model_type", "no architecture"))
-    works = "; ".join(f"{known.architecture} ({known.examples})" for known in FAMILIES.values())
-    raise UnsupportedModelError(
-        Problem(
-            where=f"{path}: architectures",
-            found=named,
-            allowed=works,
-            hint="Choose a base model of one of these architectures.",
-        )
-    )
+    return family if family is not None and (not architectures or family.architecture in architectures) else None
 
 
 def _stated(raw: Mapping[str, Any]) -> Any:

@@ -97,6 +97,11 @@ class Decoder:
         found = [linear.frozen for layer in self.layers for linear in layer.linears]
         return (*found, *(() if self._head is None else (self._head,)))
 
+    @property
+    def can_be_recorded(self) -> bool:
+        """Whether a CUDA graph can hold its passes: nothing in them waits for the device."""
+        return True
+
     def use_exact_products(self, *, exact: bool = True) -> None:
         """Give each row the same bits in any stream from now on, on a GPU, too; or, without ``exact``, no longer.
 

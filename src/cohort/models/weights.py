@@ -12,6 +12,7 @@ from torch import Tensor
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.kernels.packed_linear import FrozenProduct
+from cohort.models.bridge.loading import load_bridged
 from cohort.models.checkpoint.checkpoint_reading import MOST_AHEAD, FusedContent, read_fused, read_quantised
 from cohort.models.checkpoint.quantised_files import QuantisedFiles
 from cohort.models.checkpoint.safetensors_files import read_headers
@@ -92,7 +93,7 @@ def load_decoder(
         has_head: Whether a stage has the loss head though it is not the last, which always has it.
 
     Raises:
-        UnsupportedModelError: another architecture.
+        UnsupportedModelError: no causal language model that transformers loads.
         InputError: anything wrong with the files, all problems at once; no such format, or one without this dtype or
             device.
     """
@@ -103,6 +104,9 @@ def load_decoder(
     config = read_config(folder)
     if (problem := stored_problem(config, name=weight_format, where="weight_format")) is not None:
         raise InputError(problem)
+    if config.bridged is not None:
+        assert streaming is None and part is None, "strategies that divide a model refuse bridged ones"
+        return load_bridged(folder, config, dtype=chosen, device=device, weight_format=kept)
     layout = checkpoint_layout(config)
     stored = match_layout(layout, read_headers(folder), config=config, folder=folder, weight_format=kept)
     if part is not None:

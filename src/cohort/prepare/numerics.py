@@ -144,7 +144,9 @@ def _strategy_without_form(task: TaskFile) -> Iterator[tuple[str, str]]:
 
 
 def _model_without_form(config: DecoderConfig | None) -> Iterator[tuple[str, str]]:
-    if config is not None and config.pads_attention:
+    if config is not None and config.bridged is not None:
+        yield f"{config.architecture}, whose layers transformers computes", "exact with native families"
+    elif config is not None and config.pads_attention:
         yield (
             f"{config.family}, whose capped scores are computed in padded batches on a GPU",
             "exact with other families",

@@ -30,6 +30,7 @@ from cohort.prepare.fingerprints import start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.kernels import workers_ahead
 from cohort.prepare.loaded_backbone import LoadedBackbone
+from cohort.prepare.model_computation import model_note
 from cohort.prepare.numerics import NumericsChoice, numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.placed_model import PlacedModel, place_model
@@ -237,7 +238,7 @@ def _prepare(
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
     split = split_notes(data.report, max_length=task.dataset.max_length)
-    notes = (*split, evaluation, *placed.notes, *_machine_notes(memory, sizes, data.train))
+    notes = (model_note(inputs.config, machine), *split, evaluation, *placed.notes, *_machine_notes(memory, sizes, data.train))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),

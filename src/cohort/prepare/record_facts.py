@@ -10,7 +10,7 @@ from dataclasses import replace
 from cohort.data.loading import LoadedDataset
 from cohort.kernels.backend import describe_backend
 from cohort.machine.kernel_choices import (
-    attention_name,
+    attention_of,
     inside_products,
     linear_groups,
     plain_torch,
@@ -23,6 +23,7 @@ from cohort.prepare.adapters.block_checks import adapted_shapes, has_blocks
 from cohort.prepare.adapters.vector_checks import has_vectors
 from cohort.prepare.data_notes import data_counts, data_problems
 from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.model_computation import model_computation
 from cohort.prepare.reference import reference_adapter_hash
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
@@ -63,7 +64,8 @@ def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) ->
         precision=f"base model ({machine.precision}), float32 adapters",
         threads=machine.threads,
         backend=f"{describe_backend(device).backend.value}: {product_name(device)}{plain_torch(config, device)}",
-        attention=attention_name(device, rule=config.attention_rule(0)),
+        model=model_computation(config),
+        attention=attention_of(config, device),
         tile_table=tile_source(device) if tiles else None,
         tiles=tuple(tiles) or None,
         term_inside=inside_products(device) if tiles else None,

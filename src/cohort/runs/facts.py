@@ -106,6 +106,7 @@ class MachineFacts:
     Attributes:
         device: Its type, with its name in parentheses.
         backend, attention: What computes adapters' products and attention.
+        model: What computes the base model, where it is no native family.
         tile_table, tiles, term_inside: Launch choices of GPU kernels.
         numerics, numerics_reason: On a GPU what trials train with, and why where the task left it to the machine.
     """
@@ -116,6 +117,7 @@ class MachineFacts:
     threads: int | None = None
     backend: str | None = None
     attention: str | None = None
+    model: str | None = None
     tile_table: str | None = None
     tiles: tuple[str, ...] | None = None
     term_inside: str | None = None

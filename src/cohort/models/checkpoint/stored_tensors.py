@@ -25,12 +25,16 @@ def check_checkpoint(name_or_path: str | Path) -> DecoderConfig:
     """Return the configuration of a model whose files are complete, reading no weights.
 
     Raises:
-        UnsupportedModelError: another architecture.
+        UnsupportedModelError: no causal language model that transformers loads.
         InputError: anything wrong with the files, all problems at once.
     """
     folder = find_model(name_or_path)
     config = read_config(folder)
-    stored_tensors(folder, config)
+    if config.bridged is None:
+        stored_tensors(folder, config)
+    elif problems := read_headers(folder).problems:
+        # transformers may keep tensors under other names than the model has; it says what is missing as it loads them
+        raise InputError(problems)
     return config
 
 

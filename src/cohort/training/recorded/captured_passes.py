@@ -83,8 +83,8 @@ class CapturedPasses:
 
     @classmethod
     def where_they_run(cls, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> CapturedPasses | None:
-        """Return them for a GPU with the grouped kernels, None for other devices or ``most_rows`` of 0."""
-        if most_rows == 0 or not bank.weights_RD.is_cuda:
+        """Return them for a GPU with the grouped kernels; None elsewhere, for ``most_rows`` of 0 and bridged models."""
+        if most_rows == 0 or not bank.weights_RD.is_cuda or not decoder.can_be_recorded:
             return None
         has_grouped_kernels = choose_backend(bank.compute_RD) is Backend.TRITON
         return cls(decoder, bank, most_rows=most_rows) if has_grouped_kernels else None

@@ -1,0 +1,1 @@
+"""A language model of transformers as the frozen backbone, where no native family computes it."""

@@ -1,0 +1,119 @@
+"""Puts packed linears in place of a model's own, on the same storage, and lets its layers be computed again.
+
+Shapes:  T rows · K input width · N output width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from cohort.adapters.linear import LinearPart, PackedLinear
+from cohort.kernels.packed_linear import FrozenProduct
+from cohort.kernels.packed_linear.dense_rows import dense_rows
+from cohort.models.bridge.pass_state import current_pass
+from cohort.models.bridge.structure import is_transposed
+from cohort.models.weight_formats import WeightFormat
+
+__all__ = ["AdaptedLinear", "adapt_linears", "mark_token_rows", "recompute_layers"]
+
+
+class AdaptedLinear(nn.Module):
+    """A linear of a model with the adapters of the pass; without any it is the frozen product.
+
+    Attributes:
+        packed: The product over the weight that the model came with.
+    """
+
+    def __init__(self, name: str, frozen: FrozenProduct) -> None:
+        super().__init__()
+        self._name = name
+        self.in_features, self.out_features = frozen.in_features, frozen.out_features
+        self.packed = PackedLinear(frozen, parts=(LinearPart(name=name, out_features=frozen.out_features),))
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight [N, K]: some modules look at its dtype or device."""
+        frozen = self.packed.frozen
+        plain = getattr(frozen, "plain_weight_NK", None)
+        if isinstance(plain, Tensor):
+            return plain
+        device = frozen.device if hasattr(frozen, "device") else torch.device("cpu")
+        return dense_rows(frozen, slice(0, self.out_features), device=device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return y [..., N] of x [..., K]."""
+        now = current_pass()
+        rows_TK = x.reshape(-1, self.in_features)
+        if now is not None and now.rows_seen is not None:
+            now.rows_seen.setdefault(self._name, []).append(len(rows_TK))
+        lora = None if now is None else now.lora
+        if lora is not None and self._name not in lora.factors:
+            lora = None
+        y_TN = self.packed(rows_TK, lora)
+        return y_TN.view(*x.shape[:-1], self.out_features)
+
+
+@torch.no_grad()
+def adapt_linears(model: nn.Module, names: Sequence[str], *, weight_format: WeightFormat) -> dict[str, AdaptedLinear]:
+    """Replace the linears ``names`` of a model and return what stands there now, by name.
+
+    The weights are the model's own tensors where the format keeps weights as they are; else one weight at a time is
+    there in both formats.
+    """
+    found = {}
+    for name in names:
+        parent, _, own = name.rpartition(".")
+        holder = model.get_submodule(parent)
+        linear: Any = holder.get_submodule(own)
+        weight, bias = linear.weight.detach(), linear.bias
+        if is_transposed(linear):
+            weight = weight.t().contiguous()
+        frozen = weight_format.freeze(weight, None if bias is None else bias.detach())
+        found[name] = AdaptedLinear(name, frozen)
+        setattr(holder, own, found[name])
+        del linear, weight
+    return found
+
+
+def mark_token_rows(embedding: nn.Module) -> None:
+    """Let the rows of the token table require a gradient in passes that want one.
+
+    The stream is then differentiable in the adapters although everything below them is constant.
+    """
+
+    def hook(_module: nn.Module, _inputs: Any, rows: Tensor) -> Tensor:
+        now = current_pass()
+        if now is None or not now.wants_gradient or rows.requires_grad:
+            return rows
+        # a model may scale the rows in place, which a leaf forbids
+        return rows.detach().requires_grad_() * 1
+
+    embedding.register_forward_hook(hook)
+
+
+def recompute_layers(layers: nn.ModuleList) -> None:
+    """Let each layer keep its inputs alone in passes that recompute."""
+    for layer in layers:
+        layer.forward = _recomputable(layer.forward)
+
+
+def _recomputable(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arguments: Any, **options: Any) -> Any:
+        now = current_pass()
+        if now is None or not now.recomputes:
+            return forward(*arguments, **options)
+        # a backward pass may run in a thread of its own, which does not see the pass
+        context = copy_context()
+
+        def again(*given: Any, **named: Any) -> Any:
+            return context.copy().run(forward, *given, **named)
+
+        return checkpoint(again, *arguments, use_reentrant=False, preserve_rng_state=False, **options)
+
+    return run

@@ -1,0 +1,274 @@
+"""What a checkpoint of no native family is: the sizes and linears of the model that transformers builds for it.
+
+The model is built without memory for its weights, once for each checkpoint and version of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import InputError, Problem, UnsupportedModelError
+from cohort.models.bridge.structure import layer_list, loss_head, other_tensors, plain_linears, text_decoder
+from cohort.models.config import BridgedModel, DecoderConfig, RotaryConfig
+from cohort.models.transformers_answers import answered
+
+__all__ = ["describe_bridged", "hidden_code_problem"]
+
+# by the names that architectures have for a factor on the logits, and what it is then
+_FACTORS = {"logit_scale": lambda value: value, "logits_scaling": lambda value: 1 / value}
+# the oldest version whose attention and masks can be replaced by name
+_LEAST_VERSION = "4.56"
+
+
+def describe_bridged(folder: Path, raw: Mapping[str, Any], *, native: str) -> DecoderConfig:
+    """Return the decoder that ``folder/config.json``, whose content is ``raw``, describes.
+
+    Args:
+        native: The native families, for messages.
+
+    Raises:
+        UnsupportedModelError: it is no causal language model, or none that this version of transformers has.
+        InputError: its settings contradict each other, or its weights are stored in a format that nothing here reads.
+    """
+    path = folder / "config.json"
+    _require_known(raw, path, native=native)
+
+    def ask() -> dict[str, Any]:
+        return _facts(folder, path, named=_named(raw), native=native)
+
+    facts = answered("bridged model", folder, ask=ask)
+    generation = path.with_name("generation_config.json")
+    stops = None
+    if generation.is_file():
+        stops = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+    return DecoderConfig(
+        **{key: facts[key] for key in _PLAIN},
+        windows=(None,) * facts["num_layers"],
+        rotary=RotaryConfig(rope_type="transformers", inverse_frequencies=()),
+        eos_token_ids=_as_ids(facts["eos"] if stops is None else stops),
+        bridged=BridgedModel(
+            linears=tuple((str(name), int(ins), int(outs)) for name, ins, outs in facts["linears"]),
+            others=tuple((str(key), tuple(shape)) for key, shape in facts["others"]),
+            layers=facts["layers"],
+            head_scale=facts["head_scale"],
+            left_alone=tuple(facts["left_alone"]),
+        ),
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+        rms_norm_eps=0.0,
+    )
+
+
+_PLAIN = (
+    "family",
+    "architecture",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+    "bos_token_id",
+    "pad_token_id",
+    "logit_cap",
+)
+
+
+def _named(raw: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, raw.get("architectures") or [])) or str(raw.get("model_type", "no architecture"))
+
+
+def _require_known(raw: Mapping[str, Any], path: Path, *, native: str) -> None:
+    """Refuse what cannot be a causal language model of this transformers, without building it."""
+    if (problem := hidden_code_problem(raw, path)) is not None:
+        raise UnsupportedModelError(problem)
+    if raw.get("is_encoder_decoder"):
+        raise _unsupported(path, f"{_named(raw)}, an encoder with a decoder", native)
+    wrong = [name for name in raw.get("architectures") or [] if not _is_generative(str(name))]
+    if wrong:
+        raise _unsupported(path, f"{', '.join(map(str, wrong))}, which predicts no next token", native)
+    if (stored := raw.get("quantization_config")) is not None:
+        method = stored.get("quant_method", "unknown") if isinstance(stored, dict) else stored
+        raise InputError(
+            Problem(
+                where=f"{path}: quantization_config",
+                found=f"weights stored as {method}",
+                allowed=f"{_named(raw)} with weights stored as float32, bfloat16 or float16",
+                hint="Use the unquantised checkpoint of this model; `quantization` quantises it.",
+            )
+        )
+
+
+def hidden_code_problem(raw: Mapping[str, Any], path: Path) -> Problem | None:
+    """Return what is wrong with a checkpoint whose model is Python code of its own; None elsewhere."""
+    code = raw.get("auto_map") or {}
+    if not isinstance(code, dict) or not any(key.startswith("AutoModel") for key in code):
+        return None
+    if _is_known(str(raw.get("model_type"))):
+        # the code is an older copy of what transformers has
+        return None
+    files = ", ".join(sorted({str(value).split("--")[-1].split(".")[0] + ".py" for value in code.values()}))
+    return Problem(
+        where=f"{path}: auto_map",
+        found=f"a model that runs code of its own ({files})",
+        allowed="models whose code is in transformers: code from a checkpoint is not run",
+        hint="Choose the version of this model that transformers computes, if there is one.",
+    )
+
+
+def _is_generative(architecture: str) -> bool:
+    ends = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "LMHead")
+    return architecture.endswith(ends)
+
+
+def _is_known(model_type: str) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+
+def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, Any]:
+    """Return what is said of a checkpoint, as JSON holds it."""
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # its validation raises many types; each means that the file is wrong or too new
+        raise _not_built(path, error, named=named, native=native) from error
+    if not _is_known(config.model_type):
+        raise _unsupported(path, f"{named}, of which transformers {transformers.__version__} has no causal LM", native)
+    if config.is_encoder_decoder:
+        raise _unsupported(path, f"{named}, an encoder with a decoder", native)
+    try:
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception as error:
+        raise _not_built(path, error, named=named, native=native) from error
+    text = config.get_text_config(decoder=True)
+    decoder, head = text_decoder(model), loss_head(model, path)
+    layers = layer_list(model, decoder, path)
+    embedding = model.get_input_embeddings().weight
+    heads = _setting(text, "num_attention_heads", "n_head", "num_heads") or 1
+    linears = plain_linears(model, layers)
+    if not linears:
+        raise InputError(
+            Problem(
+                where=str(path),
+                found=f"{named}, whose layers have no linear that an adapter could adapt",
+                allowed="a model with linears in its layers",
+                hint="Choose another base model.",
+            )
+        )
+    return {
+        "family": str(config.model_type),
+        "architecture": type(model).__name__,
+        "vocab_size": int(head.out_features),
+        "hidden_size": int(head.in_features),
+        "intermediate_size": int(_setting(text, "intermediate_size", "ffn_dim", "n_inner") or 4 * head.in_features),
+        "num_layers": len(model.get_submodule(layers)),
+        "num_heads": int(heads),
+        "num_kv_heads": int(_setting(text, "num_key_value_heads") or heads),
+        "head_dim": int(_setting(text, "head_dim") or embedding.shape[1] // heads),
+        "max_position_embeddings": int(
+            _setting(text, "max_position_embeddings", "n_positions", "seq_length", "max_seq_len") or 2**20
+        ),
+        "tie_word_embeddings": head.weight is embedding,
+        "bos_token_id": _first(_setting(text, "bos_token_id")),
+        "pad_token_id": _first(_setting(text, "pad_token_id")),
+        "eos": _setting(text, "eos_token_id"),
+        "logit_cap": _setting(text, "final_logit_softcapping"),
+        "head_scale": _head_scale(text),
+        "layers": layers,
+        "linears": linears,
+        "others": other_tensors(model, linears),
+        "left_alone": sorted({name.split(".")[-1] for name in _outside(model, decoder, head)}),
+    }
+
+
+def _setting(settings: Any, *names: str) -> Any:
+    """Return the first of the settings that is there; architectures have several names for one."""
+    found = (getattr(settings, name, None) for name in names)
+    return next((value for value in found if value is not None and not isinstance(value, list | tuple)), None) or (
+        getattr(settings, names[0], None)
+    )
+
+
+def _head_scale(settings: Any) -> float:
+    scale = 1.0
+    for name, factor in _FACTORS.items():
+        value = getattr(settings, name, None)
+        if isinstance(value, int | float) and value:
+            scale *= float(factor(value))
+    return scale
+
+
+def _outside(model: Any, decoder: Any, head: Any) -> list[str]:
+    """Return the largest parts with weights that neither lead to the text decoder nor belong to it or the head."""
+    inside = {id(module) for module in (*decoder.modules(), head, model.get_input_embeddings())}
+    path = {name for name, module in model.named_modules() if module is decoder}
+    leading = {name.rsplit(".", count)[0] for name in path for count in range(1, name.count(".") + 1)} | {"", *path}
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if name in leading or id(module) in inside or any(name.startswith(f"{other}.") for other in found):
+            continue
+        if any(True for _ in module.parameters()):
+            found.append(name)
+    return found
+
+
+def _first(value: Any) -> int | None:
+    return value[0] if isinstance(value, list) else value
+
+
+def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _unsupported(path: Path, found: str, native: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        Problem(
+            where=f"{path}: architectures",
+            found=found,
+            allowed=f"any causal language model that transformers loads (ForCausalLM); computed natively: {native}",
+            hint="Choose a base model that generates text.",
+        )
+    )
+
+
+def _not_built(path: Path, error: Exception, *, named: str, native: str) -> InputError:
+    import transformers
+
+    said = json.loads(path.read_text(encoding="utf-8"))
+    known = said.get("model_type") in transformers.CONFIG_MAPPING
+    if known:
+        return InputError(
+            Problem(
+                where=str(path),
+                found=" ".join(str(error).split()),
+                allowed="settings that transformers accepts",
+                hint="Restore the config.json that belongs to these weights.",
+            )
+        )
+    written = said.get("transformers_version")
+    return UnsupportedModelError(
+        Problem(
+            where=f"{path}: architectures",
+            found=f"{named}, which transformers {transformers.__version__} does not have"
+            + (f"; the checkpoint was written by transformers {written}" if written else ""),
+            allowed=f"any causal language model that the installed transformers (at least {_LEAST_VERSION}) loads; "
+            f"computed natively: {native}",
+            hint=f"Install transformers {written} or newer." if written else "Install a newer transformers.",
+        )
+    )

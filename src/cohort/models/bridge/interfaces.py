@@ -1,0 +1,59 @@
+"""Our ragged attention under a name of its own, for models of transformers that compute a whole stream as one row.
+
+Shapes:  T rows of the stream · H query heads · G key-value heads · E head width
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from cohort.models.bridge.pass_state import current_pass
+from cohort.models.config import AttentionRule
+
+__all__ = ["ATTENTION", "attend", "register_attention"]
+
+ATTENTION = "cohort_packed"
+
+
+def register_attention() -> None:
+    """Let models be told to attend as :func:`attend` does; doing so again changes nothing."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, attend)
+    # which rows see each other follows from the pass, not from a mask
+    AttentionMaskInterface.register(ATTENTION, _no_mask)
+
+
+def _no_mask(*_arguments: object, **_options: object) -> None:
+    return None
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_options: Any,
+) -> tuple[Tensor, None]:
+    """Return o [1, T, H, E] of query [1, H, T, E], key and value [1, G, T, E], each row within its own sequence.
+
+    The signature is transformers'. Whatever a model gives besides and nothing here computes makes the probe fail.
+    """
+    now = current_pass()
+    assert now is not None and now.attention is not None, "the pass says which rows are a sequence"
+    assert attention_mask is None and dropout == 0.0, "a frozen model drops nothing, and its stream has no mask"
+    q_THE, k_TGE, v_TGE = (x[0].transpose(0, 1) for x in (query, key, value))
+    window = sliding_window if sliding_window is not None else getattr(module, "sliding_window", None)
+    plain = scaling is None or scaling == query.shape[-1] ** -0.5
+    rule = AttentionRule(window=window, scale=None if plain else scaling, cap=softcap)
+    return now.attention.attend(0, q_THE, k_TGE, v_TGE, rule=rule, sinks_H=s_aux)[None], None

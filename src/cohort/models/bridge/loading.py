@@ -1,0 +1,110 @@
+"""Loads a checkpoint through transformers, freezes it behind packed linears, and proves it before it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cohort.core.errors import InputError, Problem
+from cohort.models.bridge.adapted import adapt_linears, mark_token_rows, recompute_layers
+from cohort.models.bridge.backbone import BridgedDecoder
+from cohort.models.bridge.interfaces import ATTENTION, register_attention
+from cohort.models.bridge.probe import prove
+from cohort.models.config import DecoderConfig
+from cohort.models.weight_formats import WeightFormat
+
+__all__ = ["load_bridged", "wrap_model"]
+
+_SAME_MODEL = "Use the config.json and the weights of the same model."
+
+
+def load_bridged(
+    folder: Path, config: DecoderConfig, *, dtype: torch.dtype, device: torch.device, weight_format: WeightFormat
+) -> BridgedDecoder:
+    """Return the model in ``folder``, which no native family computes, ready to train adapters on.
+
+    Raises:
+        InputError: anything wrong with its files; or the probe found that it does not compute a stream right.
+    """
+    model = _read(folder, dtype=dtype)
+    decoder = wrap_model(
+        model, config, device=device, weight_format=weight_format, is_packed=device.type == "cuda"
+    )
+    prove(decoder, where=str(folder))
+    return decoder
+
+
+def wrap_model(
+    model: Any, config: DecoderConfig, *, device: torch.device, weight_format: WeightFormat, is_packed: bool
+) -> BridgedDecoder:
+    """Return a model of transformers as a decoder that nothing has proved yet; its linears are replaced."""
+    assert config.bridged is not None, "a native family has a loader of its own"
+    model.requires_grad_(False).eval()
+    model.to(device)
+    names = [name for name, _, _ in config.bridged.linears]
+    linears = adapt_linears(model, names, weight_format=weight_format)
+    mark_token_rows(model.get_input_embeddings())
+    recompute_layers(model.get_submodule(config.bridged.layers))
+    if is_packed:
+        register_attention()
+        model.set_attn_implementation(ATTENTION)
+    return BridgedDecoder(config, model, linears=linears, is_packed=is_packed)
+
+
+def _read(folder: Path, *, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with _quiet():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
+            )
+    except Exception as error:  # files are read by several libraries, each with errors of its own
+        raise InputError(
+            Problem(
+                where=str(folder),
+                found=" ".join(str(error).split()) or type(error).__name__,
+                allowed="the complete files of a model, as save_pretrained writes them",
+                hint="Fetch all files of the model again.",
+            )
+        ) from error
+    problems = [
+        Problem(where=f"{folder}: {key}", found="no such tensor", allowed="all tensors of the model", hint=_SAME_MODEL)
+        for key in sorted(report["missing_keys"])
+    ]
+    for key, found, wanted in sorted(report["mismatched_keys"]):
+        problems.append(
+            Problem(
+                where=f"{folder}: {key}",
+                found=f"shape {list(found)}",
+                allowed=f"shape {list(wanted)}, as config.json says",
+                hint=_SAME_MODEL,
+            )
+        )
+    if problems:
+        raise InputError(problems)
+    return model
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' progress bars and advice about loading off the terminal; errors are raised as usual."""
+    from transformers.utils import logging as their_logging
+
+    level, has_bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
+    their_logging.set_verbosity(logging.ERROR)
+    their_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        their_logging.set_verbosity(level)
+        if has_bars:
+            their_logging.enable_progress_bar()

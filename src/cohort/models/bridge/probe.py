@@ -1,0 +1,286 @@
+"""Proves a bridged model before anything trains: a stream of sequences must give what the model gives each alone.
+
+Shapes:  T rows of the stream · L rows of one sequence · V vocabulary · D hidden width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cohort.core.errors import InputError, Problem
+from cohort.kernels.cross_entropy import linear_cross_entropy
+from cohort.models.attention import PackedAttention
+from cohort.models.bridge.backbone import BridgedDecoder
+from cohort.models.bridge.interfaces import ATTENTION
+from cohort.models.bridge.pass_state import BridgedPass, during
+
+__all__ = ["prove"]
+
+# of no common length, and longer than the window that layers with one get meanwhile
+LENGTHS = (7, 13, 21)
+WINDOW = 8
+# The largest difference of a row, relative to the row. 16-bit sums in another order differ by a few percent behind many
+# layers, and a router may then choose another expert for a row or two; a leak changes most rows by more than that.
+_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
+_ROUNDED_TOLERANCE = 5e-2
+# a gradient has passed every layer twice
+_GRADIENT_FACTOR = 10
+_ROWS_THAT_COUNT = 0.75
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Computed:
+    """What a model gives for the probe: logits and the gradients of the token rows, each by row."""
+
+    logits_TV: Tensor
+    gradient_TD: Tensor
+
+
+def prove(decoder: BridgedDecoder, *, where: str) -> None:
+    """Compare a stream of three sequences with each alone, and note which linears see every row once.
+
+    Args:
+        where: The model, for messages.
+
+    Raises:
+        InputError: logits or a gradient differ, or a position sees later ones; names the first layer that does.
+    """
+    sequences = _sequences(decoder)
+    tokens_T = torch.cat(sequences)
+    offsets = (0, *accumulate(len(sequence) for sequence in sequences))
+    seen: dict[str, list[int]] = {}
+    with _short_windows(decoder) if decoder.is_packed else _unchanged():
+        alone = _alone(decoder, sequences)
+        found = _in_stream(decoder, tokens_T, offsets, seen)
+        tolerance = _TOLERANCE.get(decoder.dtype, _ROUNDED_TOLERANCE)
+        for what, own, other, allowed in (
+            ("logits", found.logits_TV, alone.logits_TV, tolerance),
+            ("gradients", found.gradient_TD, alone.gradient_TD, tolerance * _GRADIENT_FACTOR),
+        ):
+            difference = _difference(own, other)
+            # not "above": a NaN is no agreement
+            if not difference <= allowed:
+                layer = _first_that_differs(decoder, sequences, tokens_T, offsets, tolerance)
+                raise InputError(_differs(decoder, what, difference, allowed, layer, where=where))
+    _require_causal(decoder, sequences[-1], tolerance, where=where)
+    lengths = [len(tokens_T)] if decoder.is_packed else sorted(LENGTHS)
+    for name in decoder.linears:
+        rows = sorted(seen.get(name, ()))
+        if rows != lengths:
+            decoder.unadaptable[name] = (
+                "whose module does not call it" if not rows else "which does not see each row of a sequence once"
+            )
+
+
+def _sequences(decoder: BridgedDecoder) -> list[Tensor]:
+    """Return sequences of tokens that stand for themselves alone."""
+    generator, config = torch.Generator().manual_seed(0), decoder.model.config
+    settings = {**config.get_text_config(decoder=True).to_dict(), **config.to_dict()}
+    special = {
+        one
+        for key, value in settings.items()
+        if key.endswith(("token_id", "token_index"))
+        for one in (value if isinstance(value, list) else [value])
+    }
+    plain = torch.tensor([token for token in range(min(decoder.config.vocab_size, 4096)) if token not in special])
+    picked = [plain[torch.randint(len(plain), (length,), generator=generator)] for length in LENGTHS]
+    return [tokens.to(decoder.device) for tokens in picked]
+
+
+def _alone(decoder: BridgedDecoder, sequences: Sequence[Tensor]) -> _Computed:
+    """Return what the model itself gives for each sequence, with attention of its own."""
+    logits, gradients = [], []
+    with _own_attention(decoder), torch.enable_grad():
+        for tokens_L in sequences:
+            with _token_rows(decoder) as rows, during(BridgedPass()):
+                logits_LV = decoder.model(input_ids=tokens_L[None], use_cache=False).logits[0]
+                loss = F.cross_entropy(_wide(logits_LV[:-1]), tokens_L[1:], reduction="sum")
+                gradients.append(torch.autograd.grad(loss, rows)[0][0])
+                logits.append(logits_LV.detach())
+    return _Computed(logits_TV=torch.cat(logits), gradient_TD=torch.cat(gradients))
+
+
+def _in_stream(
+    decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], seen: dict[str, list[int]]
+) -> _Computed:
+    """Return the same of one stream, computed as training does."""
+    targets_T = torch.cat([tokens_T[1:], tokens_T.new_full((1,), -100)])
+    targets_T[[stop - 1 for stop in offsets[1:]]] = -100
+    with torch.enable_grad(), _token_rows(decoder) as rows, _counted(decoder, seen):
+        hidden_TD = _stream(decoder, tokens_T, offsets)
+        losses_T = linear_cross_entropy(
+            hidden_TD, head=decoder.head, targets_T=targets_T, logit_cap=decoder.config.logit_cap
+        )
+        gradients = torch.autograd.grad(losses_T.sum(), rows)
+    # one by one, the last sequence comes first
+    by_row = [gradient[0] for gradient in reversed(gradients)]
+    with torch.no_grad():
+        logits_TV = decoder.logits(hidden_TD.detach())
+    return _Computed(logits_TV=logits_TV, gradient_TD=torch.cat(by_row))
+
+
+def _stream(decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...]) -> Tensor:
+    lengths = [stop - start for start, stop in zip(offsets, offsets[1:], strict=False)]
+    positions_T = torch.cat([torch.arange(length, device=tokens_T.device) for length in lengths])
+    return decoder.forward(tokens_T, positions_T=positions_T, attention=PackedAttention(offsets), lora=None)
+
+
+def _require_causal(decoder: BridgedDecoder, tokens_L: Tensor, tolerance: float, *, where: str) -> None:
+    changed_L = tokens_L.clone()
+    changed_L[-1] = tokens_L[0] if tokens_L[0] != tokens_L[-1] else tokens_L[1]
+    with torch.no_grad(), _own_attention(decoder), during(BridgedPass()):
+        first, second = (decoder.model(input_ids=tokens[None], use_cache=False).logits[0, :-1] for tokens in (tokens_L, changed_L))
+    if _difference(first, second) <= tolerance:
+        return
+    raise InputError(
+        Problem(
+            where=where,
+            found=f"{decoder.config.architecture}, whose positions see later ones: another last token changes what is "
+            "predicted before it",
+            allowed="a model that predicts each token from those before it alone",
+            hint="Choose a base model that was trained to generate text.",
+        )
+    )
+
+
+def _difference(own: Tensor, other: Tensor) -> float:
+    """Return how far rows are apart, relative to their size: the farthest row, or that of most rows in 16 bits."""
+    is_rounded = own.dtype not in _TOLERANCE
+    own, other = _wide(own), _wide(other)
+    apart = (own - other).norm(dim=1) / other.norm(dim=1).clamp_min(torch.finfo(other.dtype).tiny)
+    if not bool(torch.isfinite(apart).all()):
+        return float("nan")
+    return float(apart.quantile(_ROWS_THAT_COUNT) if is_rounded else apart.max())
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _differs(
+    decoder: BridgedDecoder, what: str, difference: float, allowed: float, layer: str, *, where: str
+) -> Problem:
+    lengths = ", ".join(map(str, LENGTHS))
+    return Problem(
+        where=where,
+        found=f"{decoder.config.architecture}, which gives other {what} for sequences of {lengths} tokens in one stream "
+        f"than for each alone (relative difference {difference:.2g}), first behind {layer}",
+        allowed=f"at most {allowed:g}: adapters that share a pass would see each other's rows",
+        hint="Train it on a CPU, where each sequence is computed by itself, or choose another base model."
+        if decoder.is_packed
+        else "Report the architecture, or choose another base model.",
+    )
+
+
+def _first_that_differs(
+    decoder: BridgedDecoder,
+    sequences: Sequence[Tensor],
+    tokens_T: Tensor,
+    offsets: tuple[int, ...],
+    tolerance: float,
+) -> str:
+    """Return the path of the first layer whose output differs; the loss head where none does."""
+    assert decoder.config.bridged is not None, "bridged models alone are probed"
+    path = decoder.config.bridged.layers
+    layers: Any = decoder.model.get_submodule(path)
+
+    def outputs(compute: Callable[[], object]) -> list[Tensor]:
+        """Return the output [T, D] of each layer; calls of the sequences one by one come as they are made."""
+        found: list[list[Tensor]] = [[] for _ in layers]
+
+        def keep(place: int) -> Callable[..., None]:
+            def hook(_module: nn.Module, _inputs: object, output: Any) -> None:
+                hidden = output[0] if isinstance(output, tuple) else output
+                found[place].append(hidden.reshape(-1, hidden.shape[-1]))
+
+            return hook
+
+        handles = [layer.register_forward_hook(keep(place)) for place, layer in enumerate(layers)]
+        try:
+            with torch.no_grad():
+                compute()
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [torch.cat(own) for own in found]
+
+    def alone() -> None:
+        # in the order in which a stream's sequences are computed
+        with _own_attention(decoder), during(BridgedPass()):
+            for tokens_L in sequences if decoder.is_packed else reversed(sequences):
+                decoder.model(input_ids=tokens_L[None], use_cache=False)
+
+    pairs = zip(outputs(alone), outputs(lambda: _stream(decoder, tokens_T, offsets)), strict=True)
+    for place, (expected, own) in enumerate(pairs):
+        if not _difference(own, expected) <= tolerance:
+            return f"{path}.{place}"
+    return "the loss head"
+
+
+@contextmanager
+def _token_rows(decoder: BridgedDecoder) -> Iterator[list[Tensor]]:
+    """Let the rows of the token table require a gradient; yields them as they are looked up."""
+    rows: list[Tensor] = []
+
+    def hook(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+        rows.append(output.detach().requires_grad_())
+        return rows[-1] * 1
+
+    handle = decoder.model.get_input_embeddings().register_forward_hook(hook)
+    try:
+        yield rows
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _counted(decoder: BridgedDecoder, seen: dict[str, list[int]]) -> Iterator[None]:
+    decoder.rows_seen = seen
+    try:
+        yield
+    finally:
+        decoder.rows_seen = None
+
+
+@contextmanager
+def _unchanged() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _own_attention(decoder: BridgedDecoder) -> Iterator[None]:
+    """Let the model attend by itself within the block: a packed one by its own plain code."""
+    if not decoder.is_packed:
+        yield
+        return
+    decoder.model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        decoder.model.set_attn_implementation(ATTENTION)
+
+
+@contextmanager
+def _short_windows(decoder: BridgedDecoder) -> Iterator[None]:
+    """Shorten every sliding window so that the probe's sequences are longer than it."""
+    text = decoder.model.config.get_text_config(decoder=True)
+    changed: list[tuple[Any, str, Any]] = []
+    for holder in (text, *decoder.model.modules()):
+        for name in ("sliding_window", "attention_chunk_size"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and value > WINDOW:
+                changed.append((holder, name, value))
+                setattr(holder, name, WINDOW)
+    try:
+        yield
+    finally:
+        for holder, name, value in changed:
+            setattr(holder, name, value)

@@ -1,0 +1,103 @@
+"""What a model of transformers is made of: its text decoder, list of layers, loss head and adaptable linears."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from cohort.core.errors import InputError, Problem
+
+__all__ = [
+    "is_transposed",
+    "layer_list",
+    "loss_head",
+    "other_tensors",
+    "plain_linears",
+    "text_decoder",
+]
+
+# An expert sees some rows alone, and a router decides which: neither is a linear over the stream.
+_OF_EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
+_ROUTERS = ("gate", "router")
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Return whether a module is GPT-2's linear, whose weight is [K, N]; transformers is not imported for it."""
+    return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
+
+
+def text_decoder(model: Any) -> nn.Module:
+    """Return the part of a model that turns tokens into the hidden states behind its last norm."""
+    found = model.get_decoder() if hasattr(model, "get_decoder") else None
+    decoder: nn.Module = model.base_model if found is None or found is model else found
+    return decoder
+
+
+def loss_head(model: Any, path: Path) -> nn.Linear:
+    """Return the linear that gives the logits.
+
+    Raises:
+        InputError: the logits are no product with one weight.
+    """
+    head = model.get_output_embeddings()
+    if isinstance(head, nn.Linear):
+        return head
+    raise InputError(
+        Problem(
+            where=str(path),
+            found=f"{type(model).__name__}, whose logits come from a {type(head).__name__}",
+            allowed="a loss head that is one linear",
+            hint="Choose another base model.",
+        )
+    )
+
+
+def layer_list(model: nn.Module, decoder: nn.Module, path: Path) -> str:
+    """Return the path, within ``model``, of the decoder's list of layers: the one with most weights.
+
+    Raises:
+        InputError: it has none.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    lists = [module for module in decoder.modules() if isinstance(module, nn.ModuleList) and len(module)]
+    if not lists:
+        raise InputError(
+            Problem(
+                where=str(path),
+                found=f"{type(model).__name__}, which has no list of layers",
+                allowed="a decoder whose layers stand in a list",
+                hint="Choose another base model.",
+            )
+        )
+    largest = max(lists, key=lambda found: sum(weight.numel() for weight in found.parameters()))
+    return names[id(largest)]
+
+
+def plain_linears(model: nn.Module, layers: str) -> list[tuple[str, int, int]]:
+    """Return path, input width and output width of each linear in the layers that sees every row of the stream."""
+    found = []
+    for name, module in model.get_submodule(layers).named_modules(prefix=layers):
+        if _OF_EXPERTS.search(name) or _is_router(model, name):
+            continue
+        if is_transposed(module):
+            width, out = module.weight.shape
+            found.append((name, int(width), int(out)))
+        # a subclass may compute something else
+        elif type(module) is nn.Linear:
+            found.append((name, module.in_features, module.out_features))
+    return found
+
+
+def _is_router(model: nn.Module, name: str) -> bool:
+    parent, _, own = name.rpartition(".")
+    return own in _ROUTERS and any(child == "experts" for child, _ in model.get_submodule(parent).named_children())
+
+
+def other_tensors(model: nn.Module, linears: list[tuple[str, int, int]]) -> list[tuple[str, list[int]]]:
+    """Return key and shape of every tensor that is not the weight of one of ``linears``, shared ones once."""
+    weights = {f"{name}.weight" for name, _, _ in linears}
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return [(key, list(tensor.shape)) for key, tensor in named if key not in weights]

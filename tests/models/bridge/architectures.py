@@ -1,0 +1,258 @@
+"""Tiny random checkpoints of the architectures that transformers has, and what the product and PEFT make of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from cohort.adapters.initialization import initial_weights
+from cohort.adapters.peft_files.peft_format import peft_tensors
+from cohort.adapters.spec import AdapterSpec
+from cohort.data.tokenised import TokenisedRows
+from cohort.models.decoder import Decoder
+from cohort.models.targets import select_linears
+from cohort.models.weights import load_decoder
+from cohort.training.executor import Executor
+from cohort.training.executor_settings import ExecutorSettings
+from cohort.training.schedules import Schedule
+from cohort.training.trial import TrialSpec
+
+VOCABULARY = 96
+STEPS = 5
+
+# by the names that architectures have for their sizes; each takes those that it knows
+_SMALL: Mapping[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 256,
+    "moe_intermediate_size": 32,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "shared_expert_intermediate_size": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "ffn_hidden_size": 96,
+    "n_embd": 64,
+    "n_head": 4,
+    "n_layer": 4,
+    "n_inner": 96,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "sliding_window": 8,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "hidden_size_per_layer_input": 16,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "num_kv_shared_layers": 0,
+    "word_embed_proj_dim": 64,
+    "ffn_dim": 96,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 16,
+    "original_max_position_embeddings": 256,
+}
+_OWN: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v2": {"num_key_value_heads": 4, "head_dim": 8},
+    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 8},
+    "lfm2": {"full_attn_idxs": [1, 3], "block_ff_dim": 96},
+}
+# settings whose own values must stay
+_KEPT = {"gemma4_text": ("head_dim",), "falcon": ("head_dim",)}
+
+
+def tiny_config(name: str) -> Any:
+    """Return a small configuration of a model type, every kind of layer in it."""
+    text = CONFIG_MAPPING[name]().get_text_config()
+    values: dict[str, Any] = {}
+    for key, value in _SMALL.items():
+        try:
+            if hasattr(text, key) and key not in _KEPT.get(name, ()):
+                values[key] = value
+        except Exception:  # some settings are properties that fail
+            continue
+    values.update(_OWN.get(name, {}))
+    if getattr(text, "layer_types", None) and name != "lfm2":
+        kinds = list(dict.fromkeys(text.layer_types))
+        count = max(4, len(kinds))
+        values.update(num_hidden_layers=count, layer_types=[kinds[place % len(kinds)] for place in range(count)])
+    return type(text)(**values)
+
+
+def save_tiny(name: str, folder: Path) -> Path:
+    """Save a random checkpoint of a model type, whose biases and gains are not the ones it begins with."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(tiny_config(name)).float()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.08)
+    model.save_pretrained(folder)
+    return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """How far the product is from transformers and PEFT with one checkpoint.
+
+    Attributes:
+        logits: Largest difference of a logit.
+        losses: Largest relative difference of a step's loss.
+        weights: Largest relative difference of a trained tensor.
+    """
+
+    way: str
+    logits: float
+    losses: float
+    weights: float
+    num_linears: int
+
+
+def rows_of(count: int, *, seed: int = 0) -> TokenisedRows:
+    from tests.training.small_models import random_rows
+
+    return random_rows(count, seed=seed)
+
+
+def spec_of(*, r: int = 4) -> TrialSpec:
+    return TrialSpec(
+        trial_id=0,
+        seed=17,
+        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r),
+        learning_rate=1e-2,
+        batch_size=4,
+        num_steps=STEPS,
+        schedule=Schedule.COSINE,
+        warmup_ratio=0.1,
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+        loraplus_lr_ratio=1.0,
+    )
+
+
+def executor_of(decoder: Decoder, rows: TokenisedRows, *, num_slots: int = 2, token_budget: int = 100) -> Executor:
+    names = [name for name in select_linears("all-linear", paths=decoder.linears) if name not in unadaptable(decoder)]
+    return Executor(
+        decoder,
+        target_linears={name: decoder.linears[name] for name in names},
+        train_rows=rows,
+        settings=ExecutorSettings(
+            num_slots=num_slots, num_rank_rows=64, token_budget=token_budget, evaluation_token_budget=token_budget
+        ),
+    )
+
+
+def unadaptable(decoder: Decoder) -> Mapping[str, str]:
+    return getattr(decoder, "unadaptable", {})
+
+
+def compare(folder: Path) -> Compared:
+    """Load the checkpoint here and with PEFT, compare logits, and train both alike."""
+    decoder = load_decoder(folder, dtype="float32", device="cpu")
+    rows, spec = rows_of(12), spec_of()
+    executor = executor_of(decoder, rows)
+    executor.load(spec)
+    losses = [executor.step()[0].loss for _ in range(spec.num_steps)]
+    layout = executor.bank.layout
+    found = peft_tensors(layout, spec.adapter, executor.weights(0))
+    start = initial_weights(layout, spec.adapter, seed=spec.seed, dtype=torch.float32, weight_of=decoder.weight_of)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    logits = _largest_difference(decoder, model)
+    # names that none but the adapted linears end with
+    targets = f"(?:{'|'.join(name.replace('.', '[.]') for name in layout.linears)})"
+    model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=targets))
+    trained = {
+        name.replace(".default", ""): parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    begun = peft_tensors(layout, spec.adapter, start)
+    assert trained.keys() == begun.keys()
+    with torch.no_grad():
+        for name, parameter in trained.items():
+            parameter.copy_(begun[name])
+    expected = _train_with_peft(model, list(trained.values()), spec, rows)
+    return Compared(
+        way="native" if decoder.config.bridged is None else "bridged",
+        logits=logits,
+        losses=max(abs(own - other) / abs(other) for own, other in zip(losses, expected, strict=True)),
+        weights=max(_relative(found[name], parameter.detach()) for name, parameter in trained.items()),
+        num_linears=len(layout.linears),
+    )
+
+
+def _train_with_peft(model: Any, parameters: list[Tensor], spec: TrialSpec, rows: TokenisedRows) -> list[float]:
+    """Train one sequence at a time with a plain loop; return the losses of the steps."""
+    optimizer = torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
+    order, losses = spec.order(len(rows)), []
+    # frozen parts of some architectures drop or differ while they train
+    model.eval()
+    for step in range(spec.num_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = spec.learning_rate_at(step)
+        optimizer.zero_grad()
+        samples = [rows.sample(row) for row in order.batch(step)]
+        count, total = sum(int(sample.trained[1:].sum()) for sample in samples), 0.0
+        for sample in samples:
+            loss = sample_loss(model, sample) / count
+            loss.backward()
+            total += loss.item()
+        losses.append(total)
+        torch.nn.utils.clip_grad_norm_(parameters, spec.max_grad_norm)
+        optimizer.step()
+    return losses
+
+
+def sample_loss(model: Any, sample: Any) -> Tensor:
+    """Return the summed loss of one sample's trained tokens."""
+    tokens = torch.from_numpy(sample.tokens.astype("int64"))
+    trained = torch.from_numpy(sample.trained)
+    logits = model(input_ids=tokens[None], use_cache=False).logits[0]
+    targets = torch.where(trained, tokens, torch.full_like(tokens, -100))[1:]
+    return torch.nn.functional.cross_entropy(logits[:-1].float(), targets, reduction="sum")
+
+
+@torch.no_grad()
+def _largest_difference(decoder: Decoder, model: Any) -> float:
+    from cohort.models.attention import PackedAttention
+
+    model.eval()
+    lengths = (7, 13, 21)
+    generator = torch.Generator().manual_seed(1)
+    sequences = [torch.randint(3, VOCABULARY, (length,), generator=generator) for length in lengths]
+    hidden_TD = decoder.forward(
+        torch.cat(sequences),
+        positions_T=torch.cat([torch.arange(length) for length in lengths]),
+        attention=PackedAttention((0, 7, 20, 41)),
+        lora=None,
+    )
+    own = decoder.logits(hidden_TD)
+    other = torch.cat([model(input_ids=sequence[None], use_cache=False).logits[0] for sequence in sequences])
+    return float((own - other).abs().max())
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm().clamp_min(1e-12))
