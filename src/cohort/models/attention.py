@@ -262,9 +262,9 @@ def causal_attention(
 
 
 def _with_sinks(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, sinks_H: Tensor, *, rule: AttentionRule) -> Tensor:
-    """Return o [B, L, H, E] where each head has a sink: a key of zeros whose score is the mask's, and its value zero."""
+    """Return o [B, L, H, E] where each head has a sink: a key and a value of zeros, its score that of the mask."""
     assert rule.cap is None, "no architecture has both sinks and capped scores"
-    count, length, num_heads = q_BLHE.shape[:3]
+    length, num_heads = q_BLHE.shape[1:3]
     visible = torch.ones(length, length, dtype=torch.bool, device=q_BLHE.device).tril()
     if rule.window is not None:
         visible = visible.triu(1 - rule.window)

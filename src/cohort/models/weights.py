@@ -105,7 +105,8 @@ def load_decoder(
     if (problem := stored_problem(config, name=weight_format, where="weight_format")) is not None:
         raise InputError(problem)
     if config.bridged is not None:
-        assert streaming is None and part is None, "strategies that divide a model refuse bridged ones"
+        assert streaming is None, "layers of bridged models are never streamed"
+        assert part is None, "pipelines refuse bridged models"
         return load_bridged(folder, config, dtype=chosen, device=device, weight_format=kept)
     layout = checkpoint_layout(config)
     stored = match_layout(layout, read_headers(folder), config=config, folder=folder, weight_format=kept)

@@ -238,7 +238,7 @@ def _prepare(
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
     split = split_notes(data.report, max_length=task.dataset.max_length)
-    notes = (model_note(inputs.config, machine), *split, evaluation, *placed.notes, *_machine_notes(memory, sizes, data.train))
+    notes = (*split, evaluation, *placed.notes, *_machine_notes(memory, sizes, inputs))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
@@ -293,10 +293,12 @@ def _with_reference(
     return reference.of_data(data, say=say)
 
 
-def _machine_notes(memory: MemoryPlan, sizes: Sizes, rows: TokenisedRows) -> tuple[str | None, ...]:
-    """Return what is to be said about memory, numerics and the format of the weights."""
-    machine = memory.machine
-    return memory.note(), recomputed_note(sizes, rows.lengths), numerics_note(machine), quantization_note(machine)
+def _machine_notes(memory: MemoryPlan, sizes: Sizes, inputs: TaskInputs) -> tuple[str | None, ...]:
+    """Return what is to be said about what computes the model, memory, numerics and the format of the weights."""
+    machine, lengths = memory.machine, inputs.data.train.lengths
+    recomputed = recomputed_note(sizes, lengths)
+    model = model_note(inputs.config, machine)
+    return model, memory.note(), recomputed, numerics_note(machine), quantization_note(machine)
 
 
 def _settle_evaluation(

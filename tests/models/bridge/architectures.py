@@ -12,10 +12,12 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.pytorch_utils import Conv1D
 
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.peft_files.peft_format import peft_tensors
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.models.targets import select_linears
@@ -153,14 +155,21 @@ def spec_of(*, r: int = 4) -> TrialSpec:
     )
 
 
-def executor_of(decoder: Decoder, rows: TokenisedRows, *, num_slots: int = 2, token_budget: int = 100) -> Executor:
+def executor_of(
+    decoder: Decoder, rows: TokenisedRows, *, token_budget: int = 100, gradient_checkpointing: str = "auto"
+) -> Executor:
     names = [name for name in select_linears("all-linear", paths=decoder.linears) if name not in unadaptable(decoder)]
     return Executor(
         decoder,
         target_linears={name: decoder.linears[name] for name in names},
         train_rows=rows,
         settings=ExecutorSettings(
-            num_slots=num_slots, num_rank_rows=64, token_budget=token_budget, evaluation_token_budget=token_budget
+            num_slots=2,
+            num_rank_rows=64,
+            token_budget=token_budget,
+            evaluation_token_budget=token_budget,
+            gradient_checkpointing=GradientCheckpointing(gradient_checkpointing),
+            keep_tokens=0 if gradient_checkpointing == "always" else None,
         ),
     )
 
@@ -183,14 +192,16 @@ def compare(folder: Path) -> Compared:
     logits = _largest_difference(decoder, model)
     # names that none but the adapted linears end with
     targets = f"(?:{'|'.join(name.replace('.', '[.]') for name in layout.linears)})"
-    model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=targets))
+    is_transposed = any(isinstance(module, Conv1D) for module in model.modules())
+    lora = LoraConfig(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=is_transposed)
+    model = get_peft_model(model, lora)
     trained = {
         name.replace(".default", ""): parameter
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }
     begun = peft_tensors(layout, spec.adapter, start)
-    assert trained.keys() == begun.keys()
+    assert trained.keys() == begun.keys(), sorted(trained.keys() ^ begun.keys())
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(begun[name])

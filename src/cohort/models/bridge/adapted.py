@@ -10,6 +10,7 @@ from contextvars import copy_context
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -63,6 +64,8 @@ class AdaptedLinear(nn.Module):
 def adapt_linears(model: nn.Module, names: Sequence[str], *, weight_format: WeightFormat) -> dict[str, AdaptedLinear]:
     """Replace the linears ``names`` of a model and return what stands there now, by name.
 
+    A linear of a class of its own is replaced where it is a product and nothing else, and left where it is not.
+
     The weights are the model's own tensors where the format keeps weights as they are; else one weight at a time is
     there in both formats.
     """
@@ -74,11 +77,21 @@ def adapt_linears(model: nn.Module, names: Sequence[str], *, weight_format: Weig
         weight, bias = linear.weight.detach(), linear.bias
         if is_transposed(linear):
             weight = weight.t().contiguous()
+        elif type(linear) is not nn.Linear and not _is_product(linear):
+            continue
         frozen = weight_format.freeze(weight, None if bias is None else bias.detach())
         found[name] = AdaptedLinear(name, frozen)
         setattr(holder, own, found[name])
         del linear, weight
     return found
+
+
+def _is_product(linear: Any) -> bool:
+    rows_LK = torch.linspace(-1, 1, 3 * linear.in_features).view(3, -1).to(linear.weight)
+    expected_LN = F.linear(rows_LK, linear.weight, linear.bias)
+    # by another order of sums at most
+    share = 1e-2 if linear.weight.dtype.itemsize == 2 else 1e-5
+    return bool((linear(rows_LK) - expected_LN).norm() <= share * expected_LN.norm())
 
 
 def mark_token_rows(embedding: nn.Module) -> None:

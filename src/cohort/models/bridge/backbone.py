@@ -56,11 +56,12 @@ class BridgedDecoder(Decoder):
         self._head = FrozenLinear(weight, None if output.bias is None else output.bias.detach())
         self.dtype, self.device, self.is_recorded = weight.dtype, weight.device, False
         self.linears = {name: (ins, outs) for name, ins, outs in config.bridged.linears}
-        self.unadaptable: dict[str, str] = {}
+        own = "whose class computes something else than a product"
+        self.unadaptable = {name: own for name, _, _ in config.bridged.linears if name not in self._adapted}
         self.rows_seen: dict[str, list[int]] | None = None
         self._takes_positions = "position_ids" in inspect.signature(self._body.forward).parameters
-        own = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
-        self.num_bytes = sum(own.values()) + sum(each.packed.frozen.num_bytes for each in linears.values())
+        tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+        self.num_bytes = sum(tensors.values()) + sum(each.packed.frozen.num_bytes for each in linears.values())
 
     @property
     def products(self) -> tuple[FrozenProduct, ...]:

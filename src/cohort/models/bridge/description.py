@@ -158,7 +158,7 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
     decoder, head = text_decoder(model), loss_head(model, path)
     layers = layer_list(model, decoder, path)
     embedding = model.get_input_embeddings().weight
-    heads = _setting(text, "num_attention_heads", "n_head", "num_heads") or 1
+    heads = _size(text, "num_attention_heads", "n_head", "num_heads") or 1
     linears = plain_linears(model, layers)
     if not linears:
         raise InputError(
@@ -174,13 +174,13 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
         "architecture": type(model).__name__,
         "vocab_size": int(head.out_features),
         "hidden_size": int(head.in_features),
-        "intermediate_size": int(_setting(text, "intermediate_size", "ffn_dim", "n_inner") or 4 * head.in_features),
+        "intermediate_size": int(_size(text, "intermediate_size", "ffn_dim", "n_inner") or 4 * head.in_features),
         "num_layers": len(model.get_submodule(layers)),
         "num_heads": int(heads),
-        "num_kv_heads": int(_setting(text, "num_key_value_heads") or heads),
-        "head_dim": int(_setting(text, "head_dim") or embedding.shape[1] // heads),
+        "num_kv_heads": int(_size(text, "num_key_value_heads") or heads),
+        "head_dim": int(_size(text, "head_dim") or embedding.shape[1] // heads),
         "max_position_embeddings": int(
-            _setting(text, "max_position_embeddings", "n_positions", "seq_length", "max_seq_len") or 2**20
+            _size(text, "max_position_embeddings", "n_positions", "seq_length", "max_seq_len") or 2**20
         ),
         "tie_word_embeddings": head.weight is embedding,
         "bos_token_id": _first(_setting(text, "bos_token_id")),
@@ -197,10 +197,21 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
 
 def _setting(settings: Any, *names: str) -> Any:
     """Return the first of the settings that is there; architectures have several names for one."""
-    found = (getattr(settings, name, None) for name in names)
-    return next((value for value in found if value is not None and not isinstance(value, list | tuple)), None) or (
-        getattr(settings, names[0], None)
-    )
+    for name in names:
+        try:
+            value = getattr(settings, name, None)
+        except Exception:  # a setting that differs from layer to layer raises in transformers
+            continue
+        if value is not None:
+            return value
+    return None
+
+
+def _size(settings: Any, *names: str) -> int | None:
+    """Return a size that the checkpoint states; the largest where layers have their own."""
+    value = _setting(settings, *names)
+    size: int | None = max(value) if isinstance(value, list | tuple) and value else value
+    return size
 
 
 def _head_scale(settings: Any) -> float:
@@ -227,7 +238,8 @@ def _outside(model: Any, decoder: Any, head: Any) -> list[str]:
 
 
 def _first(value: Any) -> int | None:
-    return value[0] if isinstance(value, list) else value
+    first: int | None = value[0] if isinstance(value, list) else value
+    return first
 
 
 def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:

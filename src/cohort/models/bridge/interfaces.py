@@ -48,10 +48,15 @@ def attend(
     """Return o [1, T, H, E] of query [1, H, T, E], key and value [1, G, T, E], each row within its own sequence.
 
     The signature is transformers'. Whatever a model gives besides and nothing here computes makes the probe fail.
+
+    Raises:
+        ValueError: the model brings a mask of its own, or drops weights.
     """
     now = current_pass()
-    assert now is not None and now.attention is not None, "the pass says which rows are a sequence"
-    assert attention_mask is None and dropout == 0.0, "a frozen model drops nothing, and its stream has no mask"
+    assert now is not None, "modules run in passes alone"
+    assert now.attention is not None, "the pass says which rows are a sequence"
+    if attention_mask is not None or dropout != 0.0:
+        raise ValueError("attention with a mask of the model's own, or with dropout")
     q_THE, k_TGE, v_TGE = (x[0].transpose(0, 1) for x in (query, key, value))
     window = sliding_window if sliding_window is not None else getattr(module, "sliding_window", None)
     plain = scaling is None or scaling == query.shape[-1] ** -0.5

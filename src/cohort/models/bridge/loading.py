@@ -33,9 +33,7 @@ def load_bridged(
         InputError: anything wrong with its files; or the probe found that it does not compute a stream right.
     """
     model = _read(folder, dtype=dtype)
-    decoder = wrap_model(
-        model, config, device=device, weight_format=weight_format, is_packed=device.type == "cuda"
-    )
+    decoder = wrap_model(model, config, device=device, weight_format=weight_format, is_packed=device.type == "cuda")
     prove(decoder, where=str(folder))
     return decoder
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ _ROUNDED_TOLERANCE = 5e-2
 # a gradient has passed every layer twice
 _GRADIENT_FACTOR = 10
 _ROWS_THAT_COUNT = 0.75
+_ELSEWHERE = "Train it on a CPU, where each sequence is computed by itself, or choose another base model."
+_REPORTED = "Report the architecture, or choose another base model."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,10 +59,11 @@ def prove(decoder: BridgedDecoder, *, where: str) -> None:
     tokens_T = torch.cat(sequences)
     offsets = (0, *accumulate(len(sequence) for sequence in sequences))
     seen: dict[str, list[int]] = {}
+    tolerance = _TOLERANCE.get(decoder.dtype, _ROUNDED_TOLERANCE)
+    _require_causal(decoder, sequences[-1], tolerance, where=where)
     with _short_windows(decoder) if decoder.is_packed else _unchanged():
         alone = _alone(decoder, sequences)
-        found = _in_stream(decoder, tokens_T, offsets, seen)
-        tolerance = _TOLERANCE.get(decoder.dtype, _ROUNDED_TOLERANCE)
+        found = _packed(decoder, tokens_T, offsets, seen, where=where)
         for what, own, other, allowed in (
             ("logits", found.logits_TV, alone.logits_TV, tolerance),
             ("gradients", found.gradient_TD, alone.gradient_TD, tolerance * _GRADIENT_FACTOR),
@@ -70,11 +73,10 @@ def prove(decoder: BridgedDecoder, *, where: str) -> None:
             if not difference <= allowed:
                 layer = _first_that_differs(decoder, sequences, tokens_T, offsets, tolerance)
                 raise InputError(_differs(decoder, what, difference, allowed, layer, where=where))
-    _require_causal(decoder, sequences[-1], tolerance, where=where)
     lengths = [len(tokens_T)] if decoder.is_packed else sorted(LENGTHS)
     for name in decoder.linears:
         rows = sorted(seen.get(name, ()))
-        if rows != lengths:
+        if rows != lengths and name not in decoder.unadaptable:
             decoder.unadaptable[name] = (
                 "whose module does not call it" if not rows else "which does not see each row of a sequence once"
             )
@@ -108,6 +110,26 @@ def _alone(decoder: BridgedDecoder, sequences: Sequence[Tensor]) -> _Computed:
     return _Computed(logits_TV=torch.cat(logits), gradient_TD=torch.cat(gradients))
 
 
+def _packed(
+    decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], seen: dict[str, list[int]], *, where: str
+) -> _Computed:
+    """Return what :func:`_in_stream` does; what a model raises about a stream is told as a reason."""
+    try:
+        return _in_stream(decoder, tokens_T, offsets, seen)
+    except (torch.OutOfMemoryError, InputError):
+        raise
+    except Exception as error:  # the model's own code, which was written for a batch of padded rows
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"{decoder.config.architecture}, which fails on sequences in one stream: "
+                f"{' '.join(str(error).split()) or type(error).__name__}",
+                allowed="a model that computes a stream whose position ids begin again with each sequence",
+                hint=_ELSEWHERE if decoder.is_packed else _REPORTED,
+            )
+        ) from error
+
+
 def _in_stream(
     decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], seen: dict[str, list[int]]
 ) -> _Computed:
@@ -128,7 +150,7 @@ def _in_stream(
 
 
 def _stream(decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...]) -> Tensor:
-    lengths = [stop - start for start, stop in zip(offsets, offsets[1:], strict=False)]
+    lengths = [stop - start for start, stop in pairwise(offsets)]
     positions_T = torch.cat([torch.arange(length, device=tokens_T.device) for length in lengths])
     return decoder.forward(tokens_T, positions_T=positions_T, attention=PackedAttention(offsets), lora=None)
 
@@ -137,7 +159,9 @@ def _require_causal(decoder: BridgedDecoder, tokens_L: Tensor, tolerance: float,
     changed_L = tokens_L.clone()
     changed_L[-1] = tokens_L[0] if tokens_L[0] != tokens_L[-1] else tokens_L[1]
     with torch.no_grad(), _own_attention(decoder), during(BridgedPass()):
-        first, second = (decoder.model(input_ids=tokens[None], use_cache=False).logits[0, :-1] for tokens in (tokens_L, changed_L))
+        first, second = (
+            decoder.model(input_ids=tokens[None], use_cache=False).logits[0, :-1] for tokens in (tokens_L, changed_L)
+        )
     if _difference(first, second) <= tolerance:
         return
     raise InputError(
@@ -171,12 +195,10 @@ def _differs(
     lengths = ", ".join(map(str, LENGTHS))
     return Problem(
         where=where,
-        found=f"{decoder.config.architecture}, which gives other {what} for sequences of {lengths} tokens in one stream "
-        f"than for each alone (relative difference {difference:.2g}), first behind {layer}",
+        found=f"{decoder.config.architecture}, which gives other {what} for sequences of {lengths} tokens in one "
+        f"stream than for each alone (relative difference {difference:.2g}), first behind {layer}",
         allowed=f"at most {allowed:g}: adapters that share a pass would see each other's rows",
-        hint="Train it on a CPU, where each sequence is computed by itself, or choose another base model."
-        if decoder.is_packed
-        else "Report the architecture, or choose another base model.",
+        hint=_ELSEWHERE if decoder.is_packed else _REPORTED,
     )
 
 

@@ -61,7 +61,7 @@ def layer_list(model: nn.Module, decoder: nn.Module, path: Path) -> str:
     Raises:
         InputError: it has none.
     """
-    names = {id(module): name for name, module in model.named_modules()}
+    names: dict[int, str] = {id(module): name for name, module in model.named_modules()}
     lists = [module for module in decoder.modules() if isinstance(module, nn.ModuleList) and len(module)]
     if not lists:
         raise InputError(
@@ -72,7 +72,7 @@ def layer_list(model: nn.Module, decoder: nn.Module, path: Path) -> str:
                 hint="Choose another base model.",
             )
         )
-    largest = max(lists, key=lambda found: sum(weight.numel() for weight in found.parameters()))
+    largest: nn.ModuleList = max(lists, key=lambda found: sum(weight.numel() for weight in found.parameters()))
     return names[id(largest)]
 
 
@@ -85,8 +85,7 @@ def plain_linears(model: nn.Module, layers: str) -> list[tuple[str, int, int]]:
         if is_transposed(module):
             width, out = module.weight.shape
             found.append((name, int(width), int(out)))
-        # a subclass may compute something else
-        elif type(module) is nn.Linear:
+        elif isinstance(module, nn.Linear):
             found.append((name, module.in_features, module.out_features))
     return found
 

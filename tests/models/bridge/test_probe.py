@@ -1,0 +1,67 @@
+"""The proof of a model before it trains: what packs passes, what leaks or looks ahead is refused by its layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from cohort.core.errors import InputError
+from cohort.models.bridge.backbone import BridgedDecoder
+from cohort.models.bridge.loading import wrap_model
+from cohort.models.bridge.probe import prove
+from cohort.models.config_file import read_config
+from cohort.models.weight_formats import PLAIN
+from tests.models.bridge.architectures import save_tiny
+
+
+def wrapped(folder: Path, *, is_packed: bool = True) -> BridgedDecoder:
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    device = torch.device("cpu")
+    return wrap_model(model, read_config(folder), device=device, weight_format=PLAIN, is_packed=is_packed)
+
+
+@pytest.mark.parametrize("name", ["phi3", "gpt2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"])
+def test_a_stream_of_one_row_is_proved(tmp_path: Path, name: str) -> None:
+    """Through our attention alone: windows, sinks, grouped heads, experts, values of another width than keys."""
+    decoder = wrapped(save_tiny(name, tmp_path))
+    prove(decoder, where="model")
+    assert decoder.unadaptable == {}
+    assert decoder.model.config._attn_implementation == "cohort_packed"
+
+
+@pytest.mark.parametrize(("name", "layer"), [("bloom", r"transformer\.h\.0"), ("lfm2", r"model\.layers\.[01]")])
+def test_a_leak_is_refused_with_the_first_layer_that_differs(tmp_path: Path, name: str, layer: str) -> None:
+    """ALiBi counts distances over the whole row; a causal convolution runs on over the bound."""
+    with pytest.raises(InputError, match=rf"model: found .*in one stream.*first behind {layer}; allowed.*on a CPU"):
+        prove(wrapped(save_tiny(name, tmp_path)), where="model")
+
+
+def test_a_wrong_factor_on_the_logits_is_found(tmp_path: Path) -> None:
+    decoder = wrapped(save_tiny("granite", tmp_path), is_packed=False)
+    decoder.head.__dict__["_bias_N"] = torch.ones(decoder.head.out_features)
+    with pytest.raises(InputError, match=r"other logits .* first behind the loss head"):
+        prove(decoder, where="model")
+
+
+def test_a_model_that_sees_later_positions_is_refused(tmp_path: Path) -> None:
+    decoder = wrapped(save_tiny("phi3", tmp_path), is_packed=False)
+
+    def backwards(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        return output + output.flip(1)
+
+    decoder.model.get_submodule("model.layers.0.mlp").register_forward_hook(backwards)
+    with pytest.raises(InputError, match="positions see later ones"):
+        prove(decoder, where="model")
+
+
+def test_linears_that_no_row_passes_are_noted(tmp_path: Path) -> None:
+    decoder = wrapped(save_tiny("phi3", tmp_path), is_packed=False)
+    layer = decoder.model.get_submodule("model.layers.1.mlp")
+    twice = layer.down_proj
+    layer.register_forward_hook(lambda *_: (twice(torch.zeros(1, 3, twice.in_features)), None)[1])
+    prove(decoder, where="model")
+    assert decoder.unadaptable == {"model.layers.1.mlp.down_proj": "which does not see each row of a sequence once"}
