@@ -124,7 +124,7 @@ class PackedAttention:
                 for rows in (q_PHE, k_PGE, v_PGE)
             )
             outputs.append(causal_attention(q, k, v, rule=rule, sinks_H=sinks_H).flatten(0, 1))
-        o_PHE = torch.cat(outputs) if outputs else q_PHE.new_empty(*q_PHE.shape[:2], v_PGE.shape[2])
+        o_PHE = torch.cat(outputs) if outputs else q_PHE[..., :1].expand(-1, -1, v_PGE.shape[2])
         return layout.scatter(o_PHE)
 
     def _tiles_on(self, device: torch.device) -> AttentionTiles:
