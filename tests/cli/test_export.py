@@ -67,3 +67,38 @@ def test_what_was_exported_is_uploaded_after_the_login_was_checked(
     assert done == [("me/mine", False), target]
     code, _, err = cohort(capsys, "export", folder / "run", "--public")
     assert (code, "no --push-to-hub" in err) == (2, True)
+
+
+def test_a_gguf_adapter_is_one_command(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    target = tmp_path / "out"
+    code, out, err = cohort(capsys, "export", folder / "run", "--to", "gguf", "--outtype", "f16", "-o", target)
+    assert (code, out.strip()) == (0, str(target))
+    assert f"llama-cli -m BASE.gguf --lora {target / 'adapter.gguf'}" in err
+    assert sorted(path.name for path in target.iterdir()) == ["README.md", "adapter.gguf"]
+    reader = gguf.GGUFReader(target / "adapter.gguf")
+    assert reader.fields["general.type"].contents() == "adapter"
+    assert {tensor.tensor_type.name for tensor in reader.tensors} == {"F16"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--to", "gguf", "-o", "mine.gguf"], "Write -o mine: the file is mine/adapter.gguf."),
+        (["--to", "merged", "--outtype", "f16"], "--outtype with --to merged"),
+    ],
+)
+def test_options_of_gguf_that_mean_nothing_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    code, _, err = cohort(capsys, "export", folder / "run", *arguments)
+    assert code == 2
+    assert told in err
+
+
+def test_without_the_package_the_extra_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cohort.adapter_files.gguf_file.importlib.util.find_spec", lambda name: None)
+    code, _, err = cohort(capsys, "export", folder / "run", "--to", "gguf")
+    assert (code, "pip install 'cohort-lora[gguf]'" in err) == (2, True)

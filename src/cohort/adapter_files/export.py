@@ -12,17 +12,21 @@ from typing import Any
 from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.adapter_files.convert import BlockTarget, write_as_blocks, write_as_lora
+from cohort.adapter_files.gguf_file import GgufType, require_gguf, write_gguf
 from cohort.adapters.peft_files.merge import merge_into_base
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
 from cohort.models.checkpoint.safetensors_files import read_headers
+from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.source import find_local_model
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.task_of_run import read_run_task
 
-__all__ = ["ExportForm", "Exported", "export_adapter"]
+__all__ = ["GGUF_FILE", "ExportForm", "Exported", "export_adapter"]
+
+GGUF_FILE = "adapter.gguf"
 
 
 class ExportForm(StrEnum):
@@ -36,6 +40,8 @@ class ExportForm(StrEnum):
     """An adapter directory with two dense factors, whatever structure the adapter has."""
     BD = "bd"
     """An adapter directory with block-diagonal factors (BD-LoRA)."""
+    GGUF = "gguf"
+    """A directory with the LoRA file that llama.cpp loads, and the model card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +69,7 @@ def export_adapter(
     output: Path | None = None,
     model: str | None = None,
     blocks: BlockTarget | None = None,
+    gguf_type: GgufType = GgufType.F32,
 ) -> Exported:
     """Write an adapter of a run and return where it is.
 
@@ -72,12 +79,15 @@ def export_adapter(
             by trial and step where it is not the run's best.
         model: Where the base model is now, if not where the run has it.
         blocks: What to make of the adapter where the form is BD.
+        gguf_type: The number type where the form is GGUF.
 
     Raises:
         InputError: there is no such adapter, the blocks do not fit it, ``output`` is not empty, or the base model is
             gone or another one.
         StorageFullError: the disk is full; nothing half-written stays.
     """
+    if form is ExportForm.GGUF:
+        _require_gguf_place(output)
     directory = RunDirectory.open(run_directory)
     so_far = best_so_far(directory) if trial_id is None else None
     # trial and step are in the name, so that exports of one run do not replace each other
@@ -110,6 +120,8 @@ def export_adapter(
         assert base is not None, "only adapters as they are need no base"
         if form is ExportForm.MERGED:
             _merge(source, target, base=base.directory)
+        elif form is ExportForm.GGUF:
+            conversion = _write_gguf(source, target, base=base, kind=gguf_type)
         elif form is ExportForm.LORA:
             conversion = write_as_lora(source, target, base=base)
         else:
@@ -175,6 +187,23 @@ def _merge(source: Path, target: Path, *, base: Path) -> None:
     shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
     with atomic_directory(target) as partial:
         merge_into_base(base, adapter, partial, shards=shards)
+
+
+def _require_gguf_place(output: Path | None) -> None:
+    require_gguf()
+    if output is not None and output.suffix == ".gguf":
+        hint = f"Write -o {output.with_suffix('')}: the file is {output.with_suffix('') / GGUF_FILE}."
+        raise InputError(Problem(where=f"-o {output}", found="a file's name", allowed="a new directory", hint=hint))
+
+
+def _write_gguf(source: Path, target: Path, *, base: RunBase, kind: GgufType) -> str:
+    adapter = read_adapter(source)
+    with atomic_directory(target) as partial:
+        path = partial / GGUF_FILE
+        write_gguf(adapter, path, config=check_checkpoint(base.directory), base_model=base.name, kind=kind)
+        if (source / "README.md").is_file():
+            shutil.copy2(source / "README.md", partial / "README.md")
+    return f"{GGUF_FILE} in {kind.value}: llama-cli -m BASE.gguf --lora {target / GGUF_FILE}"
 
 
 # adapter_config.json, the model card and the tokenizer

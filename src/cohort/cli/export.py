@@ -37,6 +37,9 @@ _WhitenOption = Annotated[
 _DistillOption = Annotated[
     int, typer.Option("--distill-steps", min=0, metavar="N", help="bd: then train N steps to answer as before.")
 ]
+_OuttypeOption = Annotated[
+    Literal["f32", "f16"] | None, typer.Option("--outtype", help="gguf: number type of the factors.  [default: f32]")
+]
 _PushOption = Annotated[
     str | None,
     typer.Option("--push-to-hub", metavar="OWNER/NAME", help="Then upload it to the Hugging Face hub, private."),
@@ -47,12 +50,12 @@ _PublicOption = Annotated[bool, typer.Option("--public", help="Let everyone read
 def export(
     run_dir: RunDirArgument,
     to: Annotated[
-        Literal["peft", "merged", "lora", "bd"],
+        Literal["peft", "merged", "lora", "bd", "gguf"],
         typer.Option(
             "--to",
             help="The form; -o says where. peft: an adapter directory; merged: the base model with the adapter added "
             "in; lora: BD-LoRA with dense factors, which every server reads; bd: block-diagonal factors for tensor "
-            "parallel servers.",
+            "parallel servers; gguf: the adapter file that llama.cpp loads next to the base model.",
         ),
     ] = "peft",
     trial: TrialOption = None,
@@ -66,6 +69,7 @@ def export(
     swapped: Annotated[bool, typer.Option("--swapped", help="bd: exchange the factors that get blocks.")] = False,
     whiten: _WhitenOption = None,
     distill_steps: _DistillOption = 0,
+    outtype: _OuttypeOption = None,
     push_to_hub: _PushOption = None,
     public: _PublicOption = False,
     as_json: JsonOption = False,
@@ -82,18 +86,26 @@ def export(
         RunDirectory.open(run_dir)
         from cohort.adapter_files.convert import BlockTarget
         from cohort.adapter_files.export import ExportForm, export_adapter
+        from cohort.adapter_files.gguf_file import GgufType
 
         repository = _repository(push_to_hub, is_public=public)
         blocks = None
         given = {"--nblocks": nblocks, "--rank": rank, "--swapped": swapped, "--whiten": whiten}
         given |= {"--distill-steps": distill_steps}
         require_blocks_options(to, given)
+        require_outtype(to, outtype)
         if nblocks is not None:
             blocks = BlockTarget(
                 nblocks=nblocks, rank=rank, is_swapped=swapped, whiten_rows=whiten or 0, distill_steps=distill_steps
             )
         exported = export_adapter(
-            run_dir, form=ExportForm(to), trial_id=trial, output=output, model=model, blocks=blocks
+            run_dir,
+            form=ExportForm(to),
+            trial_id=trial,
+            output=output,
+            model=model,
+            blocks=blocks,
+            gguf_type=GgufType(outtype or "f32"),
         )
         report_note(exported.note)
         report_note(exported.conversion)
@@ -140,3 +152,14 @@ def require_blocks_options(to: str, given: Mapping[str, object]) -> None:
         raise InputError(
             [Problem(where=option, found=f"{option} with --to {to}", allowed="--to bd", hint=hint) for option in unused]
         )
+
+
+def require_outtype(to: str, outtype: str | None) -> None:
+    """Refuse ``--outtype`` with another form than GGUF.
+
+    Raises:
+        InputError: it is given.
+    """
+    if outtype is not None and to != "gguf":
+        found, hint = f"--outtype with --to {to}", "Write --to gguf, or leave it out."
+        raise InputError(Problem(where="--outtype", found=found, allowed="--to gguf", hint=hint))

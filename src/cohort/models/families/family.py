@@ -40,6 +40,8 @@ class ModelFamily:
         architecture: Class name of its causal language model.
         examples: Models of the family, for messages.
         activation: transformers' name of the MLP's activation.
+        gguf_architecture: What llama.cpp calls it; empty where it has no counterpart.
+        gguf_pairs_rotated: llama.cpp keeps rows of q and k that are rotated together next to each other.
         refused: Settings that nothing here computes: the checkpoint must leave them off.
     """
 
@@ -58,4 +60,6 @@ class ModelFamily:
     attention_scale: Callable[[Any], float | None] = lambda _: None
     attention_cap: Callable[[Any], float | None] = lambda _: None
     logit_cap: Callable[[Any], float | None] = lambda _: None
+    gguf_architecture: str = ""
+    gguf_pairs_rotated: bool = False
     refused: tuple[str, ...] = ()

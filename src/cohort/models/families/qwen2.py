@@ -10,6 +10,7 @@ FAMILY = ModelFamily(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
     examples="Qwen2, Qwen2.5",
+    gguf_architecture="qwen2",
     qkv_bias=lambda _: True,
     windows=windows_by_layer_type,
 )
