@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -89,23 +90,15 @@ def export(
         from cohort.adapter_files.gguf_file import GgufType
 
         repository = _repository(push_to_hub, is_public=public)
-        blocks = None
         given = {"--nblocks": nblocks, "--rank": rank, "--swapped": swapped, "--whiten": whiten}
-        given |= {"--distill-steps": distill_steps}
-        require_blocks_options(to, given)
+        require_blocks_options(to, given | {"--distill-steps": distill_steps})
         require_outtype(to, outtype)
-        if nblocks is not None:
-            blocks = BlockTarget(
-                nblocks=nblocks, rank=rank, is_swapped=swapped, whiten_rows=whiten or 0, distill_steps=distill_steps
-            )
+        blocks = None if nblocks is None else BlockTarget(nblocks=nblocks, rank=rank, is_swapped=swapped)
+        if blocks is not None:
+            blocks = replace(blocks, whiten_rows=whiten or 0, distill_steps=distill_steps)
+        form, kind = ExportForm(to), GgufType(outtype or "f32")
         exported = export_adapter(
-            run_dir,
-            form=ExportForm(to),
-            trial_id=trial,
-            output=output,
-            model=model,
-            blocks=blocks,
-            gguf_type=GgufType(outtype or "f32"),
+            run_dir, form=form, trial_id=trial, output=output, model=model, blocks=blocks, gguf_type=kind
         )
         report_note(exported.note)
         report_note(exported.conversion)
