@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.llama_shapes import SHAPES
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
-from benchmarks.sweeps.whole_sweep import run_process, write_inputs
+from benchmarks.sweeps.sweep_inputs import write_inputs
+from benchmarks.sweeps.timed_processes import run_process
 
 if TYPE_CHECKING:
     from cohort.engine.train.watching.progress import RunProgress

@@ -25,7 +25,7 @@ from benchmarks.llama_shapes import SHAPES
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.sweeps.stack_samples import StackSamples
-from benchmarks.sweeps.whole_sweep import write_inputs
+from benchmarks.sweeps.sweep_inputs import write_inputs
 
 __all__ = ["idle_seconds", "main"]
 

@@ -24,7 +24,8 @@ from benchmarks.llama_shapes import SHAPES
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.sweeps.sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS
-from benchmarks.sweeps.whole_sweep import run_process, write_inputs
+from benchmarks.sweeps.sweep_inputs import write_inputs
+from benchmarks.sweeps.timed_processes import run_process
 
 __all__ = ["main"]
 
