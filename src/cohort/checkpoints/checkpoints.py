@@ -126,13 +126,16 @@ def begin_checkpoint(
     resident: Sequence[int],
     vacated: Sequence[int] = (),
     bests_of: Collection[int] | None = None,
+    is_flushed: bool = True,
 ) -> BegunCheckpoint:
     """Begin to write what ``state_store`` holds as a checkpoint at the store's present position.
 
     Args:
         bests_of: Trials whose best checkpoints belong to it (None: all); those of others are its spares.
+        is_flushed: False does not wait until its states are on the disk: a machine that stops may tear them, and a
+            resume goes on from the checkpoint before.
     """
-    states = state_store.start_files(bests_of=bests_of)
+    states = state_store.start_files(bests_of=bests_of, is_flushed=is_flushed)
     named = {state.relative_path for state in states}
     return BegunCheckpoint(
         position=store.position,

@@ -29,9 +29,12 @@ class HostCopies:
         """Begin to copy ``tensors``, which must not change before the copies are there; return those, by name."""
         if self._threads is None:
             self._threads = state_threads("cohort-host-copies")
-        return self._threads.submit(self._copied, dict(tensors), ready_events(tensors.values()))
+        return self._threads.submit(self.copied, dict(tensors), ready_events(tensors.values()))
 
-    def _copied(self, tensors: dict[str, Tensor], ready: Mapping[torch.device, torch.cuda.Event]) -> dict[str, Tensor]:
+    def copied(
+        self, tensors: Mapping[str, Tensor], ready: Mapping[torch.device, torch.cuda.Event]
+    ) -> dict[str, Tensor]:
+        """Copy ``tensors`` in the thread that calls this, behind the events of their devices."""
         for device, event in ready.items():
             self._own.stream(device).wait_event(event)
         return {name: self._copy(tensor) for name, tensor in tensors.items()}

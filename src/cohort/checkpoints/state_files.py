@@ -45,11 +45,12 @@ class StateFiles:
         names = sorted(map(StoredState.of_path, paths), reverse=True)
         return [name for name in names if name.step <= at_most]
 
-    def start(self, name: StoredState, *, is_behind: bool = False) -> None:
+    def start(self, name: StoredState, *, is_behind: bool = False, is_flushed: bool = True) -> None:
         """Begin to write a state, or to secure what is written behind.
 
         Args:
             is_behind: Write it for no checkpoint: it is not secured.
+            is_flushed: False secures it against the end of the process, not against that of the machine.
         """
         # a file that is there stays: the state of a trial after a step never changes
         if name in self._checksums:
@@ -58,10 +59,10 @@ class StateFiles:
         # the disk may have room by now
         if kept is not None and (not self._writer.is_writing(path) or self._writer.has_failed(path)):
             tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
-            self._writer.start(path, tensors, step=name.step, is_behind=is_behind)
+            self._writer.start(path, tensors, step=name.step, is_behind=is_behind, is_flushed=is_flushed)
         elif not is_behind:
             assert self._writer.is_writing(path) or path.is_file(), "what is in no file is in memory"
-            self._writer.start_securing(path)
+            self._writer.start_securing(path, is_flushed=is_flushed)
 
     def write(self, name: StoredState) -> None:
         """Write a state, and wait until it is secured.

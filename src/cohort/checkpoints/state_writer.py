@@ -2,7 +2,8 @@
 
 The states of a sweep on an 8B model are tens of gigabytes: copying them from the GPU, hashing and writing them takes a
 minute that nothing else needs to wait for. All of it lets the interpreter go on. A checkpoint waits for what it names,
-and only that has to be on the disk with a SHA-256; what is written behind survives the process and has a CRC-32.
+and only that has a SHA-256 and has to be on the disk, but for the last checkpoint's, which results follow at once; what
+is written behind survives the process and has a CRC-32.
 """
 
 from __future__ import annotations
@@ -41,18 +42,29 @@ class StateWriter:
         """Whether nothing is left to wait for; :meth:`finish` says how it ended."""
         return self._running[path].done()
 
-    def start(self, path: Path, tensors: Mapping[str, Tensor], *, step: int, is_behind: bool = False) -> None:
+    def start(
+        self,
+        path: Path,
+        tensors: Mapping[str, Tensor],
+        *,
+        step: int,
+        is_behind: bool = False,
+        is_flushed: bool = True,
+    ) -> None:
         """Begin to write the state ``tensors`` after ``step``.
 
         Args:
             path: In a folder that is made where it is missing.
             tensors: By name, on the host or a GPU; they must not change before :meth:`finish`.
             is_behind: Neither hash it nor wait for the disk; :meth:`secure` does both if a checkpoint comes to name it.
+            is_flushed: False hashes it and does not wait for the disk.
         """
         ready = ready_events(tensors.values())
-        write = self._write_behind if is_behind else self._write
         self._behind = self._behind | {path} if is_behind else self._behind - {path}
-        self._running[path] = self._pool().submit(write, path, dict(tensors), step, ready)
+        if is_behind:
+            self._running[path] = self._pool().submit(self._write_behind, path, dict(tensors), step, ready)
+        else:
+            self._running[path] = self._pool().submit(self._write, path, dict(tensors), step, ready, is_flushed)
 
     def is_behind(self, path: Path) -> bool:
         """Whether ``path`` is written for no checkpoint."""
@@ -78,15 +90,19 @@ class StateWriter:
         """
         self._running.pop(path).result()
 
-    def start_securing(self, path: Path) -> None:
-        """Begin to bring a file to the disk with its SHA-256, one that is written behind or is there."""
+    def start_securing(self, path: Path, *, is_flushed: bool = True) -> None:
+        """Begin to bring a file to the disk with its SHA-256, one that is written behind or is there.
+
+        Args:
+            is_flushed: As of :meth:`start`.
+        """
         written = self._running.get(path)
         if written is None or path in self._behind:
             self._behind.discard(path)
-            self._running[path] = self._pool().submit(_secured, path, written)
+            self._running[path] = self._pool().submit(_secured, path, written, is_flushed)
 
     def secure(self, paths: Collection[Path]) -> dict[Path, str]:
-        """Wait until files are on the disk, those that were started and others that are there; return each SHA-256.
+        """Wait until files are as they were started, and others that are there on the disk; return each SHA-256.
 
         Raises:
             StorageFullError: the disk is full; the files that did not fit are not there.
@@ -125,9 +141,14 @@ class StateWriter:
         return self._threads
 
     def _write(
-        self, path: Path, tensors: dict[str, Tensor], step: int, ready: Mapping[torch.device, torch.cuda.Event]
+        self,
+        path: Path,
+        tensors: dict[str, Tensor],
+        step: int,
+        ready: Mapping[torch.device, torch.cuda.Event],
+        is_flushed: bool,  # noqa: FBT001 - threads pass it by place
     ) -> str:
-        with atomic_file(path) as partial:
+        with atomic_file(path, is_flushed=is_flushed) as partial:
             self._write_parts(partial, tensors, step, ready)
             # read back from the page cache: a tensor is copied from its GPU once
             return file_digest(partial).hex()
@@ -168,12 +189,13 @@ class StateWriter:
             yield self._own.buffer(index % 2)[: len(part)].numpy().data
 
 
-def _secured(path: Path, written: Future[str | None] | None) -> str:
-    """Wait until a file is whole and on the disk; return its SHA-256."""
+def _secured(path: Path, written: Future[str | None] | None, is_flushed: bool) -> str:  # noqa: FBT001 - as above
+    """Wait until a file is whole, and on the disk where it is to be flushed; return its SHA-256."""
     if written is not None:
         # begun before this, so it never waits for a thread that this one takes
         written.result()
     digest = file_digest(path).hex()
-    flush_to_disk(path)
-    flush_to_disk(path.parent)
+    if is_flushed:
+        flush_to_disk(path)
+        flush_to_disk(path.parent)
     return digest

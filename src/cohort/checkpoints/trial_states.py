@@ -248,14 +248,19 @@ class TrialStateStore:
         """
         return self.files_of(self.start_files(bests_of=bests_of))
 
-    def start_files(self, *, bests_of: Collection[int] | None = None) -> list[StoredState]:
-        """Begin to write what :meth:`flush` writes, and return its names."""
+    def start_files(self, *, bests_of: Collection[int] | None = None, is_flushed: bool = True) -> list[StoredState]:
+        """Begin to write what :meth:`flush` writes, and return its names.
+
+        Args:
+            bests_of: As of :meth:`flush`.
+            is_flushed: False does not wait for the disk.
+        """
         spares = set() if bests_of is None else {name for name in self._spares() if name.trial_id not in bests_of}
         # what is written ahead must not keep the others waiting
         self._files.withdraw(spares)
         names = sorted(set(self._newest.values()) - spares)
         for name in names:
-            self._files.start(name)
+            self._files.start(name, is_flushed=is_flushed)
         return names
 
     def are_written(self, names: Iterable[StoredState]) -> bool:

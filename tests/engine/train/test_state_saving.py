@@ -15,8 +15,10 @@ import torch
 from cohort.checkpoints import state_writer
 from cohort.checkpoints.checkpoints import latest_good_checkpoint
 from cohort.checkpoints.trial_states import TrialStateStore
+from cohort.core import durable_files
 from cohort.core.clock import ManualClock
 from cohort.engine.train.open_run import RunOptions
+from cohort.engine.train.time_left import TimeLeft
 from cohort.runs.store import RunStore
 from cohort.training.checkpoint import write_state
 from tests.engine.train.fakes import FakeExecutor, Task, spec_of
@@ -213,3 +215,77 @@ def test_a_checkpoint_is_recorded_with_the_time_of_what_it_holds(
         time.sleep(0.001)
         task.supervisor.checkpoint_when_due()
     assert [record.seconds for record in task.run.store.reader.checkpoints()] == [2.0]
+
+
+def test_none_is_begun_where_training_is_over_soon(tmp_path: Path, clock: ManualClock, disk: threading.Event) -> None:
+    disk.set()
+    # due after 76 of 80 steps of a second each, and the end is there before a quarter of that time has passed
+    task, executor = task_of(tmp_path / "run", clock, checkpoint_seconds=76.0)
+    for _ in range(79):
+        step(task, executor)
+        task.supervisor.checkpoint_when_due()
+    assert not [*task.run.directory.trials.glob("*/state-*")]
+    step(task, executor)
+    task.supervisor.begin_last_checkpoint()
+    task.supervisor.complete_last_checkpoint()
+    assert positions(task) == [task.run.store.position]
+
+
+def test_an_end_that_does_not_come_is_waited_for_once(
+    tmp_path: Path, clock: ManualClock, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.set()
+    task, executor = task_of(tmp_path / "run", clock, checkpoint_seconds=8.0)
+    # an end that is always one second away
+    monkeypatch.setattr(TimeLeft, "at_boundary", lambda *_: 1.0)
+    begun: list[int] = []
+    start = task.run.state_store.start_files
+    monkeypatch.setattr(
+        task.run.state_store, "start_files", lambda **keys: begun.append(int(clock.monotonic())) or start(**keys)
+    )
+    for _ in range(12):
+        step(task, executor)
+        task.supervisor.checkpoint_when_due()
+    assert begun == [10], "two seconds late, a quarter of the pause"
+
+
+def test_a_checkpoint_of_a_machine_that_stopped_goes_back_to_the_one_before(
+    tmp_path: Path, clock: ManualClock, disk: threading.Event
+) -> None:
+    disk.set()
+    task, executor = task_of(tmp_path / "run", clock)
+    step(task, executor)
+    task.supervisor.checkpoint()
+    for _ in range(3):
+        step(task, executor)
+    task.supervisor.begin_last_checkpoint()
+    task.supervisor.complete_last_checkpoint()
+    last = task.run.directory.root / "trials/0000/state-000004.safetensors"
+    assert step_of_last(task) == 4
+    # nothing waited for it to be on the disk
+    last.write_bytes(last.read_bytes()[:100])
+    store = RunStore.resume(task.run.store.path, clock=clock)
+    states = TrialStateStore(task.run.directory, memory_budget_bytes=1 << 20)
+    manifest, problems = latest_good_checkpoint(store, states, directory=task.run.directory)
+    assert manifest is not None
+    assert len(problems) == 1
+    assert states.state_step(0) == 1
+
+
+def test_only_the_last_one_does_not_wait_for_the_disk(
+    tmp_path: Path, clock: ManualClock, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.set()
+    flushed: list[str] = []
+    monkeypatch.setattr(durable_files, "flush_to_disk", lambda path: flushed.append(path.name))
+    task, executor = task_of(tmp_path / "run", clock)
+    step(task, executor)
+    task.supervisor.checkpoint()
+    assert any("state-000001" in name for name in flushed)
+    flushed.clear()
+    step(task, executor)
+    task.supervisor.begin_last_checkpoint()
+    task.supervisor.complete_last_checkpoint()
+    assert positions(task)[-1] == task.run.store.position
+    assert flushed, "its manifest is"
+    assert not any("state-" in name for name in flushed)

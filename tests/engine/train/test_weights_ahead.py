@@ -16,7 +16,7 @@ from cohort.adapters.peft_files.peft_format import WEIGHTS_FILE, peft_tensors
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import StorageFullError
 from cohort.engine.train import weights_ahead
-from cohort.engine.train.weights_ahead import MOST_AHEAD, WeightsAhead
+from cohort.engine.train.weights_ahead import LEAST_AHEAD, WeightsAhead
 from cohort.tuning.decisions import FAILED
 
 LAYOUT = AdapterLayout({"layers.0.q_proj": (6, 5)})
@@ -41,7 +41,7 @@ def test_the_first_trials_that_get_an_adapter_are_written(tmp_path: Path) -> Non
     with WeightsAhead(LAYOUT, folder_of=lambda trial_id: tmp_path / str(trial_id)) as ahead:
         begun(ahead, failed=(3,))
         written = [trial_id for trial_id in WEIGHTS if ahead.are_written(trial_id)]
-        assert written == [0, 1, 5], f"{MOST_AHEAD} of those that did not fail, of which trial 7 has no checkpoint"
+        assert written == [0, 1, 5], f"{LEAST_AHEAD} of those that did not fail, of which trial 7 has no checkpoint"
         assert not ahead.are_written(5), "told once"
     for trial_id in written:
         file = tmp_path / str(trial_id) / WEIGHTS_FILE

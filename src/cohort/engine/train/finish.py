@@ -107,9 +107,10 @@ def finish_run(
             for trial_id in others
             if (kept := run.state_store.best(trial_id)) is not None
         ]
+        # meanwhile: it removes files of the checkpoints before, which takes as long as forgetting their pages
+        save()
     for written in writing:
         written.result()
-    save()
     # before the tables, which show it; what is written after a kill is decided by the last fact below
     best_files = None if best_id is None else tuple(names_of_files(directory.best))
     store.set_facts(state=RunState.DONE, run_seconds=store.seconds, best_files=best_files)

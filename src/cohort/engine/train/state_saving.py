@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 from cohort.checkpoints.checkpoints import BegunCheckpoint, begin_checkpoint
@@ -9,6 +10,10 @@ from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
 
 __all__ = ["StateSaving"]
+
+# A checkpoint that is due waits for the last one where training is over in this share of the least pause: its states,
+# three times the weights, would be written for a few steps, and the results wait for the same disk.
+ENDING_SHARE = 0.25
 
 
 class StateSaving:
@@ -38,12 +43,16 @@ class StateSaving:
         self.begin(vacated=vacated, bests_of=bests_of)
         self._complete()
 
-    def begin(self, *, vacated: Sequence[int], bests_of: Collection[int] | None) -> None:
-        """Begin to save a checkpoint that :meth:`complete` completes; one that was begun before is not completed."""
+    def begin(self, *, vacated: Sequence[int], bests_of: Collection[int] | None, is_flushed: bool = True) -> None:
+        """Begin to save a checkpoint that :meth:`complete` completes; one that was begun before is not completed.
+
+        Args:
+            vacated, bests_of, is_flushed: As of a checkpoint.
+        """
         if self._begun is not None:
             self._run.state_store.withdraw(self._begun.states)
             self._begun = None
-        self._begin(vacated=vacated, bests_of=bests_of)
+        self._begin(vacated=vacated, bests_of=bests_of, is_flushed=is_flushed)
 
     def complete(self) -> None:
         """Complete what was begun, if anything was.
@@ -54,8 +63,14 @@ class StateSaving:
         if self._begun is not None:
             self._complete()
 
-    def save_when_due(self, *, vacated: Sequence[int], bests_of: Callable[[], Collection[int] | None]) -> None:
+    def save_when_due(
+        self, *, vacated: Sequence[int], bests_of: Callable[[], Collection[int] | None], seconds_left: float = math.inf
+    ) -> None:
         """Complete what was begun once its files are there; begin if the last checkpoint is long enough ago.
+
+        Args:
+            vacated, bests_of: As of a checkpoint.
+            seconds_left: In which training is over, where that is known.
 
         Raises:
             StorageFullError: the disk is full; the last checkpoint is whole.
@@ -66,12 +81,18 @@ class StateSaving:
         elif not self._run.options.checkpoint_seconds:
             # after each step: a caller that asks for that wants the last one saved
             self.save(vacated=vacated, bests_of=bests_of())
-        elif self._run.clock.monotonic() - self._saved_at >= self._pause:
+        elif self._is_due(seconds_left):
             self._begin(vacated=vacated, bests_of=bests_of())
             # what was written ahead goes on after what the checkpoint names
             self._run.state_store.write_behind()
 
-    def _begin(self, *, vacated: Sequence[int], bests_of: Collection[int] | None) -> None:
+    def _is_due(self, seconds_left: float) -> bool:
+        late = self._run.clock.monotonic() - self._saved_at - self._pause
+        most = ENDING_SHARE * self._run.options.checkpoint_seconds
+        # put off only once: an end that does not come is waited for no longer
+        return late >= most or (late >= 0 and seconds_left > most - late)
+
+    def _begin(self, *, vacated: Sequence[int], bests_of: Collection[int] | None, is_flushed: bool = True) -> None:
         run, resident = self._run, self._share.resident
         self._began_at = run.clock.monotonic()
         # before the copy of the database that the checkpoint makes, so that a run that goes on from it has them
@@ -81,7 +102,7 @@ class StateSaving:
             state = self._share.state(trial_id, on_device=run.state_store.keeps_on_device)
             run.state_store.put_state(trial_id, state)
         self._begun = begin_checkpoint(
-            run.store, run.state_store, resident=resident, vacated=vacated, bests_of=bests_of
+            run.store, run.state_store, resident=resident, vacated=vacated, bests_of=bests_of, is_flushed=is_flushed
         )
         self._spent = run.clock.monotonic() - self._began_at
 

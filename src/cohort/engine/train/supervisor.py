@@ -14,6 +14,7 @@ from cohort.engine.train.known_evaluations import Evaluator, KnownEvaluations
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.state_saving import StateSaving
 from cohort.engine.train.task_traits import TaskTraits
+from cohort.engine.train.time_left import TimeLeft
 from cohort.engine.train.trial_starts import TrialStarts
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Request
@@ -62,7 +63,7 @@ class Supervisor:
         self._vacated: list[int] = []
         # parked trials that no outcome of the others lets go on
         self._useless: frozenset[int] = frozenset()
-        self._saving = StateSaving(run, share=share)
+        self._saving, self._time_left = StateSaving(run, share=share), TimeLeft()
 
     @property
     def is_finished(self) -> bool:
@@ -88,8 +89,11 @@ class Supervisor:
         self._saving.restored()
 
     def begin_last_checkpoint(self) -> None:
-        """Begin to save what the results are made from, once all trials have ended; other best checkpoints follow."""
-        self._saving.begin(vacated=self._vacated, bests_of=self._traits.trials_of_results())
+        """Begin to save what the results are made from, once all trials have ended; other best checkpoints follow.
+
+        It does not wait for the disk, which the results wait for.
+        """
+        self._saving.begin(vacated=self._vacated, bests_of=self._traits.trials_of_results(), is_flushed=False)
 
     def complete_last_checkpoint(self) -> None:
         """Complete what was begun; a kill before repeats the steps since the checkpoint before.
@@ -116,7 +120,18 @@ class Supervisor:
         Raises:
             StorageFullError: the disk is full; the last checkpoint is whole.
         """
-        self._saving.save_when_due(vacated=self._vacated, bests_of=self._traits.trials_of_results)
+        seconds_left = self._time_left.at_boundary(self._run.clock.monotonic(), self._steps_left())
+        self._saving.save_when_due(
+            vacated=self._vacated, bests_of=self._traits.trials_of_results, seconds_left=seconds_left
+        )
+
+    def _steps_left(self) -> dict[int, int]:
+        """Return the steps that each trial has still to take; none while others wait, or may be proposed."""
+        resident = self.share.resident
+        left = [trial_id for trial_id in self._study.trial_ids if not self._study.state(trial_id).is_final]
+        if len(left) > len(resident) or not self._traits.are_trials_complete():
+            return {}
+        return {trial_id: self._specs[trial_id].num_steps - self.starts.steps_known(trial_id) for trial_id in resident}
 
     def runnable(self) -> list[Request]:
         """Return what may be resident, in order."""

@@ -10,21 +10,25 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from cohort.adapter_files.write import write_adapter_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.host_copies import HostCopies
+from cohort.checkpoints.transfer_threads import ready_events
 from cohort.core.errors import StorageFullError
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.training.trial import TrialSpec
 from cohort.tuning.study import Study
 
-__all__ = ["MOST_AHEAD", "WeightsAhead"]
+__all__ = ["LEAST_AHEAD", "MOST_AHEAD", "WeightsAhead"]
 
-# adapters whose weights are written before it is known which is the best; each takes a thread
-MOST_AHEAD = 4
+# adapters whose weights are written before it is known which is the best: all that are usual where they are on a GPU,
+# fewer where each takes host memory until it is written
+MOST_AHEAD, LEAST_AHEAD = 16, 4
+WRITERS = 4
 
 
 class WeightsAhead:
@@ -33,7 +37,7 @@ class WeightsAhead:
     def __init__(self, layout: AdapterLayout, *, folder_of: Callable[[int], Path]) -> None:
         """``folder_of`` returns the folder of a trial, which is made."""
         self._layout, self._folder_of = layout, folder_of
-        self._threads = ThreadPoolExecutor(max_workers=MOST_AHEAD, thread_name_prefix="cohort-weights-ahead")
+        self._threads = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="cohort-weights-ahead")
         self._writing: dict[int, Future[None]] = {}
         self.copies = HostCopies()
 
@@ -56,11 +60,15 @@ class WeightsAhead:
             best_of: Returns weights [r, D] and step of a trial's best checkpoint; all trials have ended.
         """
         first = [best.trial_id for best in study.leaders() if has_adapter_directory(study.reason(best.trial_id))]
-        for trial_id in first[:MOST_AHEAD]:
-            if (kept := best_of(trial_id)) is not None:
-                copied = self.copies.start({"weights": kept[0]}) if kept[0].is_cuda else None
+        for place, trial_id in enumerate(first[:MOST_AHEAD]):
+            kept = best_of(trial_id)
+            if kept is not None and place >= LEAST_AHEAD and not kept[0].is_cuda:
+                break
+            if kept is not None:
                 spec = specs[trial_id].adapter
-                self._writing[trial_id] = self._threads.submit(self._write, trial_id, spec, copied, kept[0])
+                # now: what the GPU is given to compare is nothing that they have to wait for
+                ready = ready_events([kept[0]])
+                self._writing[trial_id] = self._threads.submit(self._write, trial_id, spec, kept[0], ready)
 
     def are_written(self, trial_id: int) -> bool:
         """Wait for the weights of a trial if they were begun; return whether they are there.
@@ -73,13 +81,11 @@ class WeightsAhead:
         return False
 
     def _write(
-        self, trial_id: int, spec: AdapterSpec, copied: Future[dict[str, Tensor]] | None, weights_rD: Tensor
+        self, trial_id: int, spec: AdapterSpec, weights_rD: Tensor, ready: Mapping[torch.device, torch.cuda.Event]
     ) -> None:
+        if weights_rD.is_cuda:
+            # here and not before: only as many as there are writers are in host memory
+            weights_rD = self.copies.copied({"weights": weights_rD}, ready)["weights"]
         folder = self._folder_of(trial_id)
         folder.mkdir(parents=True, exist_ok=True)
-        write_adapter_weights(
-            folder,
-            layout=self._layout,
-            spec=spec,
-            weights_rD=weights_rD if copied is None else copied.result()["weights"],
-        )
+        write_adapter_weights(folder, layout=self._layout, spec=spec, weights_rD=weights_rD)
