@@ -240,9 +240,12 @@ def test_an_end_that_does_not_come_is_waited_for_once(
     monkeypatch.setattr(TimeLeft, "at_boundary", lambda *_: 1.0)
     begun: list[int] = []
     start = task.run.state_store.start_files
-    monkeypatch.setattr(
-        task.run.state_store, "start_files", lambda **keys: begun.append(int(clock.monotonic())) or start(**keys)
-    )
+
+    def noted(**keys: Any) -> Any:
+        begun.append(int(clock.monotonic()))
+        return start(**keys)
+
+    monkeypatch.setattr(task.run.state_store, "start_files", noted)
     for _ in range(12):
         step(task, executor)
         task.supervisor.checkpoint_when_due()
