@@ -143,10 +143,13 @@ def continue_queue(directory: Path, *, as_json: bool) -> None:
 
 def _refuse_numbers(*, stall_limit: float, max_gpus_per_task: int | None) -> None:
     from cohort.core.errors import InputError, Problem
+    from cohort.core.setting_fields import MOST_NUMBER, number_words
 
     found = []
-    if stall_limit <= 0:
-        found.append(("--stall-limit", f"{stall_limit:g}", "above 0"))
+    # compared so that NaN is refused as well
+    if not 0 < stall_limit <= MOST_NUMBER:
+        allowed = number_words(minimum=None)
+        found.append(("--stall-limit", f"{stall_limit:g}", allowed))
     if max_gpus_per_task is not None and max_gpus_per_task < 1:
         found.append(("--max-gpus-per-task", str(max_gpus_per_task), "1 or more"))
     if found:

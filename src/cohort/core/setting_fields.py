@@ -19,19 +19,29 @@ from cohort.core.nearest_word import nearest_word
 from cohort.core.place import KeyPath, Place
 
 __all__ = [
+    "MOST_COUNT",
+    "MOST_NUMBER",
     "Refusal",
     "SettingField",
     "check_settings",
     "checked",
     "choice",
+    "count_words",
     "flag",
     "number",
+    "number_words",
     "problems_of",
     "setting_fields",
     "share",
     "whole",
     "word",
 ]
+
+MOST_COUNT = 1_000_000_000
+"""The largest count where a key declares none: products of two fit into 64 bits."""
+
+MOST_NUMBER = 1e9
+"""The largest number where a key declares none; its products with others are finite, in 32 bits as well."""
 
 _KEY = "setting"
 _KEEPS: Mapping[str, Callable[[float, float], bool]] = {
@@ -119,10 +129,21 @@ class SettingField:
         return f"Write for example {self.default}, the default." if self.default is not None else "Leave it out."
 
 
-def share(default: float, description: str) -> Any:
-    """Return a field for a share of a whole, above 0 and at most 1."""
-    allowed = "a share above 0, at most 1"
-    return _field(kind=float, default=default, bounds={"gt": 0, "le": 1}, allowed=allowed, description=description)
+def share(default: float, description: str, *, least: float | None = None) -> Any:
+    """Return a field for a share of a whole, above 0 or of at least ``least``, and at most 1."""
+    bounds: dict[str, float] = {"gt": 0, "le": 1} if least is None else {"ge": least, "le": 1}
+    allowed = "a share above 0, at most 1" if least is None else f"a share of at least {least:g}, at most 1"
+    return _field(kind=float, default=default, bounds=bounds, allowed=allowed, description=description)
+
+
+def number_words(*, minimum: float | None = 0, most: float = MOST_NUMBER) -> str:
+    """Return the range of a number in words; ``minimum`` None: above 0."""
+    return f"{'a number above 0' if minimum is None else f'a number of at least {minimum:g}'}, at most {most:,.15g}"
+
+
+def count_words(*, minimum: int = 1, most: int = MOST_COUNT) -> str:
+    """Return the range of a count in words."""
+    return f"a whole number of at least {minimum}, at most {most:,}"
 
 
 def number(
@@ -131,22 +152,22 @@ def number(
     *,
     minimum: float | None = 0,
     below: float | None = None,
-    most: float | None = None,
+    most: float = MOST_NUMBER,
 ) -> Any:
-    """Return a field for a finite number of at least ``minimum``; above 0 if that is None."""
+    """Return a field for a number of at least ``minimum``, above 0 if that is None, and at most ``most``."""
     bounds: dict[str, float] = {"gt": 0} if minimum is None else {"ge": minimum}
-    allowed = "a number above 0" if minimum is None else f"a number of at least {minimum:g}"
-    if most is not None:
-        bounds, allowed = bounds | {"le": most}, f"{allowed} and at most {most:g}"
-    if below is not None:
-        bounds, allowed = bounds | {"lt": below}, f"{allowed} and below {below:g}"
+    if below is None:
+        bounds, allowed = bounds | {"le": most}, number_words(minimum=minimum, most=most)
+    else:
+        least = "a number above 0" if minimum is None else f"a number of at least {minimum:g}"
+        bounds, allowed = bounds | {"lt": below}, f"{least} and below {below:g}"
     return _field(kind=float, default=default, bounds=bounds, allowed=allowed, description=description)
 
 
-def whole(default: int | None, description: str, *, minimum: int = 1, most: int | None = None, null: str = "") -> Any:
+def whole(default: int | None, description: str, *, minimum: int = 1, most: int = MOST_COUNT, null: str = "") -> Any:
     """Return a field for a count; ``null`` says what None means, where that is the default."""
-    bounds = {"ge": minimum} if most is None else {"ge": minimum, "le": most}
-    allowed = f"a whole number of at least {minimum}" + (f", or null {null}" if null else "")
+    allowed = count_words(minimum=minimum, most=most) + (f", or null {null}" if null else "")
+    bounds = {"ge": minimum, "le": most}
     return _field(kind=int, default=default, bounds=bounds, allowed=allowed, description=description)
 
 

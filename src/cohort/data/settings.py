@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import string
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -14,7 +13,18 @@ from typing import Any, Literal, get_args
 
 from cohort.core.errors import InputError
 from cohort.core.place import Place
-from cohort.core.setting_fields import Refusal, checked, choice, flag, number, problems_of, setting_fields, whole
+from cohort.core.setting_fields import (
+    MOST_NUMBER,
+    Refusal,
+    checked,
+    choice,
+    flag,
+    number,
+    number_words,
+    problems_of,
+    setting_fields,
+    whole,
+)
 from cohort.core.units import counted
 from cohort.data.chat_templates import is_template_text, known_templates
 from cohort.data.files.given_rows import GivenRows
@@ -153,12 +163,12 @@ def _weight_refusals(value: object) -> Iterator[Refusal]:
 def weight_refusal(weight: object) -> Refusal | None:
     """Return what is wrong with the weight of a data set."""
     # compared and not asked: a whole number may be larger than any float
-    if isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight <= sys.float_info.max:
+    if isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight <= MOST_NUMBER:
         return None
     hint = "Write a number such as 0.3; remove a data set that is not to be trained on."
     if isinstance(weight, str) and (share := quoted_share(weight)) is not None:
         hint = f"Write {share:g}, without quotes."
-    return Refusal(found="nothing" if weight is None else repr(weight), allowed="a number above 0", hint=hint)
+    return Refusal(found="nothing" if weight is None else repr(weight), allowed=number_words(minimum=None), hint=hint)
 
 
 # keys of later versions: a fingerprint of rows must stay the same where a task does not use them

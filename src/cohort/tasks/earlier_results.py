@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cohort.core.setting_fields import Refusal
+from cohort.core.setting_fields import MOST_NUMBER, Refusal, number_words
 from cohort.tasks.fields import refuse
 from cohort.tasks.hyperparameters import SEARCHABLE, is_number, parse_value
 from cohort.tasks.other_names import nearest_hint
@@ -14,7 +14,9 @@ from cohort.tuning.samplers import EarlierResult
 
 __all__ = ["parse_earlier_results", "plain_earlier_results"]
 
-_ALLOWED = "a list of mappings such as {learning_rate: 2e-4, r: 16, value: 1.9}"
+_ALLOWED = (
+    f"a list of mappings such as {{learning_rate: 2e-4, r: 16, value: 1.9}}, value {number_words(minimum=-MOST_NUMBER)}"
+)
 
 
 def parse_earlier_results(value: object) -> tuple[EarlierResult, ...]:

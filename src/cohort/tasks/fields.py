@@ -27,6 +27,7 @@ __all__ = [
     "Registered",
     "Section",
     "Whole",
+    "as_whole",
     "as_word",
     "chosen",
     "refusal_of",
@@ -46,9 +47,10 @@ def setting(default: Any = ..., *, allowed: str, description: str, **constraints
     return Field(default, description=description, json_schema_extra={"allowed": allowed}, **constraints)
 
 
-def _whole(value: object) -> object:
-    # YAML reads 1e3 as a float
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def as_whole(value: object) -> object:
+    """Return the whole number that a float such as 1e3 stands for; any other value as it is."""
+    # YAML reads 1e3 as a float; 1e30 is no count, and is named as it was written
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
 def as_word(value: object) -> object:
@@ -56,7 +58,7 @@ def as_word(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+Whole = Annotated[int, BeforeValidator(as_whole)]
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def setting_of(field: SettingField, *, description: str | None = None) -> tuple[
         kind = Annotated[kind, BeforeValidator(as_word)]
     if field.kind is int:
         # the last validator runs first: the check sees the whole number
-        kind = Annotated[kind, BeforeValidator(_whole)]
+        kind = Annotated[kind, BeforeValidator(as_whole)]
     if field.default is None:
         kind = kind | None
     default: Any = field.default() if callable(field.default) else field.default

@@ -6,17 +6,31 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from cohort.adapters.spec import INITIALISATIONS
 from cohort.core.place import KeyPath
-from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole, word
-from cohort.tasks.fields import as_word, refuse
+from cohort.core.setting_fields import (
+    MOST_NUMBER,
+    Refusal,
+    SettingField,
+    choice,
+    count_words,
+    flag,
+    number,
+    number_words,
+    setting_fields,
+    whole,
+    word,
+)
+from cohort.tasks.fields import as_whole, as_word, refuse
 from cohort.tasks.sections.objective_keys import ObjectiveKeys
 from cohort.training.schedules import Schedule
 from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = [
     "LORA_ALPHA",
+    "MOST_RANK",
     "NBLOCKS",
     "SECTION_OF",
     "SEARCHABLE",
@@ -32,12 +46,17 @@ __all__ = [
     "unbounded_number",
 ]
 
+MOST_RANK = 65_536
+"""Above the width of any layer that there is."""
+
 # what a person may type for a number, in quotes or out of them
 _NUMBER = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 # less is 0 in float32, and divides the zero gradients of the first step by zero
 LEAST_EPSILON = 1e-30
 # 2r, 2 * r, 0.5r, r
 _MULTIPLE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*\*?\s*r\s*$")
+# with the largest r it is a scale that can be computed with
+_MOST_FACTOR = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +76,16 @@ class LoraKeys:
     d_initial: float = number(0.1, "use_vera: what the vector lambda_d begins with", minimum=None)
     projection_prng_key: int = whole(0, "use_vera: seed of the projections", minimum=0, most=2**63 - 1)
     save_projection: bool = flag(True, "use_vera: write the projections into adapters, as PEFT does by default")
-    r: int = whole(16, "rank of an adapter")
+    r: int = whole(16, "rank of an adapter", most=MOST_RANK)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingKeys:
     """Keys of the ``training`` section; all but ``max_steps`` can be searched."""
 
-    num_train_epochs: float = number(3.0, "passes over the training rows; max_steps overrides it", minimum=None)
+    num_train_epochs: float = number(
+        3.0, "passes over the training rows; max_steps overrides it", minimum=None, most=1e6
+    )
     max_steps: int | None = whole(None, "optimizer steps instead of epochs")
     lr_scheduler_type: str = choice(
         "constant", "shape of the learning rate over the planned steps", options=tuple(kind.value for kind in Schedule)
@@ -88,8 +109,8 @@ class TrainingKeys:
 LORA_ALPHA = SettingField(
     kind=float,
     default=32.0,
-    bounds={"gt": 0},
-    allowed="a number above 0, or a multiple of r such as 2r",
+    bounds={"gt": 0, "le": MOST_NUMBER},
+    allowed=f"{number_words(minimum=None)}, or a multiple of r such as 2r",
     description="numerator of the scale",
 )
 
@@ -126,8 +147,8 @@ class ValueKind:
 NBLOCKS = SettingField(
     kind=int,
     default=1,
-    bounds={"ge": 1},
-    allowed="a whole number of at least 1",
+    bounds={"ge": 1, "le": MOST_RANK},
+    allowed=count_words(most=MOST_RANK),
     description="blocks of each block-diagonal factor; 1: plain LoRA",
 )
 
@@ -196,9 +217,12 @@ def unbounded_number(value: object, *, example: object) -> str | None:
     return f"Write a finite number, for example {example}." if is_unbounded else None
 
 
-def is_number(value: object) -> bool:
-    """Return whether ``value`` is a finite number; true and false are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether ``value`` is a number that can be computed with; true and false are none."""
+    # compared and not asked: a whole number may be larger than any float, and NaN is no larger than itself
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -MOST_NUMBER <= value <= MOST_NUMBER
 
 
 def _parse_multiple(value: object) -> MultipleOf | None:
@@ -207,7 +231,7 @@ def _parse_multiple(value: object) -> MultipleOf | None:
         return None
     factor = float(match.group(1) or 1)
     # a scale of 0 would switch the adapter off, and a factor such as 1e999 reads as infinity
-    if factor <= 0 or not math.isfinite(factor):
+    if not 0 < factor <= _MOST_FACTOR:
         return None
     return MultipleOf(parameter="r", factor=int(factor) if factor.is_integer() else factor)
 
@@ -219,8 +243,8 @@ def parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) ->
     hint = quoted_number(value) or unbounded_number(value, example=kind.example) or f"Write for example {kind.example}."
     refusal = Refusal(found=repr(value), allowed=kind.allowed, hint=hint, at=at)
     # YAML reads 1e2 as a float, but its author meant a whole number
-    if isinstance(value, float) and kind.is_integer and value.is_integer():
-        value = int(value)
+    if kind.is_integer:
+        value = as_whole(value)
     if kind.field.pattern:
         value = as_word(value)
     if not isinstance(value, bool | int | float | str) or not kind.field.accepts(value):

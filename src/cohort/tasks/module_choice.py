@@ -8,11 +8,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from cohort.core.setting_fields import Refusal
+from cohort.core.setting_fields import MOST_NUMBER, Refusal, count_words, number_words
 from cohort.tasks.fields import refuse, setting
+from cohort.tasks.hyperparameters import MOST_RANK
 from cohort.tasks.whole_modules import modules_to_save_field
 
-__all__ = ["module_choice_fields"]
+__all__ = ["MOST_LAYERS", "module_choice_fields"]
+
+# a deeper model does not exist
+MOST_LAYERS = 100_000
 
 _NAMES = "a list of module names, or one regular expression for the whole path"
 
@@ -48,9 +52,11 @@ def _layers(value: object) -> object:
         return None
     listed = value if isinstance(value, list | tuple) else [value]
     # true and false are whole numbers to Python
-    if listed and all(isinstance(index, int) and not isinstance(index, bool) and index >= 0 for index in listed):
+    if listed and all(
+        isinstance(index, int) and not isinstance(index, bool) and 0 <= index < MOST_LAYERS for index in listed
+    ):
         return tuple(listed)
-    allowed = "a layer's number from 0 on, or a list of them"
+    allowed = f"a layer's number, from 0 and below {MOST_LAYERS:,}, or a list of them"
     refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for example [0, 1, 2], or remove the key."))
 
 
@@ -68,7 +74,8 @@ def _layers_pattern(value: object) -> object:
 
 
 def _pattern(value: object, *, whole: bool, example: str) -> object:
-    kind = "a whole number of at least 1" if whole else "a number above 0"
+    most = MOST_RANK if whole else MOST_NUMBER
+    kind = count_words(most=MOST_RANK) if whole else number_words(minimum=None)
     if not isinstance(value, Mapping):
         allowed = f"a mapping from regular expressions to {kind}"
         refuse(Refusal(found=repr(value), allowed=allowed, hint=f"Write for example {example}, or remove the key."))
@@ -77,12 +84,16 @@ def _pattern(value: object, *, whole: bool, example: str) -> object:
         if not isinstance(name, str) or not name:
             refuse(Refusal(found=repr(name), allowed="a regular expression", hint=f"Write for example {example}."))
         _refuse_unless_expression(name, at=(name,))
-        is_number = isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < float("inf")
+        is_number = isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= most
         if not is_number or (whole and number != int(number)):
             refuse(Refusal(found=repr(number), allowed=kind, hint=f"Write for example {example}.", at=(name,)))
         # YAML may say 8.0, which is a whole number; 8.5 was refused above
         found[name] = int(number) if whole else float(number)
     return found
+
+
+def _mapping_to(number: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "object", "additionalProperties": number})
 
 
 def module_choice_fields() -> dict[str, tuple[Any, Any]]:
@@ -97,7 +108,12 @@ def module_choice_fields() -> dict[str, tuple[Any, Any]]:
         tuple[int, ...] | None,
         BeforeValidator(_layers),
         PlainSerializer(lambda found: None if found is None else list(found)),
-        WithJsonSchema({"type": ["integer", "array", "null"], "items": {"type": "integer", "minimum": 0}}),
+        WithJsonSchema(
+            {
+                "type": ["integer", "array", "null"],
+                "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": MOST_LAYERS},
+            }
+        ),
     ]
     layers_pattern = Annotated[
         tuple[str, ...] | None,
@@ -106,10 +122,14 @@ def module_choice_fields() -> dict[str, tuple[Any, Any]]:
         WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
     ]
     ranks = Annotated[
-        dict[str, int], BeforeValidator(lambda value: _pattern(value, whole=True, example="{down_proj: 8}"))
+        dict[str, int],
+        BeforeValidator(lambda value: _pattern(value, whole=True, example="{down_proj: 8}")),
+        _mapping_to({"type": "integer", "minimum": 1, "maximum": MOST_RANK}),
     ]
     alphas = Annotated[
-        dict[str, float], BeforeValidator(lambda value: _pattern(value, whole=False, example="{down_proj: 16}"))
+        dict[str, float],
+        BeforeValidator(lambda value: _pattern(value, whole=False, example="{down_proj: 16}")),
+        _mapping_to({"type": "number", "exclusiveMinimum": 0, "maximum": MOST_NUMBER}),
     ]
     return {
         "modules_to_save": modules_to_save_field(),

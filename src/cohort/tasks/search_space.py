@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from cohort.core.setting_fields import Refusal
+from cohort.core.setting_fields import Refusal, count_words, number_words
 from cohort.tasks.fields import refusals_of, refuse
 from cohort.tasks.hyperparameters import SEARCHABLE, ValueKind, is_number, multiple_to_plain, parse_value
 from cohort.tasks.other_names import nearest_hint
@@ -25,6 +25,8 @@ from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, 
 
 __all__ = ["num_points", "parameter_to_plain", "parse_constraints", "parse_parameter", "parse_space"]
 
+# of one range; more are no list that a person compares
+MOST_POINTS = 1_000_000
 _RANGE_KEYS = ("min", "max", "log", "step", "num")
 _RANGE_ALLOWED = "min, max, and optionally log: true, step or num"
 _CONDITIONAL_KEYS = ("values", "when")
@@ -78,11 +80,16 @@ def _modifier_refusals(value: Mapping[str, Any], kind: ValueKind, bounds: Mappin
     if not isinstance(log, bool):
         yield Refusal(found=repr(log), allowed="true | false", hint="Write log: true.", at=("log",))
     if step is not None and (not is_number(step) or step <= 0 or (kind.is_integer and not float(step).is_integer())):
-        allowed = "a whole number above 0" if kind.is_integer else "a number above 0"
+        allowed = count_words() if kind.is_integer else number_words(minimum=None)
         yield Refusal(found=repr(step), allowed=allowed, hint="Correct the step.", at=("step",))
-    if num is not None and (isinstance(num, bool) or not isinstance(num, int) or num < 2):
-        allowed = "a whole number of at least 2"
+    if num is not None and (isinstance(num, bool) or not isinstance(num, int) or not 2 <= num <= MOST_POINTS):
+        allowed = count_words(minimum=2, most=MOST_POINTS)
         yield Refusal(found=repr(num), allowed=allowed, hint="Write how many values to take.", at=("num",))
+    # multiplied, not divided: a tiny step would give more values than there are numbers
+    span = bounds["max"] - bounds["min"] if len(bounds) == 2 else 0
+    if is_number(step) and 0 < step * MOST_POINTS < span:
+        allowed = f"a step that gives at most {MOST_POINTS:,} values"
+        yield Refusal(found=repr(step), allowed=allowed, hint="Raise the step, or leave it out.", at=("step",))
     # steps of equal size are not evenly spaced in the logarithm, and num fixes the step itself
     if step is not None and (log is True or num is not None):
         allowed = "step without log and without num"

@@ -16,7 +16,7 @@ from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.discovery import modules_of
 from cohort.core.errors import Problem
 from cohort.core.place import Place
-from cohort.core.setting_fields import Refusal, setting_fields
+from cohort.core.setting_fields import MOST_COUNT, Refusal, count_words, setting_fields
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
@@ -41,6 +41,8 @@ from cohort.tuning.space import SearchSpace
 __all__ = ["TaskFile"]
 
 
+# of a launch; more processes than any has
+MOST_GPUS = 100_000
 # files of that folder that are no word of the key: weights as they are, and what formats have in common
 _NO_FORMATS = ("plain", "weight_format")
 
@@ -83,9 +85,9 @@ def _quantization(value: object) -> object:
 
 
 def _num_gpus(value: object) -> object:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_GPUS):
         return value
-    allowed = "auto, or a whole number of at least 0 (0: CPU)"
+    allowed = f"auto, or {count_words(minimum=0, most=MOST_GPUS)} (0: CPU)"
     refuse(Refusal(found=repr(value), allowed=allowed, hint="Write num_gpus: auto."))
 
 
@@ -155,14 +157,20 @@ class TaskFile(Section):
     memory: Annotated[MemorySection, BeforeValidator(_empty_section)] = setting(
         MemorySection(), allowed="a section", description="what a run may take of its device's memory"
     )
-    priority: Whole = setting(0, allowed="a whole number", description="higher goes first among several tasks")
+    priority: Whole = setting(
+        0,
+        ge=-MOST_COUNT,
+        le=MOST_COUNT,
+        allowed=count_words(minimum=-MOST_COUNT),
+        description="higher goes first among several tasks",
+    )
     num_gpus: Annotated[
         Literal["auto"] | int,
         BeforeValidator(_num_gpus),
-        WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0}]}),
+        WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0, "maximum": MOST_GPUS}]}),
     ] = setting(
         "auto",
-        allowed="auto, or a whole number of at least 0",
+        allowed=f"auto, or {count_words(minimum=0, most=MOST_GPUS)}",
         description="GPUs to divide the trials over; auto is one, 0 the CPU",
     )
     strategy: Literal["auto", "replicas", "adapter_parallel", "tensor", "pipeline"] = setting(
@@ -177,11 +185,13 @@ class TaskFile(Section):
         "exact where a step was measured to take at most 5 % longer, else fast",
     )
     save_total_limit: Annotated[
-        Whole | None, WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}]})
+        Whole | None,
+        WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": MOST_COUNT}, {"type": "null"}]}),
     ] = setting(
         None,
         ge=0,
-        allowed="null, or a whole number of at least 0",
+        le=MOST_COUNT,
+        allowed=f"null, or {count_words(minimum=0)}",
         description="most best checkpoints that are kept of trials that lost, the best of them; null: all",
     )
     report_to: Annotated[

@@ -43,8 +43,8 @@ class EvaluationSettings:
     """How often and on how much trials are evaluated."""
 
     max_examples: int = whole(128, "most validation rows of one evaluation")
-    warmup_evaluations: int = whole(3, "evaluations within early_exit.warmup_fraction")
-    every_fraction: float = share(0.05, "distance of the later evaluations")
+    warmup_evaluations: int = whole(3, "evaluations within early_exit.warmup_fraction", most=1000)
+    every_fraction: float = share(0.05, "distance of the later evaluations", least=1e-4)
     max_cost_fraction: float = number(0.10, "rows and times are thinned to this share of training", minimum=None)
     finalists: int = whole(5, "best trials that all validation rows compare at the end; 0: none", minimum=0)
     finalists_cost_fraction: float = number(0.10, "finalists, then rows, are thinned to this share", minimum=None)

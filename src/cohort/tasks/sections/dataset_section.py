@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
 from cohort.core.errors import InputError
-from cohort.core.setting_fields import Refusal, setting_fields
+from cohort.core.setting_fields import MOST_NUMBER, Refusal, setting_fields
 from cohort.data.settings import SHARE_ALLOWED, DatasetSettings, quoted_share, share_refusals
 from cohort.tasks.fields import refusal_of, refuse, section_with, setting
 
@@ -41,8 +41,9 @@ def _files(value: object) -> object:
 def _files_or_share(value: object) -> object:
     if (share := quoted_share(value)) is not None:
         refuse(Refusal(found=repr(value), allowed=SHARE_ALLOWED, hint=f"Write {share:g}, without quotes."))
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, int | float):
         return _files(value)
+    # also true and false, which are numbers to Python
     if refusals := share_refusals(value):
         refuse(*refusals)
     return float(value)
@@ -58,7 +59,10 @@ def _plain_files(value: tuple[str, ...] | float) -> object:
 _FILES_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 _WEIGHTED_SCHEMA = {
     "type": "object",
-    "properties": {"path": {"type": "string"}, "weight": {"type": "number", "exclusiveMinimum": 0}},
+    "properties": {
+        "path": {"type": "string"},
+        "weight": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_NUMBER},
+    },
     "required": ["path"],
     "additionalProperties": False,
 }

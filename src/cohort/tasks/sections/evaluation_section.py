@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
-from cohort.core.setting_fields import Refusal
+from cohort.core.setting_fields import MOST_COUNT, Refusal, count_words
 from cohort.metrics import (
     CHOICE_ACCURACY,
     LOSS,
@@ -102,7 +102,7 @@ class EvaluationSection(_EvaluationKeys):
         True, allowed="true | false", description="metric: module:function: whether more of it is better"
     )
     max_new_tokens: Whole = setting(
-        64, ge=1, allowed="a whole number of at least 1", description="most tokens generated for a prompt"
+        64, ge=1, le=MOST_COUNT, allowed=count_words(), description="most tokens generated for a prompt"
     )
 
     @property

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
 from cohort.core.memory_records import MARGIN_SHARE
-from cohort.core.setting_fields import Refusal
+from cohort.core.setting_fields import MOST_NUMBER, Refusal, count_words, number_words
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.tasks.earlier_results import parse_earlier_results, plain_earlier_results
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
-from cohort.tasks.module_choice import module_choice_fields
+from cohort.tasks.module_choice import MOST_LAYERS, module_choice_fields
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tasks.sections.block_section import BdLoraSection
@@ -25,6 +25,9 @@ from cohort.tuning.parameters import MultipleOf, Parameter
 from cohort.tuning.samplers import SAMPLERS, EarlierResult, sampler_kind
 
 __all__ = ["LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
+
+# a larger search is a typing error: a grid would list millions of trials before one begins
+GRID_LIMIT = 10_000
 
 
 _MODULES_ALLOWED = "all-linear, or a list of module names"
@@ -76,7 +79,14 @@ class LoraSection(_LoraKeys):
         float | MultipleOf,
         BeforeValidator(parse_alpha),
         PlainSerializer(_plain_alpha),
-        WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "r$"}]}),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_NUMBER},
+                    {"type": "string", "pattern": "r$"},
+                ]
+            }
+        ),
     ] = setting(LORA_ALPHA.default, allowed=LORA_ALPHA.allowed, description=LORA_ALPHA.description)
     use_bdlora: BdLoraSection | None = setting(
         None,
@@ -120,18 +130,25 @@ def _memory_limit(value: object) -> object:
             f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write for example limit: 24GiB."
         )
         refuse(Refusal(found=repr(value), allowed=f"{allowed}, at least {format_bytes(LEAST_LIMIT)}", hint=hint))
+    if num_bytes > MOST_LIMIT:
+        hint = "Write what the device has, such as 24GiB, or remove the key."
+        refuse(Refusal(found=repr(value), allowed=f"{allowed}, at most {MOST_LIMIT >> 60} EiB", hint=hint))
     return num_bytes
 
 
 # below this the unit was forgotten (`limit: 24`): no model and no pass fits
 LEAST_LIMIT = 1 << 20
+# an exbibyte: more than any device has, and a number that records can hold
+MOST_LIMIT = 1 << 60
 
 
 def _streamed_layers(value: object) -> object:
     # streaming one or two layers through two buffers saves no memory
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and (value == 0 or value >= 3)):
+    if value == "auto" or (
+        isinstance(value, int) and not isinstance(value, bool) and (value == 0 or 3 <= value <= MOST_LAYERS)
+    ):
         return value
-    allowed = "auto, 0 (none), or a whole number of at least 3"
+    allowed = f"auto, 0 (none), or {count_words(minimum=3, most=MOST_LAYERS)}"
     refuse(Refusal(found=repr(value), allowed=allowed, hint="Write host_streamed_layers: auto."))
 
 
@@ -169,7 +186,9 @@ class MemorySection(Section):
     host_streamed_layers: Annotated[
         Literal["auto"] | int,
         BeforeValidator(_streamed_layers),
-        WithJsonSchema({"anyOf": [{"const": "auto"}, {"const": 0}, {"type": "integer", "minimum": 3}]}),
+        WithJsonSchema(
+            {"anyOf": [{"const": "auto"}, {"const": 0}, {"type": "integer", "minimum": 3, "maximum": MOST_LAYERS}]}
+        ),
     ] = setting(
         "auto",
         allowed="auto, 0, or a whole number of at least 3",
@@ -179,10 +198,6 @@ class MemorySection(Section):
 
 def _plain_space(space: dict[str, Parameter]) -> dict[str, Any]:
     return {name: parameter_to_plain(parameter) for name, parameter in space.items()}
-
-
-# a larger grid is a typing error: it would list millions of trials before one begins
-GRID_LIMIT = 10_000
 
 
 def _object(properties: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
@@ -213,7 +228,11 @@ class SearchSection(Section):
         SAMPLERS, description="what proposes the trials; grid takes all combinations"
     )
     trials: Whole = setting(
-        60, ge=1, allowed="a whole number of at least 1", description="trials of random and tpe; grid takes all"
+        60,
+        ge=1,
+        le=GRID_LIMIT,
+        allowed=count_words(most=GRID_LIMIT),
+        description="trials of random and tpe; grid takes all",
     )
     space: Annotated[
         dict[str, Parameter], BeforeValidator(parse_space), PlainSerializer(_plain_space), WithJsonSchema(_SPACE_SCHEMA)
@@ -231,13 +250,15 @@ class SearchSection(Section):
     first_trials: Whole | None = setting(
         None,
         ge=1,
-        allowed="a whole number of at least 1",
+        le=GRID_LIMIT,
+        allowed=count_words(most=GRID_LIMIT),
         description="random, tpe: trials at the start, then one for each that ends (null: all; a third)",
     )
     max_gpu_hours: float | None = setting(
         None,
         gt=0,
-        allowed="a number above 0",
+        le=MOST_NUMBER,
+        allowed=number_words(minimum=None),
         description="random, tpe: hours on the device after which no more trials are proposed",
     )
 
