@@ -41,6 +41,22 @@ CONTEXT: Mapping[str, Mapping[str, Any]] = {
     "search.first_trials": {"search.sampler": "tpe"},
     "search.max_gpu_hours": {"search.sampler": "tpe"},
     "training.num_train_epochs": {"training.max_steps": None},
+    **{
+        f"training.lr_scheduler_kwargs.{name}": {"training.lr_scheduler_type": schedule, **others}
+        for schedule, others, names in (
+            ("polynomial", {}, ("lr_end", "power")),
+            ("inverse_sqrt", {}, ("timescale",)),
+            ("cosine_with_restarts", {}, ("num_cycles",)),
+            ("cosine_warmup_with_min_lr", {}, ("min_lr", "min_lr_rate")),
+            ("cosine_warmup_with_min_lr", {"training.lr_scheduler_kwargs.min_lr_rate": 0.1}, ("warmup_lr_rate",)),
+            (
+                "warmup_stable_decay",
+                {"training.lr_scheduler_kwargs.num_decay_steps": 2},
+                ("min_lr_ratio", "num_decay_steps", "num_stable_steps"),
+            ),
+        )
+        for name in names
+    },
 }
 
 
@@ -127,7 +143,9 @@ def checked(data: dict[str, Any], folder: Path, *, key: str, value: object) -> T
     shown = (repr(value)[:100], repr(int(value)) if isinstance(value, float) and value.is_integer() else "")
     for problem in own:
         assert any(text and text in problem.found for text in shown), problem
-        assert any(letter.isdigit() for letter in problem.allowed) or "null" in problem.allowed, problem
+        # lr_end has to be below another number
+        has_range = any(letter.isdigit() for letter in problem.allowed) or "below every" in problem.allowed
+        assert has_range or "null" in problem.allowed, problem
         assert problem.hint
     return None
 
