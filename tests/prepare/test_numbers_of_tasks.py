@@ -140,7 +140,8 @@ def checked(data: dict[str, Any], folder: Path, *, key: str, value: object) -> T
     own = [problem for problem in problems if name in map(str, problem.where.key)]
     assert own, (key, value, problems)
     # 2.0 for a count is 2; and where a list is expected, a value is in it
-    shown = (repr(value)[:100], repr(int(value)) if isinstance(value, float) and value.is_integer() else "")
+    as_count = repr(int(value)) if isinstance(value, float) and value.is_integer() else ""
+    shown = (repr(value)[:100], as_count, f"{value:g}" if isinstance(value, float) else "")
     for problem in own:
         assert any(text and text in problem.found for text in shown), problem
         # lr_end has to be below another number
