@@ -35,6 +35,7 @@ def test_what_it_writes_is_tuned_as_it_is(
     assert code == 0, err
     assert "60 rows, prompt_completion; 6 configurations" in out
     assert "cohort tune tasks/sums.yaml" in out
+    assert "The first row as the model sees it, the trained part in brackets:" in out
     text = (tmp_path / "tasks" / "sums.yaml").read_text()
     assert "columns: {prompt: question, completion: answer}" in text
     assert all(line.startswith("#") or ":" in line for line in text.splitlines())

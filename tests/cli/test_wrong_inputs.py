@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,50 @@ def test_a_link_to_no_file_is_named_as_such(inputs: Path, capsys: pytest.Capture
     said = refused(capsys, "check", inputs / "task.yaml", "--dataset.train", inputs / "link.jsonl")
     assert f"a link to {inputs / 'away.jsonl'}, which does not exist" in said
     assert "Did you mean 'link.jsonl'" not in said
+
+
+@pytest.mark.parametrize("name", ["itself", "away", "pipe", "/dev/zero", "./task.yaml/below", "a" * 300])
+def test_a_path_that_is_neither_file_nor_folder_is_told_by_what_it_is(
+    capsys: pytest.CaptureFixture[str], inputs: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Nothing is opened, which would wait at a pipe and never end at a device, and no hub is asked."""
+    monkeypatch.chdir(inputs)
+    found = {
+        "itself": "a link that leads back to itself (itself -> itself)",
+        "away": "a link to nowhere, which does not exist",
+        "pipe": "a pipe (FIFO)",
+        "/dev/zero": "a device",
+        "./task.yaml/below": "a path below task.yaml, which is a file",
+    }.get(name, "a name of 300 characters (")
+    if not Path("pipe").exists():
+        os.mkfifo("pipe")
+        Path("itself").symlink_to("itself")
+        Path("away").symlink_to("nowhere")
+    (inputs / "model.yaml").write_text(TASK.replace("base_model: model", f"base_model: {name}"))
+    (inputs / "rows.yaml").write_text(TASK.replace("train: train.jsonl", f"train: {name}"))
+    commands: list[tuple[str, ...]] = [
+        ("check", name),
+        ("check", "model.yaml"),
+        ("check", "rows.yaml"),
+        ("check", "task.yaml", "--dataset.train", name),
+        ("tune", "task.yaml", "-o", name),
+        ("init", name, "train.jsonl", "-o", "new.yaml"),
+        ("init", "model", name, "-o", "new.yaml"),
+        ("init", "model", "train.jsonl", "-o", name),
+        ("export", name),
+    ]
+    if len(name) < 300:
+        commands += [("resume", name), ("status", name), ("report", name)]
+    for command in commands:
+        said = refused(capsys, *command)
+        assert found in said.replace(f"{inputs}/", ""), command
+        assert "error: 1 problem in the input" in said, command
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc here")
+def test_a_place_that_refuses_directories_is_known_before_anything_is_read(
+    capsys: pytest.CaptureFixture[str], inputs: Path
+) -> None:
+    said = refused(capsys, "tune", inputs / "task.yaml", "-o", "/proc/x")
+    assert "a path below /proc, wh" in said
+    assert "reading and tokenising" not in said

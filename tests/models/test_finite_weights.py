@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from cohort.core.errors import InputError
 from cohort.models.finite_weights import checked_weights, non_finite_weights
 from cohort.models.weights import load_decoder
+from tests.models.bridge.architectures import save_tiny
 from tests.models.tiny_checkpoints import save_checkpoint
 
 
@@ -91,3 +92,13 @@ def test_many_bad_tensors_are_counted(tmp_path: Path) -> None:
     problems = checked_weights(tmp_path).problems
     assert len(problems) == 5
     assert problems[-1].found == "NaN or infinite weights, as in 4 more tensors"
+
+
+def test_a_model_that_transformers_computes_is_looked_at_as_well(tmp_path: Path) -> None:
+    folder = save_tiny("olmo2", tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("mlp.up_proj.weight"))
+    weights[name][0, 0] = math.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=f"{name}: found NaN or infinite weights"):
+        load_decoder(folder)

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.data.inspection import format_example
+from cohort.planning.check import check_task
 from cohort.prepare.first_task import write_first_task
 from cohort.tasks.first_task_file import FirstTaskFile
+from cohort.tasks.loading import load_task
 from tests.cli.tiny_task import write_tiny_model
 
 
@@ -128,9 +131,29 @@ def test_the_file_must_be_new_and_its_directory_must_be_there(model: Path, tmp_p
     (tmp_path / "link.yaml").symlink_to(tmp_path / "nowhere")
     for file, found in (
         (data, "a file that exists"),
-        (tmp_path / "link.yaml", "a file that exists"),
+        (tmp_path / "link.yaml", "a link to .*nowhere, which does not exist"),
         (tmp_path / "no" / "task.yaml", "a directory that does not exist"),
     ):
         # refused before the model is looked for
         with pytest.raises(InputError, match=found):
             write_first_task(file, model="no model", train=["no rows"])
+
+
+def test_question_and_answer_are_not_joined_with_nothing_between(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    made = [{"question": f"{number} and 1 is", "answer": str(number + 1)} for number in range(40)]
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in made))
+    new = first(model, path)
+    assert new.prompt_template == "{question}\n"
+    assert "and 1 is\n⟦" in new.example.replace("\\n", "\n")
+    task = load_task(tmp_path / "task.yaml")
+    assert task.dataset.prompt_template == "{question}\n"
+    (shown, *_) = check_task(task).examples
+    # what the file says is what is trained
+    assert format_example(shown).partition("\n")[2] == new.example
+
+
+def test_prompts_that_lead_to_their_answer_stay_as_they_are(model: Path, tmp_path: Path) -> None:
+    new = first(model, rows(tmp_path / "train.jsonl", 40))
+    assert new.prompt_template is None
+    assert "prompt_template" not in new.text()

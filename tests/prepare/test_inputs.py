@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,24 @@ def test_a_chat_template_is_taken_into_the_task(tmp_path: Path) -> None:
     task = task_from_mapping(tiny_data(dataset={"chat_template": "short.jinja"}), base_directory=folder)
     assert str(task.dataset.chat_template).startswith("{% for m in messages %}")
     assert read_inputs(task).tokenizer.chat_template == task.dataset.chat_template
+
+
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+def test_an_architecture_that_is_not_supported_is_one_short_problem(
+    folder: Path, tmp_path: Path, has_tokenizer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokenizer is no second one, and no code of its folder is asked for: the question would wait for an answer."""
+    shutil.copytree(folder / "model", tmp_path / "model")
+    config: dict[str, Any] = {"architectures": ["RWForCausalLM"], "model_type": "RefinedWebModel"}
+    config |= {"auto_map": {"AutoConfig": "configuration_RW.RWConfig"}}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RWTokenizer"}))
+    if not has_tokenizer:
+        (tmp_path / "model" / "tokenizer.json").unlink()
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question to the user"))
+    with pytest.raises(InputError) as caught:
+        read_inputs(tiny_task(folder, model_name_or_path=str(tmp_path / "model")))
+    (problem,) = caught.value.problems
+    assert problem.found.startswith("RWForCausalLM, which transformers ")
+    assert len(problem.allowed) < 200 + len(problem.found)
+    assert "\n" not in str(problem)

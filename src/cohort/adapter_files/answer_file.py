@@ -28,6 +28,7 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import atomic_file, storage_full_named
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.unusual_path import unusual_path
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.parallel.answers import Answer
@@ -131,7 +132,9 @@ def _answer(loaded: RunModel, answer: Answer) -> dict[str, Any]:
 
 def _require_new(output: Path) -> None:
     folder = output.parent
-    if output.exists():
+    if (unusual := unusual_path(output)) is not None:
+        found, hint = unusual.found, "Name a new file."
+    elif output.exists():
         found = "a directory" if output.is_dir() else "a file that exists"
         hint = "Choose another file, or delete this one." if output.is_file() else "Name a new file."
     elif not folder.is_dir():

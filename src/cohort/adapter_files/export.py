@@ -17,6 +17,7 @@ from cohort.adapters.peft_files.merge import merge_into_base
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
+from cohort.core.unusual_path import unusual_path
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.source import find_local_model
@@ -96,7 +97,7 @@ def export_adapter(
         trial_id = so_far.trial_id
         name += f"-{trial_id:04d}-step-{so_far.step}"
     target = directory.root / name if output is None else output
-    if not target.exists() and (unusable := RunDirectory.find_problem(target)) is not None:
+    if (unusual_path(target) or not target.exists()) and (unusable := RunDirectory.find_problem(target)) is not None:
         raise InputError(unusable)
     # an export replaces nothing: what is there may be the user's
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

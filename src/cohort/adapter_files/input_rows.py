@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.unusual_path import unusual_path
 from cohort.data.files.rows import RawRow, read_source
 from cohort.data.files.sources import READABLE_SUFFIXES, SourceFile
 from cohort.data.problems import LISTED_PROBLEMS, ProblemKind, ProblemLog, capped
@@ -23,6 +24,9 @@ def find_source(path: Path, *, option: str) -> SourceFile:
     allowed = f"a file ending in {', '.join(READABLE_SUFFIXES)}"
     where = Place(option=f"command line {option}")
     expanded = path.expanduser()
+    if (unusual := unusual_path(expanded)) is not None:
+        found = f"{str(path)!r:.80}, {unusual.found}"
+        raise InputError(Problem(where=where, found=found, allowed=allowed, hint=unusual.hint))
     if expanded.is_dir():
         hint = "Name one file in it."
         raise InputError(Problem(where=where, found=f"the directory {str(path)!r}", allowed=allowed, hint=hint))

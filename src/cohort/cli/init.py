@@ -41,10 +41,17 @@ def init(
 
         new = write_first_task(output, model=model, train=data, validation=validation)
         if as_json:
-            print(json.dumps({"task": str(output), "num_trials": new.num_trials, "rows": new.data_note}, indent=2))
+            print(
+                json.dumps(
+                    {"task": str(output), "num_trials": new.num_trials, "rows": new.data_note, "example": new.example},
+                    indent=2,
+                )
+            )
             return
         # as a shell takes them: a name may have spaces
         task, run = quote(str(output)), quote(f"runs/{output.stem}")
         trials, epochs = counted(new.num_trials, "configuration"), counted(new.num_train_epochs, "epoch")
         print(f"{output}: {new.data_note}; {trials}, {epochs} each")
+        if new.example:
+            print(f"\nThe first row as the model sees it, the trained part in brackets:\n\n{new.example}")
         print(f"\n    cohort check {task}\n    cohort tune {task} -o {run}")

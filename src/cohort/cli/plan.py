@@ -94,8 +94,11 @@ def plan(
 def _refuse_unwritable(page: Path) -> None:
     # before planning, which can take a minute
     from cohort.core.errors import InputError, Problem
+    from cohort.core.unusual_path import unusual_path
 
-    if page.is_dir():
+    if (unusual := unusual_path(page)) is not None:
+        found, hint = unusual.found, "Write another file's name."
+    elif page.is_dir():
         found, hint = "a directory", f"Write a file's name, such as {page / 'plan.html'}."
     else:
         folder = next((parent for parent in page.absolute().parents if parent.exists()), page.absolute().parent)

@@ -194,7 +194,9 @@ def _tokenised(
             allowed="split with text rows: a prompt and its answer belong together",
             hint="Write on_long_rows: drop or truncate.",
         )
-    if parsed.format is not None and not parsed.is_chat:
+    # where no row could be parsed, what the rows are is not known
+    is_text = not parsed.is_chat and bool(parsed.train or parsed.validation or parsed.test)
+    if parsed.format is not None and is_text:
         _note_keys_of_chats(parsed.format, settings=settings, log=log)
     if log.of(ProblemKind.INPUT):
         return [], [], [], np.empty(0, dtype=np.int64)

@@ -45,7 +45,7 @@ def read_config(folder: Path) -> DecoderConfig:
     raw = _read_json(path)
     family = _family(raw)
     if family is None:
-        works = "; ".join(f"{known.architecture} ({known.examples})" for known in FAMILIES.values())
+        works = ", ".join(known.architecture for known in FAMILIES.values())
         return describe_bridged(folder, raw, native=works)
     try:
         return _decoder(_stated(raw), raw, family, path)
@@ -153,7 +153,7 @@ def _settings(folder: Path, path: Path) -> Any:
     def ask() -> Any:
         from transformers import AutoConfig
 
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         settings = json.loads(config.to_json_string(use_diff=False))
         return {**settings, _SCALED: _scaled_rotary(config, _rotary_settings(config)["rope_type"])}
 

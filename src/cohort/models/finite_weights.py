@@ -22,7 +22,7 @@ from cohort.models.checkpoint.checkpoint_reading import FusedContent
 from cohort.models.checkpoint.safetensors_files import StoredTensor, read_headers
 from cohort.models.checkpoint_layout import FusedTensor
 
-__all__ = ["CheckedWeights", "checked_weights", "non_finite_weights", "refusing_non_finite"]
+__all__ = ["CheckedWeights", "checked_weights", "non_finite_weights", "refusing_non_finite", "require_finite"]
 
 # read by a check in well under a second, once the files are in memory
 _CHECKED_BYTES = 256 << 20
@@ -87,6 +87,17 @@ def non_finite_weights(folder: Path) -> list[str]:
             names = weights.keys()
             found += [name for name in names if not _is_finite(weights.get_tensor(name))]
     return found
+
+
+def require_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    """Check the tensors of a model that another library loaded from ``folder``.
+
+    Raises:
+        InputError: one holds NaN or an infinity; each is named.
+    """
+    bad = [name for name, values in tensors if not _is_finite(values)]
+    if bad:
+        raise InputError(list(_problems(bad, read_headers(folder).tensors)))
 
 
 def refusing_non_finite(

@@ -10,6 +10,7 @@ from typing import Any
 from cohort.core.errors import InputError, Problem
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import Place
+from cohort.core.unusual_path import unusual_path
 
 __all__ = ["find_local_model", "find_model"]
 
@@ -21,7 +22,7 @@ _ADAPTER_CONFIG = "adapter_config.json"
 def find_local_model(name_or_path: str | Path) -> Path | None:
     """Return the directory ``name_or_path`` where it is one; nothing is fetched."""
     path = Path(name_or_path).expanduser()
-    return path if path.is_dir() else None
+    return path if unusual_path(path) is None and path.is_dir() else None
 
 
 def find_model(name_or_path: str | Path) -> Path:
@@ -44,7 +45,10 @@ def _find_files(name_or_path: str | Path) -> Path:
     if folder is not None:
         return folder
     text = str(name_or_path)
-    if Path(text).expanduser().exists():
+    unusual = unusual_path(Path(text).expanduser())
+    if unusual is not None and not (unusual.is_below_file and is_hub_id(text)):
+        raise _problem(text, found=unusual.found, hint=unusual.hint)
+    if unusual is None and Path(text).expanduser().exists():
         raise _problem(text, found="a file", hint="Give the directory that holds config.json and *.safetensors.")
     if not is_hub_id(text):
         hint = _or_path(text, "Correct the path, or give a hub id such as owner/model.", names_parent=False)

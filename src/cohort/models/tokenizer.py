@@ -40,7 +40,7 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
         # transformers takes seconds to import: only a load pays for it
         from transformers import AutoTokenizer
 
-        loaded.append(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        loaded.append(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
         return type(loaded[0]).__name__
 
     try:
@@ -50,7 +50,7 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
         import transformers
 
         tokenizer_class = getattr(transformers, kind, None) or transformers.AutoTokenizer
-        return tokenizer_class.from_pretrained(folder, local_files_only=True)
+        return tokenizer_class.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # many types, by tokenizer class and version; each means that the files do not fit
         raise _unusable(folder, found=f"no tokenizer that loads ({' '.join(str(error).split())[:200]})") from error
 

@@ -12,10 +12,13 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.units import counted
+from cohort.core.unusual_path import unusual_path
 from cohort.data.files.formats import DataFormat, detect_format, guess_columns
+from cohort.data.files.joints import separating_template
 from cohort.data.files.reading import find_sources
 from cohort.data.files.rows import RawRow, read_source
 from cohort.data.files.sources import resolve_sources
+from cohort.data.inspection import format_example, render_examples
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings, RowReading
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
@@ -67,17 +70,21 @@ def write_first_task(file: Path, *, model: str, train: Sequence[str], validation
         validation = _validation_of(train)
     formats = {detect_format(row.values) for row in rows}
     # a base model without a template needs one; this one has plain words, which every vocabulary can write
-    is_chat = any(form is not None and form.is_chat for form in formats) or any(map(_holds_messages, rows))
+    is_chat = any(form is not None and form.is_chat for form in formats)
+    # most rows decide: one that is different is a mistake in that row
+    is_chat = is_chat or 2 * sum(map(_holds_messages, rows)) > len(rows)
     objective = _objective(rows, formats)
     needs_template = is_chat and not load_tokenizer(model).chat_template
     chat_template = _TEMPLATE if needs_template else None
     share = min(0.5, max(0.1, round(_ENOUGH_VALIDATION / len(rows), 2)))
+    prompt_template = None if is_chat else separating_template(rows, columns=columns)
     dataset: dict[str, Any] = {
         "train": list(train),
         "validation": share if validation is None else validation,
         "max_length": config.max_position_embeddings,
         **({"columns": columns} if columns else {}),
         **({"chat_template": chat_template} if chat_template else {}),
+        **({"prompt_template": prompt_template} if prompt_template else {}),
         # running text can be cut anywhere; a prompt and its answer belong together
         **({"on_long_rows": "split"} if formats == {DataFormat.TEXT} else {}),
     }
@@ -120,6 +127,9 @@ def _chosen(
         rows = f"{counted(report.counts.get(kind, 0), 'longer row')} of {report.lengths.num_rows}"
         long = f"the model's context; {rows} {what}"
     widest = _widest(inputs.config)
+    (example,) = render_examples(
+        inputs.data.train, tokenizer=inputs.tokenizer, count=1, group_size=OBJECTIVES[objective].group_size
+    )[:1]
     return FirstTaskFile(
         name=file.name,
         model=_from(file, model),
@@ -127,6 +137,8 @@ def _chosen(
         validation=validation if isinstance(validation, float) else _from(file, validation),
         columns=dataset.get("columns", {}),
         chat_template=dataset.get("chat_template"),
+        prompt_template=dataset.get("prompt_template"),
+        example=format_example(example).partition("\n")[2],
         on_long_rows=dataset["on_long_rows"] if longest > context and "on_long_rows" in dataset else "drop",
         data_note=f"{counted(report.num_rows_read, 'row')}, {report.format}",
         max_length=min(context, math.ceil(longest / _LENGTH_STEP) * _LENGTH_STEP),
@@ -162,13 +174,17 @@ def _widest(config: DecoderConfig) -> int:
 
 
 def _refuse_taken(file: Path) -> None:
-    if file.exists() or file.is_symlink():
+    if (unusual := unusual_path(file)) is not None:
+        found, hint = unusual.found, "Name another file with -o FILE."
+    elif file.exists():
         found, hint = "a file that exists", "Name another with -o FILE, or move this one away."
     elif not file.absolute().parent.is_dir():
         found, hint = "a file in a directory that does not exist", "Make the directory, or name another file."
     else:
         return
-    raise InputError(Problem(where=f"-o {file}", found=found, allowed="a new file in a directory there is", hint=hint))
+    raise InputError(
+        Problem(where=f"-o {file!s:.120}", found=found, allowed="a new file in a directory there is", hint=hint)
+    )
 
 
 def _rows(train: Sequence[str], *, where: str) -> list[RawRow]:

@@ -13,9 +13,10 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.saved.saved_modules import SavedModules
-from cohort.core.errors import InputError, Problem, in_file_order
+from cohort.core.errors import InputError, Problem, UnsupportedModelError, in_file_order
 from cohort.core.numerics import Numerics
 from cohort.core.setting_fields import setting_fields
+from cohort.core.unusual_path import unusual_path
 from cohort.data.chat import use_chat_template
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.problems import LISTED_PROBLEMS
@@ -141,7 +142,7 @@ def read_inputs(
     """
     # each part goes on after the errors of another: a second error after an hour is what users complain of most
     problems = [*also, *tracker_problems(task.report_to, where=task.where("report_to"))]
-    model = _read_model(task, problems)
+    model, is_unsupported = _read_model(task, problems)
     target_modules = None if model is None else _select_modules(task, model[1], problems)
     num_trials = _count_trials(task, problems)
     if model is not None and target_modules is not None:
@@ -152,8 +153,15 @@ def read_inputs(
         num_trials = 0 if misfits else num_trials
     context = None if model is None else model[1].max_position_embeddings
     tokenised = (
-        _read_data(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
-        if reads_rows
+        _read_data(
+            task,
+            problems,
+            context=context,
+            max_problems=max_problems,
+            can_skip=can_skip,
+        )
+        # another base model will have another tokenizer, so this one's problems are none
+        if reads_rows and not is_unsupported
         else None
     )
     # only inputs that are correct alone can be compared
@@ -236,7 +244,9 @@ def _is_local(task: TaskFile) -> bool:
     # a user should not wait for a download to learn of a typing error
     data = task.dataset
     files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ()), *(data.test or ())]
-    return Path(task.model_name_or_path).is_dir() and all(Path(file).exists() for file in files)
+    paths = [Path(task.model_name_or_path), *map(Path, files)]
+    # asked first: of some paths nothing can be asked, not even whether they exist
+    return all(unusual_path(path) is None and path.exists() for path in paths) and paths[0].is_dir()
 
 
 def _layout(config: DecoderConfig, target_modules: Sequence[str]) -> AdapterLayout:
@@ -244,16 +254,17 @@ def _layout(config: DecoderConfig, target_modules: Sequence[str]) -> AdapterLayo
     return AdapterLayout({name: shapes[name] for name in target_modules})
 
 
-def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderConfig] | None:
+def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[tuple[Path, DecoderConfig] | None, bool]:
+    """Return a model that can be trained on, or None and whether it is one of another architecture."""
     try:
         directory = find_model(task.model_name_or_path)
         config = check_checkpoint(directory)
     except InputError as error:
         problems.extend(task.located(problem) for problem in error.problems)
-        return None
+        return None, isinstance(error, UnsupportedModelError)
     problem = stored_problem(config, name=task.quantization, where=task.where("quantization"))
     problems += [] if problem is None else [problem]
-    return directory, config
+    return (directory, config), False
 
 
 def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Problem]) -> tuple[str, ...] | None:
@@ -310,7 +321,12 @@ def _unmet(task: TaskFile) -> Problem:
 
 
 def _read_data(
-    task: TaskFile, problems: list[Problem], *, context: int | None, max_problems: int | None, can_skip: bool
+    task: TaskFile,
+    problems: list[Problem],
+    *,
+    context: int | None,
+    max_problems: int | None,
+    can_skip: bool,
 ) -> tuple[Any, LoadedDataset] | None:
     try:
         tokenizer = load_tokenizer(task.model_name_or_path)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from difflib import get_close_matches
 from pathlib import Path
 
 from cohort.core.durable_files import PARTIAL_SUFFIX, recover_directory, remove_leftovers, storage_full_named
 from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.core.unusual_path import unusual_path
 from cohort.runs.lock import RunLock
 
 __all__ = ["QUEUE_DATABASE", "RunDirectory", "choose_name"]
@@ -17,6 +20,8 @@ QUEUE_DATABASE = "queue.db"
 _LOCK_NAME = ".lock"
 _DATABASE_NAME = "run.db"
 _MOST_SHOWN = 5
+_MOST_SHOWN_CHARACTERS = 120
+_A_RUN = "a directory that `cohort tune TASK.yaml -o RUN_DIR` or cohort.run made"
 
 
 class RunDirectory:
@@ -49,17 +54,18 @@ class RunDirectory:
         A directory may be empty, or hold only what a run left that was killed before it began.
         """
         path = Path(root)
+        unusual = unusual_path(path)
+        if unusual is not None:
+            return _unusable(path, found=unusual.found)
         # a run lists, adds and replaces files, which takes all three permissions
         if path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK):
             return cls(path)._problem_of_content()
-        if path.is_symlink() and not path.exists():
-            return _unusable(path, found=f"a link to {path.readlink()}, which does not exist")
         if path.exists():
             return _unusable(path, found="a directory that is not writable" if path.is_dir() else "a file")
         # the directory that mkdir would have to write to
         nearest = next(parent for parent in path.absolute().parents if parent.exists() or parent.is_symlink())
         if nearest.is_dir() and os.access(nearest, os.W_OK):
-            return None
+            return _problem_of_making(path, nearest)
         what = "not writable" if nearest.is_dir() else "a file" if nearest.exists() else "a link to nothing"
         return _unusable(path, found=f"a path below {nearest}, which is {what}")
 
@@ -90,10 +96,16 @@ class RunDirectory:
             InputError: there is no run in ``root``.
         """
         directory = cls(Path(root))
+        if (unusual := unusual_path(directory.root)) is not None:
+            raise InputError(
+                Problem(where=_shown(directory.root), found=unusual.found, allowed=_A_RUN, hint=unusual.hint)
+            )
         if not directory.holds_run():
             if (directory.root / QUEUE_DATABASE).is_file():
                 raise InputError(directory._problem_of_queue())
             found = "nothing" if not directory.root.exists() else f"no {_DATABASE_NAME} in it"
+            if directory.root.is_file():
+                found = "a file"
             parent = directory.root.absolute().parent
             in_queue = (parent / QUEUE_DATABASE).is_file()
             or_status = f", or see `cohort status {parent}`, the queue it belongs to" if in_queue else ""
@@ -104,7 +116,7 @@ class RunDirectory:
                 Problem(
                     where=str(root),
                     found=found,
-                    allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` or cohort.run made",
+                    allowed=_A_RUN,
                     hint=f"Did you mean {' or '.join(near)}?{or_task}"
                     if near
                     else f"Check the path, or start the run with `cohort tune`{or_status}.",
@@ -218,9 +230,27 @@ def _some_of(names: list[str]) -> str:
     return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
+def _shown(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= _MOST_SHOWN_CHARACTERS else f"{text[:_MOST_SHOWN_CHARACTERS]}..."
+
+
+def _problem_of_making(path: Path, nearest: Path) -> Problem | None:
+    """Return why no directory can be made in ``nearest``, by making one there, which is removed again."""
+    # permissions do not tell: file systems such as /proc and /sys refuse only when asked
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".cohort-", dir=nearest))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # said where it stops the run, with what is free
+            return None
+        return _unusable(path, found=f"a path below {nearest}, where no directory can be made ({error.strerror})")
+    return None
+
+
 def _unusable(path: Path, *, found: str) -> Problem:
     return Problem(
-        where=f"-o {path}",
+        where=f"-o {_shown(path)}",
         found=found,
         allowed="a directory that is new or empty, and that you may write to",
         hint="Choose another directory.",

@@ -17,6 +17,7 @@ _OBJECTIVES = {
     "dpo": "chosen against rejected; or orpo, cpo, simpo, kto",
     "kto": "by the rows' label; sft trains on all answers",
 }
+_BETWEEN = "a line break before the answer, which rows lack; or your own words"
 _TEMPLATES = "the tokenizer has none; or chatml, llama-3, zephyr, a file"
 
 
@@ -31,6 +32,8 @@ class FirstTaskFile:
         validation: A file, or a share of the rows.
         columns: Our column names and the file's, where they differ.
         chat_template: The known template for conversations, where the tokenizer has none.
+        prompt_template: What puts something between prompt and answer, where the rows have nothing there.
+        example: The first training row as the model sees it, with marks around what is trained.
         on_long_rows: What happens to rows above ``max_length``.
         data_note: What was read, for a comment.
         max_length: In tokens.
@@ -48,6 +51,8 @@ class FirstTaskFile:
     validation: str | float
     columns: Mapping[str, str] = field(default_factory=dict)
     chat_template: str | None = None
+    prompt_template: str | None = None
+    example: str = ""
     on_long_rows: str = "drop"
     data_note: str
     max_length: int
@@ -95,6 +100,7 @@ class FirstTaskFile:
                 "this share of the rows, put aside by seed; or a file" if is_share else "or a share such as 0.1",
             ),
             *([_line("  columns", f"{{{names}}}", "our name: the file's name")] if self.columns else []),
+            *([_line("  prompt_template", _quoted(self.prompt_template), _BETWEEN)] if self.prompt_template else []),
             _line("  max_length", str(self.max_length), f"in tokens; {self.length_note}"),
             *([_line("  chat_template", self.chat_template, _TEMPLATES)] if self.chat_template else []),
             _line("  on_long_rows", self.on_long_rows, "rows above max_length: drop | truncate | split | error"),

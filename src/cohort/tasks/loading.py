@@ -14,6 +14,7 @@ from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
 from cohort.core.nearest_word import nearest_file
 from cohort.core.place import KeyPath, Place, dotted
+from cohort.core.unusual_path import unusual_path
 from cohort.data.files.given_rows import GivenRows
 from cohort.tasks.functions import locate_functions
 from cohort.tasks.other_names import ACCEPTED, use_own_names
@@ -200,6 +201,9 @@ def _read_text(path: Path) -> str:
     def problem(found: str, hint: str) -> InputError:
         return InputError(Problem(where=Place(file=str(path)), found=found, allowed="a task file (YAML)", hint=hint))
 
+    if (unusual := unusual_path(path)) is not None:
+        # opened, a pipe would wait for a writer and a device such as /dev/zero would never end
+        raise problem(unusual.found, unusual.hint)
     if path.is_file() and path.suffix.lower() in _SUFFIXES_OF_ROWS:
         raise problem("a file of rows, by its name", "Name the task file; it names the rows.")
     try:

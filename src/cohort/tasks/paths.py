@@ -11,6 +11,7 @@ from typing import Any
 from cohort.core.errors import Problem
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import KeyPath
+from cohort.core.unusual_path import unusual_path
 from cohort.data.chat_templates import is_template_text, known_templates
 from cohort.data.files.sources import SPLITS, HubSource, resolve_sources
 from cohort.data.problems import ProblemKind, ProblemLog
@@ -29,13 +30,17 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
         return []
     path = base / Path(text).expanduser()
     where = origin.where("model_name_or_path")
+    allowed = "a directory or a hub id"
+    unusual = unusual_path(path)
+    if unusual is not None and not (unusual.is_below_file and is_hub_id(text)):
+        return [Problem(where=where, found=f"{text!r:.80}, {unusual.found}", allowed=allowed, hint=unusual.hint)]
     # a directory wins over a hub id that is written alike, as in transformers
     if path.is_dir():
         data["model_name_or_path"] = str(path.resolve())
         return []
     if path.exists():
         hint = "Name the directory that holds config.json and the weights."
-        return [Problem(where=where, found=f"the file {text!r}", allowed="a directory or a hub id", hint=hint)]
+        return [Problem(where=where, found=f"the file {text!r}", allowed=allowed, hint=hint)]
     if is_hub_id(text):
         return []
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -56,10 +61,13 @@ def locate_reference(data: dict[str, Any], base: Path, origin: TaskOrigin) -> li
     if not isinstance(section, Mapping) or not isinstance(text, str) or not text.strip():
         return []
     path = base / Path(text).expanduser()
-    if (path / "adapter_config.json").is_file():
+    unusual = unusual_path(path)
+    if unusual is None and (path / "adapter_config.json").is_file():
         data["objective"] = {**section, "reference_adapter": str(path.resolve())}
         return []
-    found = f"{text!r}, a directory without adapter_config.json" if path.is_dir() else f"{text!r}, which does not exist"
+    found = f"{text!r:.80}, {'which does not exist' if unusual is None else unusual.found}"
+    if unusual is None and path.is_dir():
+        found = f"{text!r}, a directory without adapter_config.json"
     hint = "Name the directory of an adapter, such as best/ of a run; relative paths start at the task file."
     where = origin.where("objective.reference_adapter")
     return [Problem(where=where, found=found, allowed="the directory of a LoRA adapter", hint=hint)]
@@ -87,7 +95,9 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin, *, given: 
             found = resolve_sources(entry, split=split, base_directory=base, where=where, log=log)
             is_hub = any(isinstance(source, HubSource) for source in found)
             # the run directory keeps its own copy of the task, so a path must not depend on where the file lies
-            absolute.append(entry if is_hub else str((base / Path(entry).expanduser()).resolve()))
+            path = base / Path(entry).expanduser()
+            # what cannot be reached was noted above, and cannot be resolved either
+            absolute.append(entry if is_hub or unusual_path(path) is not None else str(path.resolve()))
         section[split] = absolute if isinstance(value, list) else absolute[0]
         problems += log.of(ProblemKind.INPUT)
     return problems
@@ -127,9 +137,9 @@ def from_working_directory(override: Override) -> Override:
         # a file with its weight
         if isinstance(entry, Mapping) and "path" in entry:
             return {**entry, "path": absolute(entry["path"])}
-        if not isinstance(entry, str) or not Path(entry).expanduser().exists():
+        if not isinstance(entry, str) or unusual_path(path := Path(entry).expanduser()) or not path.exists():
             return entry
-        return str(Path(entry).expanduser().resolve())
+        return str(path.resolve())
 
     if override.path not in PATH_KEYS:
         return override

@@ -59,7 +59,7 @@ def test_a_rows_system_text_comes_first_unless_there_is_one() -> None:
         ("words", "m: 'words'"),
         ([], "m: an empty list"),
         ([{"role": "usr", "content": "Q"}], "the role 'usr' in m[0]"),
-        ([*TURNS, {"role": "user", "content": 3}], "content 3 in m[2]"),
+        ([*TURNS, {"role": "user", "content": 3}], "content 3 (int) in m[2]"),
         ([{"role": "user", "content": "Q", "weight": 1}], "weight 1 on a user message in m[0]"),
         ([{"role": "assistant", "content": "A", "weight": 2}], "weight 2 in m[0]"),
         ([{"role": "assistant", "content": " "}], "an empty answer in m[0]"),

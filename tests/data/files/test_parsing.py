@@ -118,7 +118,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("prompt_completion", {"prompt": "P", "completion": None}, "'completion': null"),
     ("prompt_completion", {"prompt": "P", "completion": " \n"}, "an empty 'completion'"),
     ("prompt_completion", {"prompt": 3, "completion": "C"}, r"prompt: 3 \(int\)"),
-    ("prompt_completion", {"prompt": [Q], "completion": "C"}, "completion: 'C'"),
+    ("prompt_completion", {"prompt": [Q], "completion": "C"}, "prompt as messages and completion as text"),
+    ("prompt_completion", {"prompt": "P", "completion": 7}, r"completion: 7 \(int\)"),
+    ("preference", {"prompt": "P", "chosen": 5, "rejected": "C"}, r"chosen: 5 \(int\)"),
+    ("preference", {"prompt": "P", "chosen": "C", "rejected": True}, r"rejected: True \(bool\)"),
+    ("messages", {"messages": [{"role": "user", "content": 3}, A]}, r"content 3 \(int\) in messages\[0\]"),
     ("text", {"text": ""}, "an empty 'text'"),
     ("alpaca", {"instruction": "I"}, "no 'output'"),
     ("alpaca", {"instruction": "I", "output": "O", "history": [["a", "b"]]}, "`history`"),
@@ -147,6 +151,9 @@ def test_bad_rows_say_what_was_found_and_how_to_mend_it(data_format: str, row: d
         parsed(row, data_format)
     assert caught.value.allowed
     assert caught.value.hint.endswith((".", "}]."))
+    if "(int)" in str(caught.value) or "(bool)" in str(caught.value):
+        # a number or a switch was meant as text, whatever other rows hold
+        assert caught.value.hint == "Write the value as text: in JSON in quotes."
 
 
 def test_a_template_with_a_column_the_row_lacks() -> None:

@@ -32,7 +32,6 @@ class ToyForCausalLM(transformers.Gemma2ForCausalLM):
 TOY = ModelFamily(
     model_type="toy-gelu",
     architecture="ToyForCausalLM",
-    examples="this test",
     qkv_bias=lambda settings: bool(settings.attention_bias),
     output_bias=lambda settings: bool(settings.attention_bias),
     windows=lambda settings: (None,) * settings.num_hidden_layers,

@@ -138,10 +138,13 @@ def _content(value: Any, *, place: str, may_be_missing: bool) -> str:
         isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in value
     ):
         return "".join(part["text"] for part in value)
+    is_scalar = isinstance(value, bool | int | float)
     raise BadRowError(
-        found=f"content {_short(value)} in {place}",
+        found=f"content {_short(value)}{f' ({type(value).__name__})' if is_scalar else ''} in {place}",
         allowed="a string, or a list of text parts",
-        hint="Write the content as a string; images and audio are not supported.",
+        hint="Write the value as text: in JSON in quotes."
+        if is_scalar
+        else "Write the content as a string; images and audio are not supported.",
     )
 
 

@@ -20,6 +20,8 @@ from cohort.data.files.messages import parse_messages, parse_sharegpt, parse_too
 from cohort.data.problems import BadRowError
 from cohort.data.settings import template_fields
 
+_MESSAGES = '[{"role": "user", "content": "Q"}]'
+
 __all__ = ["NamedRow", "alpaca_prompt", "parse_prompt", "parse_row"]
 
 
@@ -168,6 +170,7 @@ def _prompt_completion(
         prompt = _from_template(template, values=_with_original(values, original))
         return PromptCompletion(prompt=prompt, completion=_filled(values, "completion"))
     if isinstance(values.get("prompt"), list) or isinstance(values.get("completion"), list):
+        _require_one_form(values, "prompt", "completion")
         asked, answered = _messages(values, "prompt"), _messages(values, "completion")
         context = tuple(replace(message, trained=False) for message in asked)
         _conversation(answered, values=values)
@@ -286,8 +289,23 @@ def _preference(values: NamedRow) -> PreferencePair:
     return PreferencePair(prompt=asked, chosen=chosen, rejected=rejected, tools=_tools(values))
 
 
+def _require_one_form(values: NamedRow, *keys: str) -> None:
+    """Refuse a row with a text where its other column is a list of messages."""
+    # in a table messages are the text of a JSON list
+    is_text = {key: isinstance(text := _present(values, key), str) and text.lstrip()[:1] != "[" for key in keys}
+    if not any(is_text.values()):
+        return
+    found = " and ".join(f"{values.name(key)} as {'text' if text else 'messages'}" for key, text in is_text.items())
+    raise BadRowError(
+        found=found,
+        allowed=f"two strings, or two lists of messages ({_MESSAGES})",
+        hint="Write both columns in the same form.",
+    )
+
+
 def _answer(values: NamedRow, key: str) -> str | tuple[Message, ...]:
-    if isinstance(_present(values, key), str):
+    # a number or a switch was meant as text: no list of messages looks like it
+    if isinstance(_present(values, key), str | int | float):
         return _filled(values, key)
     messages = _messages(values, key)
     _conversation(messages, values=NamedRow({}))

@@ -11,6 +11,7 @@ from typing import Literal
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.nearest_word import nearest_file
 from cohort.core.place import Place
+from cohort.core.unusual_path import unusual_path
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.problems import ProblemKind, ProblemLog
 
@@ -122,7 +123,13 @@ def resolve_sources(
         if base_directory is not None:
             path = base_directory / path
         shown = str(item)
-        if path.is_dir():
+        unusual = unusual_path(path)
+        # an organisation of the hub may be called like a file here
+        if unusual is not None and not (unusual.is_below_file and _could_be_hub_id(shown)):
+            found_text = f"{shown!r:.80}, {unusual.found}"
+            allowed = "a file, a list of files, a directory or a hub id"
+            log.add(ProblemKind.INPUT, where=where, found=found_text, allowed=allowed, hint=unusual.hint)
+        elif path.is_dir():
             found.extend(_directory_files(path, shown=shown, split=split, where=where, log=log))
         elif path.is_file():
             if path.suffix.lower() in READABLE_SUFFIXES:
@@ -202,11 +209,10 @@ def _note_missing(path: Path, *, shown: str, where: Place, log: ProblemLog) -> N
         if near
         else "Check the path; relative paths start at the task file, in Python at the working directory."
     )
-    what = f"a link to {path.readlink()}, which does not exist" if path.is_symlink() else "which does not exist"
     log.add(
         ProblemKind.INPUT,
         where=where,
-        found=f"{shown!r}, {what}",
+        found=f"{shown!r}, which does not exist",
         allowed="a file, a list of files, a directory or a hub id",
         hint=hint,
     )

@@ -17,6 +17,7 @@ from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.interfaces import ATTENTION, register_attention
 from cohort.models.bridge.probe import prove
 from cohort.models.config import DecoderConfig
+from cohort.models.finite_weights import require_finite
 from cohort.models.weight_formats import WeightFormat
 
 __all__ = ["load_bridged", "wrap_model"]
@@ -87,6 +88,7 @@ def _read(folder: Path, *, dtype: torch.dtype) -> Any:
         )
     if problems:
         raise InputError(problems)
+    require_finite(model.named_parameters(), folder)
     return model
 
 

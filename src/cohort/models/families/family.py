@@ -38,7 +38,6 @@ class ModelFamily:
     Attributes:
         model_type: As ``config.json`` has it.
         architecture: Class name of its causal language model.
-        examples: Models of the family, for messages.
         activation: transformers' name of the MLP's activation.
         gguf_architecture: What llama.cpp calls it; empty where it has no counterpart.
         gguf_pairs_rotated: llama.cpp keeps rows of q and k that are rotated together next to each other.
@@ -47,7 +46,6 @@ class ModelFamily:
 
     model_type: str
     architecture: str
-    examples: str
     qkv_bias: Callable[[Any], bool] = lambda _: False
     output_bias: Callable[[Any], bool] = lambda _: False
     mlp_bias: Callable[[Any], bool] = lambda _: False

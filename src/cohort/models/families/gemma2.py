@@ -11,7 +11,6 @@ __all__ = ["FAMILY"]
 FAMILY = ModelFamily(
     model_type="gemma2",
     architecture="Gemma2ForCausalLM",
-    examples="Gemma 2 2B, 9B, 27B",
     gguf_architecture="gemma2",
     qkv_bias=lambda settings: bool(settings.attention_bias),
     output_bias=lambda settings: bool(settings.attention_bias),

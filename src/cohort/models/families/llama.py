@@ -9,7 +9,6 @@ __all__ = ["FAMILY"]
 FAMILY = ModelFamily(
     model_type="llama",
     architecture="LlamaForCausalLM",
-    examples="Llama 2, 3, 3.1, 3.2, 3.3, TinyLlama, SmolLM2",
     gguf_architecture="llama",
     gguf_pairs_rotated=True,
     qkv_bias=lambda settings: bool(settings.attention_bias),

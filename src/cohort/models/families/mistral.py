@@ -9,7 +9,6 @@ __all__ = ["FAMILY"]
 FAMILY = ModelFamily(
     model_type="mistral",
     architecture="MistralForCausalLM",
-    examples="Mistral 7B, Mistral Nemo",
     gguf_architecture="llama",
     gguf_pairs_rotated=True,
     windows=lambda settings: (settings.sliding_window,) * int(settings.num_hidden_layers),

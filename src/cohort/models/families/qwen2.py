@@ -9,7 +9,6 @@ __all__ = ["FAMILY"]
 FAMILY = ModelFamily(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
-    examples="Qwen2, Qwen2.5",
     gguf_architecture="qwen2",
     qkv_bias=lambda _: True,
     windows=windows_by_layer_type,

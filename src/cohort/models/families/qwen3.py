@@ -9,7 +9,6 @@ __all__ = ["FAMILY"]
 FAMILY = ModelFamily(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
-    examples="Qwen3 0.6B to 32B",
     gguf_architecture="qwen3",
     qkv_bias=lambda settings: bool(settings.attention_bias),
     output_bias=lambda settings: bool(settings.attention_bias),
