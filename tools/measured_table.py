@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -21,46 +24,94 @@ _SHOWN = 6
 # scripts that have another name than when their result was recorded
 _RENAMED = {"memory": "peak_bytes"}
 
-# The README's results: what was measured, the answer with numbers of one result file, what it is compared with.
-README_ROWS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        "packed_vs_peft_8b",
-        "Training 32 adapters at once",
-        "**{packed_vs_peft_8b_bs1:.1f}x** faster at batch 1, **{packed_vs_peft_8b_bs8:.1f}x** at batch 8",
-        "PEFT, one adapter after the other",
+
+@dataclass(frozen=True, kw_only=True)
+class ReadmeRow:
+    """One row of the README's table.
+
+    Attributes:
+        results: Result files that answer it, the best first; the first that is there is shown.
+        what: What was measured.
+        answers: Parts of the answer, with numbers of :func:`facts`. A part whose numbers the file lacks is left out.
+        compared: What it is compared with, in parts of the same kind.
+        real: What of it was real: weights, rows, decisions, and what was counted.
+    """
+
+    results: tuple[str, ...]
+    what: str
+    answers: tuple[str, ...]
+    compared: tuple[str, ...]
+    real: str
+
+
+_SWEEP_IS_REAL = (
+    "the whole command: loading, exits by its own decisions, evaluation, files; random weights,"
+    " {rows:.0f} rows of GSM8K's lengths and random words"
+)
+README_ROWS: tuple[ReadmeRow, ...] = (
+    ReadmeRow(
+        results=("whole_sweep_1b",),
+        what="`cohort tune`, 60 configurations of a 1B model",
+        answers=("**{sweep_warm_seconds:.0f} s**", "**{sweep_cold_seconds:.0f} s** the first time on a machine"),
+        compared=(
+            "one PEFT run at batch 1, loading included: {peft_seconds:.0f} s",
+            "or {peft_fast_seconds:.0f} s where PEFT waits less for its host",
+        ),
+        real=_SWEEP_IS_REAL,
     ),
-    (
-        "lora_tax",
-        "A packed training step",
-        "**{lora_tax_8x16:.2f}x** the time with 8 adapters, **{lora_tax_32_mixed:.2f}x** with 32 of mixed ranks",
-        "the frozen model's step without adapters",
+    ReadmeRow(
+        results=("whole_sweep_8b", "idle_share_8b"),
+        what="`cohort tune`, 60 configurations of an 8B model",
+        answers=(
+            "**{sweep_warm_seconds:.0f} s**",
+            "**{sweep_cold_seconds:.0f} s** the first time on a machine",
+            "**{again_seconds:.0f} s**",
+            "**{first_seconds:.0f} s** the first time on a machine (torch imported before)",
+        ),
+        compared=(
+            "one PEFT run at batch 1, loading included: {peft_seconds:.0f} s",
+            "or {peft_fast_seconds:.0f} s where PEFT waits less for its host",
+            "one PEFT run at batch 1: {peft_steps_seconds:.0f} s for its {rows:.0f} steps, and its loading",
+        ),
+        real=_SWEEP_IS_REAL,
     ),
-    (
-        "packed_linear",
-        "The packed linear layer alone, 144 shapes",
-        "**{least_lead_over_the_best_peer:.2f}x** faster where the lead is smallest",
-        "the fastest of PEFT (12 shapes) and three forms in torch",
+    ReadmeRow(
+        results=("early_exit_study",),
+        what="What early exit saves and loses",
+        answers=(
+            "at least **{samples_saved_percent_min:.0f} %** of the training saved",
+            "best loss **{best_loss_ratio_median:.3f}x** (median), **{best_loss_ratio_max:.3f}x** (worst)",
+            "in small sweeps at most **{best_loss_ratio_small_max:.3f}x**",
+        ),
+        compared=("all configurations trained to their end",),
+        real=(
+            "{grids:.0f} grids of 60 trained to their end, a model of 16M parameters, three public sets; decisions"
+            " replayed on the recorded losses"
+        ),
     ),
-    (
-        "sweep_price_8b",
-        "A sweep of 60 configurations with early exit",
-        "costs **{sweep_price_8b_against_table:.2f}** runs where PEFT's step takes 157 ms ({sweep_price_8b:.2f} on the"
-        " slow host measured), or **{sweep_price_8b_vs_batch8:.1f}** runs at batch 8",
-        "one PEFT run at batch 1, or at batch 8",
+    ReadmeRow(
+        results=("packed_vs_peft_8b",),
+        what="Training 32 adapters of an 8B model at once",
+        answers=("**{packed_vs_peft_8b_bs1:.0f}x** faster at batch 1", "**{packed_vs_peft_8b_bs8:.1f}x** at batch 8"),
+        compared=("PEFT, one adapter after the other",),
+        real="training steps alone; random weights, r {r:.0f}, rows of {length:.0f} random tokens",
     ),
-    (
-        "early_exit_study",
-        "Early exit, on grids that were also trained in full",
-        "saves at least **{samples_saved_percent_min:.0f} %** of the samples; the best loss is"
-        " **{best_loss_ratio_median:.3f}x** (median), **{best_loss_ratio_max:.3f}x** (worst)",
-        "training all configurations in full",
+    ReadmeRow(
+        results=("lora_tax",),
+        what="What adapters add to a training step of an 8B model",
+        answers=("**{lora_tax_8x16:.2f}x** for 8 adapters", "**{lora_tax_32_mixed:.2f}x** for 32 of mixed ranks"),
+        compared=("the same step of the frozen model without adapters",),
+        real="training steps alone; random weights and tokens",
     ),
-    (
-        "serving_8b",
-        "Decoding for 32 adapters in one batch",
-        "**{serving_vs_peft_32:.0f}x** the tokens a second; a token takes **{serving_adapter_tax_32:.2f}x** as long as"
-        " without adapters",
-        "transformers with PEFT's `adapter_names`",
+    ReadmeRow(
+        results=("serving_8b",),
+        what="Serving 32 adapters of an 8B model in one batch",
+        answers=(
+            "**{serving_vs_peft_32:.0f}x** the tokens a second",
+            "a token takes **{serving_adapter_tax_32:.2f}x** as long as without adapters",
+        ),
+        compared=("transformers with PEFT's `adapter_names`",),
+        real="the engine without HTTP; random weights, {prompt:.0f} random tokens a prompt, {new:.0f} an answer",
     ),
 )
 
@@ -102,14 +153,90 @@ def table(results: Path = RESULTS) -> str:
     return "\n\n".join("\n".join([f"### {folder}", "", *head, *rows[folder]]) for folder in sorted(rows))
 
 
+def page(results: Path = RESULTS) -> str:
+    """Return what docs/benchmarks.md holds: which torch the results are of, and their tables."""
+    return f"{torch_line(results)}\n\n{table(results)}"
+
+
+def facts(name: str, results: Path = RESULTS) -> dict[str, float]:
+    """Return the numbers of a result file by name: its headline, its notes, and seconds that its rows tell."""
+    result = _read(results / f"{name}.json")
+    notes = result.get("notes", {})
+    found = {key: value for key, value in notes.items() if isinstance(value, int | float)} | result["headline"]
+    if "reported" in notes:
+        # a set with a grid in which nearly every trial would do is in none of the study's headlines
+        grids = [row for row in result["rows"] if row.get("table") == "spreads" and row["role"] == "reported"]
+        left_out = {row["set"] for row in grids if not row["counts"]}
+        found["grids"] = sum(row["set"] not in left_out for row in grids)
+    for row in result["rows"]:
+        what = str(row.get("what", ""))
+        if "wall_s" in row and what.startswith("sweep, "):
+            found[f"{what.replace('sweep, ', 'sweep_')}_seconds"] = row["wall_s"]
+        if "wall_s" in row and what == "PEFT, batch 1":
+            found["peft_seconds"] = row["wall_s"]
+    for ratio in (key for key in result["headline"] if key.endswith("_cold_against_fast_host")):
+        found["peft_fast_seconds"] = found["sweep_cold_seconds"] / found[ratio]
+    if name.startswith("idle_share"):
+        # a sweep by the command line in a process that has imported torch; PEFT's steps were timed apart
+        found["first_seconds"] = notes["wall_s"]
+        if (results / f"{name}_again.json").exists():
+            found["again_seconds"] = facts_of_notes(results / f"{name}_again.json")["wall_s"]
+        if (results / "peft_baseline_8b.json").exists() and name == "idle_share_8b":
+            step = _read(results / "peft_baseline_8b.json")["headline"]["peft_8b_1x200_ms"]
+            found["peft_steps_seconds"] = notes["rows"] * step / 1e3
+    return found
+
+
+def facts_of_notes(path: Path) -> dict[str, float]:
+    """Return the notes of a result file."""
+    notes: dict[str, float] = _read(path)["notes"]
+    return notes
+
+
+def _parts(templates: Sequence[str], numbers: Mapping[str, float]) -> str:
+    """Return the templates whose numbers are there, joined."""
+    named = [(template, {name for _, name, _, _ in Formatter().parse(template) if name}) for template in templates]
+    return ", ".join(template.format_map(numbers) for template, names in named if names <= numbers.keys())
+
+
 def readme_table(results: Path = RESULTS) -> str:
-    """Return the README's table in Markdown: few results, each with what it is compared with."""
-    rows = ["| measured | result | compared with | machine |", "|---|---|---|---|"]
-    for name, what, answer, peer in README_ROWS:
-        result = _read(results / f"{name}.json")
-        what = f"[{what}](benchmarks/results/{name}.json)"
-        rows.append(f"| {what} | {answer.format_map(result['headline'])} | {peer} | {_machine(result)} |")
-    return "\n".join(rows)
+    """Return the README's table in Markdown: few results, with what each is compared with and what of it was real.
+
+    Raises:
+        ValueError: no result file of a row is there, or none of the numbers that it shows.
+    """
+    rows = ["| measured | result | compared with | what was real | machine |", "|---|---|---|---|---|"]
+    for row in README_ROWS:
+        name = next((name for name in row.results if (results / f"{name}.json").exists()), None)
+        numbers = {} if name is None else facts(name, results)
+        answer, real = _parts(row.answers, numbers), _parts((row.real,), numbers)
+        if not answer or not real or name is None:
+            found = f"these numbers: {', '.join(numbers)}" if name else f"none of {', '.join(row.results)}"
+            raise ValueError(f"the README's row {row.what!r} finds {found}; renew README_ROWS in {Path(__file__).name}")
+        what = f"[{row.what}](benchmarks/results/{name}.json)"
+        machine = _machine(_read(results / f"{name}.json"))
+        rows.append(f"| {what} | {answer} | {_parts(row.compared, numbers)} | {real} | {machine} |")
+    return "\n".join([*rows, "", torch_line(results)])
+
+
+def torch_line(results: Path = RESULTS) -> str:
+    """Return with which versions of torch the results on GPUs and those on CPUs were measured, and what is pinned."""
+    counts: dict[str, Counter[str]] = {"GPU": Counter(), "CPU": Counter()}
+    for path in sorted(results.glob("*.json")):
+        result = _read(path)
+        version = result["versions"]["torch"].partition("+")[0]
+        counts["GPU" if "gpu" in result["machine"] else "CPU"][version] += 1
+    said = {
+        kind: " and ".join(
+            f"{version} ({number} file{'' if number == 1 else 's'})" for version, number in sorted(found.items())
+        )
+        for kind, found in counts.items()
+        if found
+    }
+    pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
+    pinned = re.findall(r"^torch==([\d.]+)", pins, flags=re.MULTILINE)[0]
+    which = "; ".join(f"results on {kind}s are of torch {text}" for kind, text in said.items())
+    return f"{which[0].upper()}{which[1:]}; `constraints.txt` pins {pinned}, with which the tests run on a CPU."
 
 
 def finalists_table(results: Path = RESULTS) -> str:
@@ -136,7 +263,7 @@ def finalists_table(results: Path = RESULTS) -> str:
 # each document that holds a table between the two marks
 TABLES: dict[Path, Callable[[], str]] = {
     Path("README.md"): readme_table,
-    Path("docs/benchmarks.md"): table,
+    Path("docs/benchmarks.md"): page,
     Path("docs/finalists.md"): finalists_table,
 }
 

@@ -64,7 +64,7 @@ def main() -> None:
     compute = results.compute
     if compute.share_of_full_grid is not None and compute.num_full_runs is not None:
         print(
-            f"\nprice   {100 * compute.share_of_full_grid:.1f} % of training all {compute.num_trials} configurations "
+            f"\ncost    {100 * compute.share_of_full_grid:.1f} % of training all {compute.num_trials} configurations "
             f"in full, as much as {compute.num_full_runs:.1f} full runs; the sweep took {format_duration(seconds)}"
         )
     print(f"report  {sweep / 'report.html'}\nadapter {sweep / 'best'}")

@@ -131,7 +131,7 @@ def test_packs_are_what_several_gpus_could_do_for_one_task(
         "r x batch size",
         "packs on 2 workers end in",
         "above the bound over all packings",
-        "each free slot to the next trial",
+        "begins the next trial instead",
     ):
         assert said in out, said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 from tests.conftest import REPOSITORY
 
@@ -26,14 +27,57 @@ def test_the_rooms_of_engine_are_named() -> None:
     assert folders <= set(re.findall(r"`(\w+)`", section))
 
 
-def test_every_change_names_a_file_or_folder_that_exists() -> None:
+def _rows() -> list[str]:
     section = TEXT[TEXT.index("## Where would you change X?") : TEXT.index("## Words")]
-    rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| change")]
-    assert len(rows) >= 20
-    for row in rows:
-        names = re.findall(r"`((?:src|benchmarks|tests)/[^`]*)`", row)
-        assert names, row
+    return [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| change")]
+
+
+def test_every_change_names_files_and_folders_that_exist() -> None:
+    assert len(_rows()) >= 20
+    for row in _rows():
+        folders: list[Path] = []
+        names = re.findall(r"`([^`]*(?:/|\.py|\.j2))`", row)
+        assert any("/" in name for name in names), row
         for name in names:
-            assert (REPOSITORY / name).exists(), f"{row}: {name}"
+            path = REPOSITORY / name.removeprefix("python ")
+            if "/" in name:
+                assert path.exists(), f"{row}: {name}"
+                folders.append(path if path.is_dir() else path.parent)
+            else:
+                # "`parsing.py` there": next to a file that the row names with its folder
+                assert any((folder / name).is_file() for folder in folders), f"{row}: {name}"
     for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert (REPOSITORY / target).exists(), target
+
+
+def test_what_a_new_file_has_to_define_is_what_its_neighbours_define() -> None:
+    found = [
+        (folder, name)
+        for row in _rows()
+        for folder, name in re.findall(r"a file in `([^`]+/)`[^|]*? (?:with an? |whose )`([A-Z][A-Za-z_]+)`", row)
+    ]
+    assert {name for _, name in found} == {
+        *("EXIT_RULE", "SAMPLER", "OBJECTIVE", "OPTIMIZER", "FAMILY", "FORMAT", "METRIC", "WorkerPool"),
+    }
+    for folder, name in found:
+        own = rf"^{name}\b.*=" if name.isupper() else rf"\b{name}\b"
+        files = [path.read_text(encoding="utf-8") for path in (REPOSITORY / folder).glob("*.py")]
+        # a pool is one by its methods: the protocol's file alone names it
+        least = 2 if name.isupper() else 1
+        assert sum(bool(re.search(own, text, flags=re.MULTILINE)) for text in files) >= least, (folder, name)
+
+
+def test_commands_name_scripts_tests_and_targets_that_exist() -> None:
+    commands = re.findall(
+        r"`((?:\.venv/bin/)?python [^`]+|make [a-z-]+|\.ci/\w+)`|^    (make [a-z-]+)", TEXT, flags=re.MULTILINE
+    )
+    lines = [first or second for first, second in commands]
+    assert len(lines) >= 8
+    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for line in lines:
+        program, *words = line.split()
+        if program == "make":
+            assert words[0] in targets, line
+        for word in (program, *words):
+            if "/" in word and not word.startswith(".venv"):
+                assert (REPOSITORY / word).is_file(), line

@@ -20,11 +20,13 @@ from tests.cli.tiny_task import write_rows, write_tiny_task
 from tests.conftest import REPOSITORY
 from tests.docs.documents import Block, blocks_of, documents
 from tests.tuning.plugin_packages import install
-from tools.measured_table import BEGIN, END, TABLES, renewed, script_of, table
+from tools import measured_table
+from tools.measured_table import BEGIN, END, TABLES, readme_table, renewed, script_of, table, torch_line
 
 # protobuf and the standard library deprecate what tensorboard still uses
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
+RESULTS = REPOSITORY / "benchmarks" / "results"
 COMMANDS = [path for path in documents() if blocks_of(path, "sh")]
 PYTHON = [path for path in documents() if blocks_of(path, "python")]
 TASKS = [path for path in documents() if any("model_name_or_path" in b.text for b in blocks_of(path, "yaml"))]
@@ -187,6 +189,59 @@ def test_the_table_follows_the_files(tmp_path: Path) -> None:
     folder, *_, row = table(tmp_path).splitlines()
     assert folder == "### steps"
     assert row == "| [why](../benchmarks/results/why.json): Why? | ratio **2.346** | CPU, 2 threads, 2026-01-02 |"
+
+
+def _result(folder: Path, name: str, **changes: object) -> None:
+    result = {"headline": {}, "rows": [], "machine": {"threads": "1"}, "versions": {"torch": "2.13.0+cpu"}}
+    (folder / f"{name}.json").write_text(json.dumps({**result, **changes}))
+
+
+def test_the_readme_shows_what_a_file_has_and_says_what_no_file_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = measured_table.ReadmeRow(
+        results=("better", "why"),
+        what="Why",
+        answers=("**{a:.1f}x**", "at most {b:.0f}"),
+        compared=("{rows:.0f} rows of PEFT",),
+        real="{rows:.0f} rows.",
+    )
+    monkeypatch.setattr(measured_table, "README_ROWS", (row,))
+    with pytest.raises(ValueError, match="'Why' finds none of better, why"):
+        readme_table(tmp_path)
+    _result(tmp_path, "why", headline={"a": 1.25}, notes={"rows": 7, "who": "x"})
+    shown = "**1.2x** | 7 rows of PEFT | 7 rows. | CPU, 1 thread |"
+    assert readme_table(tmp_path).splitlines()[2] == f"| [Why](benchmarks/results/why.json) | {shown}"
+    _result(tmp_path, "better", headline={"a": 1.25, "b": 3.0}, notes={"rows": 7})
+    assert "better.json) | **1.2x**, at most 3 |" in readme_table(tmp_path)
+    _result(tmp_path, "better", headline={"c": 1.0})
+    with pytest.raises(ValueError, match="finds these numbers: c"):
+        readme_table(tmp_path)
+
+
+def test_the_sweeps_of_the_readme_are_whole_ones() -> None:
+    """Their seconds are wall times of the command, which decides itself; replays and steps alone say that they are."""
+    rows = readme_table().splitlines()[2:4]
+    assert all("`cohort tune`" in row and "exits by its own decisions" in row for row in rows)
+    wall = {row["what"]: row["wall_s"] for row in json.loads((RESULTS / "whole_sweep_1b.json").read_text())["rows"]}
+    assert f"**{wall['sweep, warm']:.0f} s**, **{wall['sweep, cold']:.0f} s** the first time" in rows[0]
+
+
+def test_which_torch_results_are_of_is_said(tmp_path: Path) -> None:
+    _result(tmp_path, "a")
+    _result(tmp_path, "b", machine={"gpu": "NVIDIA H200"}, versions={"torch": "2.11.0"})
+    _result(tmp_path, "c", machine={"gpu": "NVIDIA H200"}, versions={"torch": "2.12.1"})
+    assert "GPUs are of torch 2.11.0 (1 file) and 2.12.1 (1 file); results on CPUs are of torch 2.13.0 (1 file)" in (
+        torch_line(tmp_path)
+    )
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/how-to/gpu.md", "docs/benchmarks.md"])
+def test_pages_that_praise_the_pins_name_the_torch_of_gpu_results(page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
+    of_gpus = {".".join(r["versions"]["torch"].split(".")[:2]) for r in results if "gpu" in r["machine"]}
+    assert {version for version in of_gpus if f"torch {version}" not in text} == set()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_stay_is_a_bar_that_says_how_it_ended(run: SmallRun) -> None:
     drawing = drawn(run, run_seconds=began + 100)
     titles = re.findall(r"<title>(trial [^<]+)</title>", drawing)
     assert [title.rpartition(": ")[2] for title in titles] == ["completed", "still here"]
-    assert titles[0].startswith("trial 0 in slot 1, ")
+    assert titles[0].startswith("trial 0 in row 1, ")
     assert 'class="trial o-completed best" data-trial="0"' in drawing
     # the first slot is the upper row
     first, second = (float(y) for y in re.findall(r'<rect x="[\d.]+" y="([\d.]+)"', drawing))

@@ -85,7 +85,7 @@ def test_the_page_needs_no_network(finished: str) -> None:
 def test_the_page_shows_every_trial_and_every_outcome(finished: str) -> None:
     page = _page(finished)
     assert page.trials == {str(number) for number in range(60)}
-    for words in ("underperforming", "diverging", "completed", "Slot timeline", "Compute saved"):
+    for words in ("underperforming", "diverging", "completed", "When each trial trained", "Compute saved"):
         assert words in page.text
     assert "train.jsonl:17" in page.text
     assert "9f2c9f2c" in page.text

@@ -32,7 +32,7 @@ def fit_problems(
             Problem(
                 where=task.where("lora.target_modules"),
                 found=f"{len(linears)} linears, which differ from those of the session's tasks",
-                allowed="the same target_modules: tasks that share a bank adapt the same linears",
+                allowed="the same target_modules: tasks that train together adapt the same linears",
                 hint=_ALONE,
             )
         )
@@ -51,7 +51,7 @@ def fit_problems(
             Problem(
                 where=task.where("training.optim"),
                 found=f"{', '.join(own)}; the session's tasks have {', '.join(theirs)}",
-                allowed="the same where one of them is adamw_8bit, whose states differ: all tasks share a bank",
+                allowed="the same where one of them is adamw_8bit: tasks that train together keep states of one kind",
                 hint="Write the same optim, or tune this task in a session of its own.",
             )
         )

@@ -37,7 +37,7 @@ class Outcome:
 # these belong to no exit rule; what a rule's stops look like is declared with the rule's reasons
 _COMPLETED = Outcome(name="completed", label="completed", shape="circle", colours=("#0072b2", "#4aa8e0"))
 _FAILED = Outcome(name="failed", label="failed", shape="plus", colours=("#16191d", "#eceff3"))
-_OPEN = Outcome(name="open", label="running, parked or waiting", shape="bar", colours=("#00815c", "#2fc093"))
+_OPEN = Outcome(name="open", label="running, paused or waiting", shape="bar", colours=("#00815c", "#2fc093"))
 # for rules of other packages that leave their look to us: colours that no outcome of ours has
 _FREE_COLOURS = (("#6b4fb3", "#b3a0ee"), ("#7a5c2e", "#c9a873"), ("#3f6f21", "#9ccc7b"), ("#9c2f45", "#e58a9c"))
 _FREE_SHAPES = ("square", "diamond", "up", "down")

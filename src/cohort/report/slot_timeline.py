@@ -35,7 +35,7 @@ def slot_timeline(
         x=linear_axis(0.0, max(end, 1e-9) / divisor, count=10),
         y=rows_axis(slots),
         x_label=f"run time, {unit}",
-        y_label="slot",
+        y_label="row",
     )
     rows = {slot: row for row, slot in enumerate(slots)}
     bars = []
@@ -48,10 +48,10 @@ def slot_timeline(
         right, y_base = frame.at(stop_seconds / divisor, top - 1)
         is_last = last_stay[stay.trial_id] is stay
         ending = (
-            outcome.label if is_last and trial.is_over else "parked" if stay.stop_seconds is not None else "still here"
+            outcome.label if is_last and trial.is_over else "paused" if stay.stop_seconds is not None else "still here"
         )
         title = (
-            f"trial {stay.trial_id} in slot {stay.slot}, {format_duration(stay.start_seconds)} to "
+            f"trial {stay.trial_id} in row {stay.slot}, {format_duration(stay.start_seconds)} to "
             f"{format_duration(stop_seconds)}: {ending}"
         )
         width, height = max(1.0, right - left - 0.6), y_base - y_top - 1.4
@@ -63,11 +63,13 @@ def slot_timeline(
         drawn = f'<title>{escape(title)}</title><rect {place} rx="2" class="stay"/>{labels}'
         bars.append(trial_group(trial, drawn, best_id=best_id))
     description = (
-        f"{counted(len(stays), 'stay')} of {counted(len(last_stay), 'trial')} in {counted(len(slots), 'slot')} over "
+        f"{counted(len(stays), 'stay')} of {counted(len(last_stay), 'trial')} in {counted(len(slots), 'row')} over "
         f"{format_duration(end)}. "
-        "Each bar is a trial in a slot; its colour and mark tell how the trial ended."
+        "Each bar is a trial while it trained; its colour and mark tell how the trial ended."
     )
-    return frame.drawing(frame.axes() + "".join(bars), title="Slot timeline", description=description, name="slots")
+    return frame.drawing(
+        frame.axes() + "".join(bars), title="When each trial trained", description=description, name="slots"
+    )
 
 
 def _number_and_mark(number: str, shape: str | None, *, left: float, right: float, top: float, base: float) -> str:

@@ -120,12 +120,12 @@ def _slots_note(reader: RunReader) -> str:
     parked = len(ended) - len(set(ended))
     slots = len({stay.slot for stay in stays})
     note = (
-        f"A bar is a trial in {'the one slot' if slots == 1 else f'one of {slots} slots'} of the pack, with the "
-        "trial's number; a mark at its end is the trial's end, no mark means that it was parked or is still there. "
+        f"{'One trial trained' if slots == 1 else f'Up to {slots} trials trained'} at a time, in a row each. A bar has "
+        "the trial's number; a mark at its end is the trial's end, no mark means that it was paused or still trains. "
     )
     if parked > 0:
-        note += f"Parked trials came back {counted(parked, 'time')}. "
-    return note + "White gaps are empty slots."
+        note += f"Paused trials came back {counted(parked, 'time')}. "
+    return note + "White gaps are room for another trial."
 
 
 def render_report(reader: RunReader, *, reload_seconds: float | None = None) -> str:

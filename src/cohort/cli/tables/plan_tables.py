@@ -50,7 +50,7 @@ def print_plan(
         print_facts(console, {own.task: _pack_summary(own, device=device) for own in packs})
         console.print(
             f"note: packs show what several {device}s could do for one task, with every trial trained in full; "
-            "a run gives each free slot to the next trial instead, as trials exit early",
+            "a run begins the next trial instead as soon as one exits early",
             soft_wrap=True,
         )
     for note in _notes(planned, simulation):

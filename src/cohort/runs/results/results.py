@@ -105,7 +105,7 @@ def _why(trial: TrialRecord, *, metric: ObjectiveMetric, finals: Comparison | No
         TrialStatus.COMPLETED: "its one step" if trial.steps_done == 1 else f"all {trial.steps_done} steps",
         TrialStatus.STOPPED: f"stopped at step {trial.steps_done}: {trial.reason}",
         TrialStatus.FAILED: f"failed at step {trial.steps_done}: {trial.message or 'no message'}",
-        TrialStatus.PARKED: f"parked at step {trial.steps_done}",
+        TrialStatus.PARKED: f"paused at step {trial.steps_done}",
         TrialStatus.RUNNING: f"running, step {trial.steps_done}",
         TrialStatus.WAITING: "not begun",
     }[trial.status]
