@@ -41,7 +41,7 @@ class ReadmeRow:
     what: str
     answers: tuple[str, ...]
     compared: tuple[str, ...]
-    real: str
+    real: tuple[str, ...]
 
 
 _SWEEP_IS_REAL = (
@@ -57,7 +57,7 @@ README_ROWS: tuple[ReadmeRow, ...] = (
             "one PEFT run at batch 1, loading included: {peft_seconds:.0f} s",
             "or {peft_fast_seconds:.0f} s where PEFT waits less for its host",
         ),
-        real=_SWEEP_IS_REAL,
+        real=(_SWEEP_IS_REAL,),
     ),
     ReadmeRow(
         results=("whole_sweep_8b", "idle_share_8b"),
@@ -73,7 +73,7 @@ README_ROWS: tuple[ReadmeRow, ...] = (
             "or {peft_fast_seconds:.0f} s where PEFT waits less for its host",
             "one PEFT run at batch 1: {peft_steps_seconds:.0f} s for its {rows:.0f} steps, and its loading",
         ),
-        real=_SWEEP_IS_REAL,
+        real=(_SWEEP_IS_REAL,),
     ),
     ReadmeRow(
         results=("early_exit_study",),
@@ -85,8 +85,9 @@ README_ROWS: tuple[ReadmeRow, ...] = (
         ),
         compared=("all configurations trained to their end",),
         real=(
-            "{grids:.0f} grids of 60 trained to their end, a model of 16M parameters, three public sets; decisions"
-            " replayed on the recorded losses"
+            "{grids:.0f} grids of 60 trained to their end",
+            "a model of 16M parameters",
+            "three public sets; decisions replayed on the recorded losses",
         ),
     ),
     ReadmeRow(
@@ -94,14 +95,14 @@ README_ROWS: tuple[ReadmeRow, ...] = (
         what="Training 32 adapters of an 8B model at once",
         answers=("**{packed_vs_peft_8b_bs1:.0f}x** faster at batch 1", "**{packed_vs_peft_8b_bs8:.1f}x** at batch 8"),
         compared=("PEFT, one adapter after the other",),
-        real="training steps alone; random weights, r {r:.0f}, rows of {length:.0f} random tokens",
+        real=("training steps alone; random weights, r {r:.0f}, rows of {length:.0f} random tokens",),
     ),
     ReadmeRow(
         results=("lora_tax",),
         what="What adapters add to a training step of an 8B model",
         answers=("**{lora_tax_8x16:.2f}x** for 8 adapters", "**{lora_tax_32_mixed:.2f}x** for 32 of mixed ranks"),
         compared=("the same step of the frozen model without adapters",),
-        real="training steps alone; random weights and tokens",
+        real=("training steps alone; random weights and tokens",),
     ),
     ReadmeRow(
         results=("serving_8b",),
@@ -111,7 +112,7 @@ README_ROWS: tuple[ReadmeRow, ...] = (
             "a token takes **{serving_adapter_tax_32:.2f}x** as long as without adapters",
         ),
         compared=("transformers with PEFT's `adapter_names`",),
-        real="the engine without HTTP; random weights, {prompt:.0f} random tokens a prompt, {new:.0f} an answer",
+        real=("the engine without HTTP; random weights, {prompt:.0f} random tokens a prompt, {new:.0f} an answer",),
     ),
 )
 
@@ -162,11 +163,12 @@ def facts(name: str, results: Path = RESULTS) -> dict[str, float]:
     """Return the numbers of a result file by name: its headline, its notes, and seconds that its rows tell."""
     result = _read(results / f"{name}.json")
     notes = result.get("notes", {})
-    found = {key: value for key, value in notes.items() if isinstance(value, int | float)} | result["headline"]
+    found: dict[str, float] = {key: value for key, value in notes.items() if isinstance(value, int | float)}
+    found |= result["headline"]
     if "reported" in notes:
         # a set with a grid in which nearly every trial would do is in none of the study's headlines
-        grids = [row for row in result["rows"] if row.get("table") == "spreads" and row["role"] == "reported"]
-        left_out = {row["set"] for row in grids if not row["counts"]}
+        grids = [row for row in result["rows"] if row.get("table") == "spreads" and row.get("role") == "reported"]
+        left_out = {row["set"] for row in grids if not row.get("counts", True)}
         found["grids"] = sum(row["set"] not in left_out for row in grids)
     for row in result["rows"]:
         what = str(row.get("what", ""))
@@ -180,17 +182,11 @@ def facts(name: str, results: Path = RESULTS) -> dict[str, float]:
         # a sweep by the command line in a process that has imported torch; PEFT's steps were timed apart
         found["first_seconds"] = notes["wall_s"]
         if (results / f"{name}_again.json").exists():
-            found["again_seconds"] = facts_of_notes(results / f"{name}_again.json")["wall_s"]
+            found["again_seconds"] = _read(results / f"{name}_again.json")["notes"]["wall_s"]
         if (results / "peft_baseline_8b.json").exists() and name == "idle_share_8b":
             step = _read(results / "peft_baseline_8b.json")["headline"]["peft_8b_1x200_ms"]
             found["peft_steps_seconds"] = notes["rows"] * step / 1e3
     return found
-
-
-def facts_of_notes(path: Path) -> dict[str, float]:
-    """Return the notes of a result file."""
-    notes: dict[str, float] = _read(path)["notes"]
-    return notes
 
 
 def _parts(templates: Sequence[str], numbers: Mapping[str, float]) -> str:
@@ -209,7 +205,7 @@ def readme_table(results: Path = RESULTS) -> str:
     for row in README_ROWS:
         name = next((name for name in row.results if (results / f"{name}.json").exists()), None)
         numbers = {} if name is None else facts(name, results)
-        answer, real = _parts(row.answers, numbers), _parts((row.real,), numbers)
+        answer, real = _parts(row.answers, numbers), _parts(row.real, numbers)
         if not answer or not real or name is None:
             found = f"these numbers: {', '.join(numbers)}" if name else f"none of {', '.join(row.results)}"
             raise ValueError(f"the README's row {row.what!r} finds {found}; renew README_ROWS in {Path(__file__).name}")

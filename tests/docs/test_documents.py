@@ -204,7 +204,7 @@ def test_the_readme_shows_what_a_file_has_and_says_what_no_file_has(
         what="Why",
         answers=("**{a:.1f}x**", "at most {b:.0f}"),
         compared=("{rows:.0f} rows of PEFT",),
-        real="{rows:.0f} rows.",
+        real=("{rows:.0f} rows.",),
     )
     monkeypatch.setattr(measured_table, "README_ROWS", (row,))
     with pytest.raises(ValueError, match="'Why' finds none of better, why"):
