@@ -69,11 +69,11 @@ def test_what_a_new_file_has_to_define_is_what_its_neighbours_define() -> None:
 
 def test_commands_name_scripts_tests_and_targets_that_exist() -> None:
     commands = re.findall(
-        r"`((?:\.venv/bin/)?python [^`]+|make [a-z-]+|\.ci/\w+)`|^    (make [a-z-]+)", TEXT, flags=re.MULTILINE
+        r"`((?:\.venv/bin/)?python [^`]+|make [a-z0-9-]+|\.ci/\w+)`|^    (make [a-z0-9-]+)", TEXT, flags=re.MULTILINE
     )
     lines = [first or second for first, second in commands]
     assert len(lines) >= 8
-    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    targets = re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     for line in lines:
         program, *words = line.split()
         if program == "make":
