@@ -6,11 +6,13 @@ One thread owns an engine: all calls come from it. Adapters that load meanwhile 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cohort.core.errors import InputError, Problem
+from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.serving.block_manager import BlockManager
+from cohort.serving.bridged_passes import BridgedPassComputer
 from cohort.serving.decode_graphs import DecodeGraphs
 from cohort.serving.kv_blocks import BLOCK_ROWS, blocks_for
 from cohort.serving.pass_computer import PassComputer, PassModel, ScoresOf, SlotContext
@@ -90,13 +92,21 @@ class ServingEngine:
         self.device, self._vocab_size = decoder.device, decoder.config.vocab_size
         self._adapters, self._decode_text = adapters, decode_text
         self.blocks = BlockManager(num_blocks)
-        self.scheduler = Scheduler(settings or SchedulerSettings(), blocks=self.blocks, adapters=adapters)
+        settings = settings or SchedulerSettings()
+        if isinstance(decoder, BridgedDecoder):
+            # the model's own caches are of one sequence each
+            settings = replace(settings, finds_prefixes=False)
+        self.scheduler = Scheduler(settings, blocks=self.blocks, adapters=adapters)
         ranks = ranks or OneProcess()
         sizes = {"num_blocks": num_blocks, "max_model_len": self.max_model_len}
         ranks.open_cache(**sizes, records_graphs=records_graphs)
-        self._computer = PassComputer(
-            decoder, adapters=adapters, **sizes, records_graphs=records_graphs, scores_of=scores_of
-        )
+        self._computer: PassComputer | BridgedPassComputer
+        if isinstance(decoder, BridgedDecoder):
+            self._computer = BridgedPassComputer(decoder, adapters=adapters, scores_of=scores_of)
+        else:
+            self._computer = PassComputer(
+                decoder, adapters=adapters, **sizes, records_graphs=records_graphs, scores_of=scores_of
+            )
         self.num_cache_bytes = self._computer.num_cache_bytes
         self._runner = PassRunner(self._computer, ranks=ranks)
         self._live: dict[int, LiveSequence] = {}

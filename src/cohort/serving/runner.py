@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from cohort.serving.bridged_passes import BridgedPassComputer
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import record_of
 from cohort.serving.ranks import ServingRanks
@@ -29,7 +30,7 @@ class NextToken:
 class PassRunner:
     """Runs planned passes: rank 0's part of them, once the other ranks know."""
 
-    def __init__(self, computer: PassComputer, *, ranks: ServingRanks) -> None:
+    def __init__(self, computer: PassComputer | BridgedPassComputer, *, ranks: ServingRanks) -> None:
         self._computer, self._ranks = computer, ranks
 
     @torch.no_grad()

@@ -9,8 +9,8 @@ Shapes:  T rows of the stream · L rows of one sequence · D hidden width · V v
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +30,20 @@ from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats.plain import FrozenLinear
 
-__all__ = ["BridgedDecoder"]
+__all__ = ["BridgedCache", "BridgedDecoder"]
+
+
+@dataclass(eq=False)
+class BridgedCache:
+    """What is kept of a sequence that is continued.
+
+    Attributes:
+        state: The model's own cache of keys, values and recurrent states; None where it has none.
+        tokens_L: All tokens, for a model that keeps nothing and reads them again.
+    """
+
+    state: Any = None
+    tokens_L: Tensor | None = None
 
 
 class BridgedDecoder(Decoder):
@@ -124,8 +137,7 @@ class BridgedDecoder(Decoder):
             hidden_TD = self._computed(tokens_T, positions_T, replace(now, attention=attention))
         else:
             hidden_TD = self._one_by_one(tokens_T, now, attention.sequence_offsets)
-        scale = 1.0 if self.config.bridged is None else self.config.bridged.head_scale
-        return hidden_TD if scale == 1.0 else hidden_TD * scale
+        return hidden_TD if self.head_scale == 1.0 else hidden_TD * self.head_scale
 
     def _one_by_one(self, tokens_T: Tensor, now: BridgedPass, offsets: tuple[int, ...]) -> Tensor:
         pieces = [tokens_T.new_zeros(len(tokens_T) - offsets[-1], self.config.hidden_size, dtype=self.dtype)]
@@ -144,6 +156,37 @@ class BridgedDecoder(Decoder):
             output = self._body(input_ids=tokens_L[None], use_cache=False, **options)
         hidden_LD: Tensor = output[0][0]
         return hidden_LD
+
+    def continued(
+        self, tokens_L: Tensor, cache: BridgedCache, *, lora_for: Callable[[int], LoraContext | None]
+    ) -> Tensor:
+        """Return the hidden states [L, D] of the next tokens of a sequence, and let ``cache`` know them; no gradients.
+
+        Args:
+            lora_for: Gives the adapter for a stream of so many rows.
+        """
+        if cache.state is None and cache.tokens_L is not None:
+            tokens_L = torch.cat([cache.tokens_L, tokens_L])
+        count = len(tokens_L)
+        # a prompt is a stream of one sequence; its later tokens come one by one
+        attention = PackedAttention((0, count)) if self.is_packed and cache.state is None else None
+        lora = lora_for(count)
+        if lora is not None:
+            self._require_adaptable(lora)
+        with during(BridgedPass(lora=lora, attention=attention)):
+            output = self._body(input_ids=tokens_L[None], use_cache=True, **self._cached(cache))
+        cache.state = getattr(output, "past_key_values", None)
+        cache.tokens_L = None if cache.state is not None else tokens_L
+        hidden_LD: Tensor = output[0][0]
+        return hidden_LD * self.head_scale
+
+    def _cached(self, cache: BridgedCache) -> dict[str, Any]:
+        return {} if cache.state is None else {"past_key_values": cache.state}
+
+    @property
+    def head_scale(self) -> float:
+        """Factor on the logits, taken into the hidden states."""
+        return 1.0 if self.config.bridged is None else self.config.bridged.head_scale
 
     def _require_adaptable(self, lora: LoraContext) -> None:
         wrong = sorted(self.unadaptable.keys() & lora.factors.keys())

@@ -18,7 +18,11 @@ from cohort.models.transformers_answers import answered
 __all__ = ["describe_bridged", "hidden_code_problem"]
 
 # by the names that architectures have for a factor on the logits, and what it is then
-_FACTORS = {"logit_scale": lambda value: value, "logits_scaling": lambda value: 1 / value}
+_FACTORS = {
+    "logit_scale": lambda value: value,
+    "logits_scaling": lambda value: 1 / value,
+    "lm_head_multiplier": lambda value: value,
+}
 # the oldest version whose attention and masks can be replaced by name
 _LEAST_VERSION = "4.56"
 
@@ -186,7 +190,7 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
         "bos_token_id": _first(_setting(text, "bos_token_id")),
         "pad_token_id": _first(_setting(text, "pad_token_id")),
         "eos": _setting(text, "eos_token_id"),
-        "logit_cap": _setting(text, "final_logit_softcapping"),
+        "logit_cap": _setting(text, "final_logit_softcapping", "logits_soft_cap"),
         "head_scale": _head_scale(text),
         "layers": layers,
         "linears": linears,

@@ -32,7 +32,9 @@ def is_transposed(module: nn.Module) -> bool:
 def text_decoder(model: Any) -> nn.Module:
     """Return the part of a model that turns tokens into the hidden states behind its last norm."""
     found = model.get_decoder() if hasattr(model, "get_decoder") else None
-    decoder: nn.Module = model.base_model if found is None or found is model else found
+    # some say that they are their own decoder
+    candidates = (found, model.base_model, getattr(model, "model", None), getattr(model, "transformer", None))
+    decoder: nn.Module = next((part for part in candidates if part is not None and part is not model), model)
     return decoder
 
 
