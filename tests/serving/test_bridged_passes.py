@@ -19,6 +19,7 @@ from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import load_decoder
+from cohort.serving.bridged_passes import BridgedPassComputer
 from cohort.serving.engine import ServingEngine
 from cohort.serving.generate import GenerateRequest, generate
 from cohort.serving.scheduler import Admission, SchedulerSettings
@@ -95,7 +96,7 @@ class _NoAdapters:
     def release(self, adapter: object, version: object) -> None:
         pass
 
-    def take_failures(self) -> list[tuple[str | None, str]]:
+    def take_failures(self) -> list[tuple[object, str]]:
         return []
 
     def context(self, segments: object) -> None:
@@ -103,7 +104,7 @@ class _NoAdapters:
 
 
 def test_preempted_sequences_and_prompts_in_parts_change_nothing(tmp_path: Path) -> None:
-    """Prompts come in 16 tokens and the rest, the pool holds two sequences of three, and states of ended ones are let go."""
+    """Prompts come in 16 tokens and the rest, the pool holds two sequences, and states of ended ones are let go."""
     folder = save_tiny("qwen3_5_text", tmp_path)
     decoder = load_decoder(folder)
     assert isinstance(decoder, BridgedDecoder)
@@ -125,4 +126,5 @@ def test_preempted_sequences_and_prompts_in_parts_change_nothing(tmp_path: Path)
                 found[output.number].append(output.token)
     assert [found[number] for number in numbers] == [greedy(folder, prompt) for prompt in prompts]
     assert engine.scheduler.num_preemptions > 0
+    assert isinstance(engine._computer, BridgedPassComputer)
     assert len(engine._computer._live) <= 2

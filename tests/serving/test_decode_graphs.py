@@ -10,6 +10,7 @@ from cohort.kernels.backend import Backend, use_backend
 from cohort.models.weights import load_decoder
 from cohort.serving.decode_graphs import DecodeGraphs, keys_of_graph, rows_of_graph
 from cohort.serving.engine import ServingEngine
+from cohort.serving.pass_computer import PassComputer
 from cohort.serving.sequence import SequenceRequest
 from tests.serving.served import Served, serve
 from tests.serving.test_engine import FixedAdapters
@@ -23,14 +24,16 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def second_tokens(served: Served, *, with_graphs: bool) -> dict[int, int | None]:
     """The tokens of the first pass that only decodes, which is the one that a graph runs."""
     engine = ServingEngine(served.decoder, adapters=FixedAdapters(served), num_blocks=30)
-    graphs = DecodeGraphs(served.decoder, engine._computer._cache, max_model_len=32, records=torch.cuda.is_available())
+    computer = engine._computer
+    assert isinstance(computer, PassComputer)
+    graphs = DecodeGraphs(served.decoder, computer._cache, max_model_len=32, records=torch.cuda.is_available())
     for index, adapter in enumerate((None, 2, 0, 2)):
         prompt = [12 + (7 * index + place) % 50 for place in range(3 + 6 * index)]
         engine.submit(SequenceRequest(prompt_tokens=prompt, max_new_tokens=3, adapter=adapter))
     engine.step()
     if not with_graphs:
         return {output.number: output.token for output in engine.step()}
-    engine._computer.graphs = graphs
+    computer.graphs = graphs
     with use_backend(Backend.TRITON):
         found = {output.number: output.token for output in engine.step()}
     assert graphs.num_replays == 1

@@ -18,7 +18,7 @@ from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.errors import InputError, Problem
 from cohort.data.chat import use_chat_template
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
-from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.checkpoint_layout import linear_shapes, module_names
 from cohort.models.tokenizer import load_tokenizer
 from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.prepare.adapters.saved_checks import saved_modules
@@ -257,7 +257,8 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
         layout=layout,
         spec=adapter_spec(base.task, settings, saved=saved_modules(base.task, config=config, layout=layout)),
         base_model=base.name,
-        linears=tuple(linears),
+        linears=module_names(config),
+        are_transposed=config.bridged is not None and config.bridged.are_transposed,
         card=render_model_card(results, trial_id=trial.trial_id),
         tokenizer_files=tokenizer_files(tokenizer),
     )

@@ -235,7 +235,9 @@ def _write(
             )
         )
     before = json.loads((source / CONFIG_FILE).read_text(encoding="utf-8"))
-    config = adapter_config(spec, base_model=base.name, target_modules=before["target_modules"])
+    config = adapter_config(
+        spec, base_model=base.name, target_modules=before["target_modules"], fan_in_fan_out=before["fan_in_fan_out"]
+    )
     with atomic_directory(target) as partial:
         for path in sorted(source.iterdir()):
             if path.suffix in TOKENIZER_SUFFIXES and path.name != CONFIG_FILE:

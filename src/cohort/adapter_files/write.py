@@ -43,8 +43,9 @@ class AdapterContent:
         layout: Adapted linears.
         spec: Hyperparameters.
         base_model: Hub id or path that the adapter names as its base.
-        linears: All adaptable linears of the base model, to find short names for the adapted ones.
+        linears: Everything of the base model that a target name could mean, to find short names for the adapted ones.
         card: README.md.
+        are_transposed: Whether the base model keeps the weights of its linears as [K, N].
         tokenizer_files: The base model's, written next to the adapter; by path, as :func:`tokenizer_files` gives them.
     """
 
@@ -55,6 +56,7 @@ class AdapterContent:
     linears: Sequence[str]
     card: str
     tokenizer_files: Mapping[Path, bytes]
+    are_transposed: bool = False
 
 
 def tokenizer_files(tokenizer: Any) -> Mapping[Path, bytes]:
@@ -76,7 +78,12 @@ def write_adapter_files(folder: Path, content: AdapterContent, *, written: Path 
         StorageFullError: the disk is full.
     """
     target_modules = shortest_target_modules(content.layout.linears, linears=content.linears)
-    config = adapter_config(content.spec, base_model=content.base_model, target_modules=target_modules)
+    config = adapter_config(
+        content.spec,
+        base_model=content.base_model,
+        target_modules=target_modules,
+        fan_in_fan_out=content.are_transposed,
+    )
     # the configuration after the weights: a folder that has it counts as an adapter
     if written is None:
         write_adapter_weights(folder, layout=content.layout, spec=content.spec, weights_rD=content.weights_rD)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cohort.models.config import BridgedModel, DecoderConfig
 
-__all__ = ["FusedTensor", "Piece", "checkpoint_layout", "linear_shapes"]
+__all__ = ["FusedTensor", "Piece", "checkpoint_layout", "linear_shapes", "module_names"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,13 @@ def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
         if fused.is_linear
         for piece in fused.pieces
     }
+
+
+def module_names(config: DecoderConfig) -> tuple[str, ...]:
+    """Return the full paths of what PEFT could take an adapter's target names for, the adaptable linears first."""
+    others = () if config.bridged is None else config.bridged.others
+    weights = (key.removesuffix(".weight") for key, _ in others if key.endswith(".weight"))
+    return (*linear_shapes(config), *weights)
 
 
 def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:

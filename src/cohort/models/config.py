@@ -55,6 +55,7 @@ class BridgedModel:
         others: Key and shape of every other tensor; one that is shared is there once.
         layers: Path of the list of layers.
         head_scale: Factor on the logits.
+        are_transposed: Whether the model keeps the weights of its linears as [K, N], as GPT-2 does.
         left_alone: Parts of the checkpoint that no text passes through, such as ``vision_tower``.
     """
 
@@ -62,6 +63,7 @@ class BridgedModel:
     others: tuple[tuple[str, tuple[int, ...]], ...]
     layers: str
     head_scale: float = 1.0
+    are_transposed: bool = False
     left_alone: tuple[str, ...] = ()
 
 

@@ -39,6 +39,7 @@ from cohort.prepare.adapters.adapter_specs import module_filter, variant_problem
 from cohort.prepare.adapters.block_checks import block_problems
 from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.prepare.metrics import function_identities, metric_problems
+from cohort.prepare.model_computation import model_problems
 from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
@@ -145,6 +146,7 @@ def read_inputs(
     model, is_unsupported = _read_model(task, problems)
     target_modules = None if model is None else _select_modules(task, model[1], problems)
     num_trials = _count_trials(task, problems)
+    problems += [] if model is None else list(model_problems(task, model[1]))
     if model is not None and target_modules is not None:
         layout = _layout(model[1], target_modules)
         misfits = block_problems(task, linears=layout.linears, known=linear_shapes(model[1]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import version
 
+from cohort.core.errors import Problem
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
+from cohort.tasks.task_file import TaskFile
 
-__all__ = ["model_computation", "model_note"]
+__all__ = ["model_computation", "model_note", "model_problems"]
 
 
 def model_computation(config: DecoderConfig) -> str | None:
@@ -25,3 +28,14 @@ def model_note(config: DecoderConfig, machine: Machine) -> str | None:
     left = config.bridged.left_alone
     alone = f"; text rows alone are trained on, and {', '.join(left)} left as it is" if left else ""
     return f"model: {model_computation(config)}, {how}: no native family computes it{alone}"
+
+
+def model_problems(task: TaskFile, config: DecoderConfig) -> Iterator[Problem]:
+    """Yield what a task asks of a model that transformers computes and only native families have."""
+    if config.bridged is not None and task.lora.modules_to_save:
+        yield Problem(
+            where=task.where("lora.modules_to_save"),
+            found=f"{', '.join(task.lora.modules_to_save)} with {config.architecture}, which transformers computes",
+            allowed="adapters on the linears of its layers; native families train embeddings and heads as well",
+            hint="Remove the key.",
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,13 +79,22 @@ _SMALL: Mapping[str, Any] = {
     "mamba_d_state": 16,
     "original_max_position_embeddings": 256,
 }
+_LATENT: Mapping[str, Any] = {"num_key_value_heads": 4, "head_dim": 8}
 _OWN: Mapping[str, Mapping[str, Any]] = {
-    "deepseek_v2": {"num_key_value_heads": 4, "head_dim": 8},
-    "deepseek_v3": {"num_key_value_heads": 4, "head_dim": 8},
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "youtu"), _LATENT),
+    **dict.fromkeys(("axk1", "axk2"), _LATENT),
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "codegen": {"rotary_dim": 8},
+    "dots1": {"n_shared_experts": 1},
+    "falcon_h1": {"mamba_d_ssm": 128},
+    "gemma4_text": {"head_dim": 16, "global_head_dim": 32},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"full_attn_idxs": [1, 3], "block_ff_dim": 96},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"], "num_dense_layers": 1},
+    "zaya": {"num_experts_per_tok": 1},
 }
 # settings whose own values must stay
-_KEPT = {"gemma4_text": ("head_dim",), "falcon": ("head_dim",)}
+_KEPT = {"falcon": ("head_dim",), "lfm2_moe": ("layer_types",)}
 
 
 def tiny_config(name: str) -> Any:
@@ -92,13 +102,13 @@ def tiny_config(name: str) -> Any:
     text = CONFIG_MAPPING[name]().get_text_config()
     values: dict[str, Any] = {}
     for key, value in _SMALL.items():
-        try:
-            if hasattr(text, key) and key not in _KEPT.get(name, ()):
+        is_plain = not isinstance(getattr(type(text), key, None), property)
+        with contextlib.suppress(Exception):  # a setting that differs from layer to layer raises
+            if is_plain and hasattr(text, key) and key not in _KEPT.get(name, ()):
                 values[key] = value
-        except Exception:  # some settings are properties that fail
-            continue
     values.update(_OWN.get(name, {}))
-    if getattr(text, "layer_types", None) and name != "lfm2":
+    is_free = not isinstance(getattr(type(text), "layer_types", None), property)
+    if is_free and getattr(text, "layer_types", None) and name != "lfm2":
         kinds = list(dict.fromkeys(text.layer_types))
         count = max(4, len(kinds))
         values.update(num_hidden_layers=count, layer_types=[kinds[place % len(kinds)] for place in range(count)])

@@ -11,10 +11,15 @@ from cohort.adapters.spec import AdapterSpec
 __all__ = ["adapter_config", "shortest_target_modules"]
 
 
-def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterable[str]) -> dict[str, object]:
+def adapter_config(
+    spec: AdapterSpec, *, base_model: str, target_modules: Iterable[str], fan_in_fan_out: bool = False
+) -> dict[str, object]:
     """Return ``adapter_config.json`` as PEFT and vLLM read it.
 
     An adapter with frozen rows is written as the plain LoRA that its tensors are: twice the rank, the same scale.
+
+    Args:
+        fan_in_fan_out: Whether the base model keeps the weights of its linears as [K, N].
     """
     if spec.use_vera is not None:
         return vera_config(
@@ -23,6 +28,7 @@ def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterab
             dropout=spec.lora_dropout,
             base_model=base_model,
             target_modules=target_modules,
+            fan_in_fan_out=fan_in_fan_out,
         )
     blocks, ranks, alphas = spec.use_bdlora, 1, 1.0
     if spec.has_frozen_rows:
@@ -31,7 +37,7 @@ def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterab
         "alpha_pattern": {key: _as_written(alphas * alpha) for key, alpha in spec.alpha_pattern},
         "base_model_name_or_path": base_model,
         "bias": "none",
-        "fan_in_fan_out": False,
+        "fan_in_fan_out": fan_in_fan_out,
         "inference_mode": True,
         "init_lora_weights": True,
         "lora_alpha": _as_written(alphas * spec.lora_alpha),

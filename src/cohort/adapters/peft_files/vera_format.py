@@ -70,14 +70,23 @@ def with_width(file: bytes, layout: AdapterLayout) -> bytes:
 
 
 def vera_config(
-    adapter: VectorAdapter, *, r: int, dropout: float, base_model: str, target_modules: Iterable[str]
+    adapter: VectorAdapter,
+    *,
+    r: int,
+    dropout: float,
+    base_model: str,
+    target_modules: Iterable[str],
+    fan_in_fan_out: bool = False,
 ) -> dict[str, object]:
-    """Return ``adapter_config.json`` as PEFT's VeraConfig reads it."""
+    """Return ``adapter_config.json`` as PEFT's VeraConfig reads it.
+
+    ``fan_in_fan_out``: whether the base model keeps the weights of its linears as [K, N].
+    """
     return {
         "base_model_name_or_path": base_model,
         "bias": "none",
         "d_initial": adapter.d_initial,
-        "fan_in_fan_out": False,
+        "fan_in_fan_out": fan_in_fan_out,
         "inference_mode": True,
         "init_weights": True,
         "modules_to_save": None,

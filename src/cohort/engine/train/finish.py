@@ -14,7 +14,7 @@ from cohort.core.errors import RunStateError
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.engine.train.weights_ahead import WeightsAhead
-from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.checkpoint_layout import module_names
 from cohort.prepare.preparation import Preparation
 from cohort.report import write_report
 from cohort.runs.directory import RunDirectory
@@ -67,7 +67,8 @@ def finish_run(
     store.set_facts(best_trial_id=best_id)
     _record_default(store)
     results = read_results(store.reader)
-    tokenizer, linears = tokenizer_files(preparation.inputs.tokenizer), tuple(linear_shapes(preparation.inputs.config))
+    config = preparation.inputs.config
+    tokenizer, linears = tokenizer_files(preparation.inputs.tokenizer), module_names(config)
 
     def write(trial_id: int, weights_rD: Tensor) -> None:
         are_written = weights.are_written(trial_id)
@@ -80,6 +81,7 @@ def finish_run(
             spec=specs[trial_id].adapter,
             base_model=preparation.task.model_name_or_path,
             linears=linears,
+            are_transposed=config.bridged is not None and config.bridged.are_transposed,
             card=render_model_card(results, trial_id=trial_id),
             tokenizer_files=tokenizer,
         )

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem, UnsupportedModelError
-from cohort.models.bridge.structure import layer_list, loss_head, other_tensors, plain_linears, text_decoder
+from cohort.models.bridge.structure import (
+    is_transposed,
+    layer_list,
+    loss_head,
+    other_tensors,
+    plain_linears,
+    text_decoder,
+)
 from cohort.models.config import BridgedModel, DecoderConfig, RotaryConfig
 from cohort.models.transformers_answers import answered
 
@@ -58,6 +65,7 @@ def describe_bridged(folder: Path, raw: Mapping[str, Any], *, native: str) -> De
             others=tuple((str(key), tuple(shape)) for key, shape in facts["others"]),
             layers=facts["layers"],
             head_scale=facts["head_scale"],
+            are_transposed=facts["are_transposed"],
             left_alone=tuple(facts["left_alone"]),
         ),
         qkv_bias=False,
@@ -192,6 +200,7 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
         "eos": _setting(text, "eos_token_id"),
         "logit_cap": _setting(text, "final_logit_softcapping", "logits_soft_cap"),
         "head_scale": _head_scale(text),
+        "are_transposed": any(is_transposed(model.get_submodule(name)) for name, _, _ in linears),
         "layers": layers,
         "linears": linears,
         "others": other_tensors(model, linears),

@@ -22,6 +22,11 @@ __all__ = [
 # An expert sees some rows alone, and a router decides which: neither is a linear over the stream.
 _OF_EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
 _ROUTERS = ("gate", "router")
+# as peft.utils.transformers_weight_conversion has them, by the architecture whose checkpoints are laid out alike
+_EXPERT_NAMES = {
+    "mixtral": frozenset({"gate", "w1", "w2", "w3"}),
+    "qwen2_moe": frozenset({"gate", "gate_proj", "up_proj", "down_proj"}),
+}
 
 
 def is_transposed(module: nn.Module) -> bool:
@@ -80,9 +85,9 @@ def layer_list(model: nn.Module, decoder: nn.Module, path: Path) -> str:
 
 def plain_linears(model: nn.Module, layers: str) -> list[tuple[str, int, int]]:
     """Return path, input width and output width of each linear in the layers that sees every row of the stream."""
-    found = []
+    found, taken = [], _names_of_experts(model)
     for name, module in model.get_submodule(layers).named_modules(prefix=layers):
-        if _OF_EXPERTS.search(name) or _is_router(model, name):
+        if _OF_EXPERTS.search(name) or _is_router(model, name) or name.rsplit(".", 1)[-1] in taken:
             continue
         if is_transposed(module):
             width, out = module.weight.shape
@@ -90,6 +95,19 @@ def plain_linears(model: nn.Module, layers: str) -> list[tuple[str, int, int]]:
         elif isinstance(module, nn.Linear):
             found.append((name, module.in_features, module.out_features))
     return found
+
+
+def _names_of_experts(model: Any) -> frozenset[str]:
+    """Return the names that PEFT takes for experts, also where a dense layer or a shared expert has them.
+
+    An adapter of these could be trained, and PEFT would load it into other weights.
+    """
+    try:
+        from transformers.conversion_mapping import _MODEL_TO_CONVERSION_PATTERN
+    except ImportError:
+        # transformers 4 has experts as linears of their own
+        return frozenset()
+    return _EXPERT_NAMES.get(_MODEL_TO_CONVERSION_PATTERN.get(model.config.model_type, ""), frozenset())
 
 
 def _is_router(model: nn.Module, name: str) -> bool:
