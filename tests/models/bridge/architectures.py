@@ -108,6 +108,7 @@ def tiny_config(name: str) -> Any:
                 values[key] = value
     values.update(_OWN.get(name, {}))
     is_free = not isinstance(getattr(type(text), "layer_types", None), property)
+    is_free = is_free and "layer_types" not in getattr(text, "attribute_map", {})
     if is_free and getattr(text, "layer_types", None) and name != "lfm2":
         kinds = list(dict.fromkeys(text.layer_types))
         count = max(4, len(kinds))

@@ -31,21 +31,26 @@ class AdaptedLinear(nn.Module):
         packed: The product over the weight that the model came with.
     """
 
-    def __init__(self, name: str, frozen: FrozenProduct) -> None:
+    def __init__(self, name: str, frozen: FrozenProduct, *, bias_N: Tensor | None) -> None:
+        """Compute ``frozen``, which adds ``bias`` as well."""
         super().__init__()
-        self._name = name
+        self._name, self._bias_N = name, bias_N
         self.in_features, self.out_features = frozen.in_features, frozen.out_features
         self.packed = PackedLinear(frozen, parts=(LinearPart(name=name, out_features=frozen.out_features),))
 
     @property
     def weight(self) -> Tensor:
-        """The weight [N, K]: some modules look at its dtype or device."""
+        """The weight [N, K]: some modules look at its dtype or device, or multiply it themselves."""
         frozen = self.packed.frozen
         plain = getattr(frozen, "plain_weight_NK", None)
         if isinstance(plain, Tensor):
             return plain
         device = frozen.device if hasattr(frozen, "device") else torch.device("cpu")
         return dense_rows(frozen, slice(0, self.out_features), device=device)
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self._bias_N
 
     def forward(self, x: Tensor) -> Tensor:
         """Return y [..., N] of x [..., K]."""
@@ -74,13 +79,14 @@ def adapt_linears(model: nn.Module, names: Sequence[str], *, weight_format: Weig
         parent, _, own = name.rpartition(".")
         holder = model.get_submodule(parent)
         linear: Any = holder.get_submodule(own)
-        weight, bias = linear.weight.detach(), linear.bias
+        weight = linear.weight.detach()
+        bias = None if linear.bias is None else linear.bias.detach()
         if is_transposed(linear):
             weight = weight.t().contiguous()
         elif type(linear) is not nn.Linear and not _is_product(linear):
             continue
-        frozen = weight_format.freeze(weight, None if bias is None else bias.detach())
-        found[name] = AdaptedLinear(name, frozen)
+        frozen = weight_format.freeze(weight, bias)
+        found[name] = AdaptedLinear(name, frozen, bias_N=bias)
         setattr(holder, own, found[name])
         del linear, weight
     return found

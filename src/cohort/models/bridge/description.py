@@ -30,6 +30,8 @@ _FACTORS = {
     "logits_scaling": lambda value: 1 / value,
     "lm_head_multiplier": lambda value: value,
 }
+# with another number what was kept on disk is asked for again: count it up with every change of what is said
+_QUESTION = "bridged model 4"
 # the oldest version whose attention and masks can be replaced by name
 _LEAST_VERSION = "4.56"
 
@@ -50,7 +52,7 @@ def describe_bridged(folder: Path, raw: Mapping[str, Any], *, native: str) -> De
     def ask() -> dict[str, Any]:
         return _facts(folder, path, named=_named(raw), native=native)
 
-    facts = answered("bridged model", folder, ask=ask)
+    facts = answered(_QUESTION, folder, ask=ask)
     generation = path.with_name("generation_config.json")
     stops = None
     if generation.is_file():

@@ -22,6 +22,8 @@ __all__ = [
 # An expert sees some rows alone, and a router decides which: neither is a linear over the stream.
 _OF_EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
 _ROUTERS = ("gate", "router")
+# as peft.tuners.tuners_utils has them
+_MAMBA_TYPES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2")
 # as peft.utils.transformers_weight_conversion has them, by the architecture whose checkpoints are laid out alike
 _EXPERT_NAMES = {
     "mixtral": frozenset({"gate", "w1", "w2", "w3"}),
@@ -85,7 +87,7 @@ def layer_list(model: nn.Module, decoder: nn.Module, path: Path) -> str:
 
 def plain_linears(model: nn.Module, layers: str) -> list[tuple[str, int, int]]:
     """Return path, input width and output width of each linear in the layers that sees every row of the stream."""
-    found, taken = [], _names_of_experts(model)
+    found, taken = [], _names_left_out(model)
     for name, module in model.get_submodule(layers).named_modules(prefix=layers):
         if _OF_EXPERTS.search(name) or _is_router(model, name) or name.rsplit(".", 1)[-1] in taken:
             continue
@@ -97,11 +99,13 @@ def plain_linears(model: nn.Module, layers: str) -> list[tuple[str, int, int]]:
     return found
 
 
-def _names_of_experts(model: Any) -> frozenset[str]:
-    """Return the names that PEFT takes for experts, also where a dense layer or a shared expert has them.
+def _names_left_out(model: Any) -> frozenset[str]:
+    """Return the names of linears whose adapters PEFT would refuse, or would load into other weights.
 
-    An adapter of these could be trained, and PEFT would load it into other weights.
+    It takes some names for experts, also where a dense layer or a shared expert has them.
     """
+    if model.config.model_type in _MAMBA_TYPES:
+        return frozenset({"out_proj"})
     try:
         from transformers.conversion_mapping import _MODEL_TO_CONVERSION_PATTERN
     except ImportError:
