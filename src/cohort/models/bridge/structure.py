@@ -23,7 +23,7 @@ __all__ = [
 _OF_EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
 _ROUTERS = ("gate", "router")
 # as peft.tuners.tuners_utils has them
-_MAMBA_TYPES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2")
+_MAMBA_TYPES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 # as peft.utils.transformers_weight_conversion has them, by the architecture whose checkpoints are laid out alike
 _EXPERT_NAMES = {
     "mixtral": frozenset({"gate", "w1", "w2", "w3"}),
