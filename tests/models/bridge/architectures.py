@@ -167,13 +167,20 @@ def spec_of(*, r: int = 4) -> TrialSpec:
 
 
 def executor_of(
-    decoder: Decoder, rows: TokenisedRows, *, token_budget: int = 100, gradient_checkpointing: str = "auto"
+    decoder: Decoder,
+    rows: TokenisedRows,
+    *,
+    token_budget: int = 100,
+    gradient_checkpointing: str = "auto",
+    device: str = "cpu",
 ) -> Executor:
     names = [name for name in select_linears("all-linear", paths=decoder.linears) if name not in unadaptable(decoder)]
     return Executor(
         decoder,
         target_linears={name: decoder.linears[name] for name in names},
         train_rows=rows,
+        device=device,
+        compute_dtype=decoder.dtype,
         settings=ExecutorSettings(
             num_slots=2,
             num_rank_rows=64,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.models.lfm2 import modeling_lfm2
 
 from cohort.core.errors import InputError
 from cohort.models.bridge.backbone import BridgedDecoder
@@ -24,18 +25,20 @@ def wrapped(folder: Path, *, is_packed: bool = True) -> BridgedDecoder:
     return wrap_model(model, read_config(folder), device=device, weight_format=PLAIN, is_packed=is_packed)
 
 
-@pytest.mark.parametrize("name", ["phi3", "gpt2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "name", ["phi3", "gpt2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text"]
+)
 def test_a_stream_of_one_row_is_proved(tmp_path: Path, name: str) -> None:
-    """Through our attention alone: windows, sinks, grouped heads, experts, values of another width than keys."""
+    """Windows, sinks, grouped heads, experts, values of another width than keys, and recurrent layers."""
     decoder = wrapped(save_tiny(name, tmp_path))
     prove(decoder, where="model")
     assert decoder.unadaptable == {}
     assert decoder.model.config._attn_implementation == "cohort_packed"
 
 
-@pytest.mark.parametrize(("name", "layer"), [("bloom", r"transformer\.h\.0"), ("lfm2", r"model\.layers\.[01]")])
+@pytest.mark.parametrize(("name", "layer"), [("bamba", r"model\.layers\.0"), ("recurrent_gemma", r"model\.layers\.0")])
 def test_a_leak_is_refused_with_the_first_layer_that_differs(tmp_path: Path, name: str, layer: str) -> None:
-    """ALiBi counts distances over the whole row; a causal convolution runs on over the bound."""
+    """The state of a Mamba block, or of a recurrent one, runs on over the bound."""
     with pytest.raises(InputError, match=rf"model: found .*in one stream.*first behind {layer}; allowed.*on a CPU"):
         prove(wrapped(save_tiny(name, tmp_path)), where="model")
 
@@ -65,3 +68,15 @@ def test_linears_that_no_row_passes_are_noted(tmp_path: Path) -> None:
     layer.register_forward_hook(lambda *_: (twice(torch.zeros(1, 3, twice.in_features)), None)[1])
     prove(decoder, where="model")
     assert decoder.unadaptable == {"model.layers.1.mlp.down_proj": "which does not see each row of a sequence once"}
+
+
+def test_a_model_that_takes_no_positions_is_refused_with_what_it_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model: found BloomForCausalLM, which .*; allowed: "):
+        prove(wrapped(save_tiny("bloom", tmp_path)), where="model")
+
+
+def test_a_recurrent_function_is_what_it_was_outside_of_a_packed_pass(tmp_path: Path) -> None:
+    prove(wrapped(save_tiny("lfm2", tmp_path)), where="model")
+    function: Any = modeling_lfm2.causal_conv1d_fn
+    x, weight = torch.randn(1, 8, 41), torch.randn(8, 3)
+    assert torch.equal(function(x, weight, None), function.__wrapped__(x, weight, None))

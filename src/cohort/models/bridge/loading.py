@@ -16,6 +16,7 @@ from cohort.models.bridge.adapted import adapt_linears, mark_token_rows, recompu
 from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.interfaces import ATTENTION, register_attention
 from cohort.models.bridge.probe import prove
+from cohort.models.bridge.recurrent import bound_recurrent_functions
 from cohort.models.config import DecoderConfig
 from cohort.models.finite_weights import require_finite
 from cohort.models.weight_formats import WeightFormat
@@ -52,6 +53,7 @@ def wrap_model(
     recompute_layers(model.get_submodule(config.bridged.layers))
     if is_packed:
         register_attention()
+        bound_recurrent_functions(model)
         model.set_attn_implementation(ATTENTION)
     return BridgedDecoder(config, model, linears=linears, is_packed=is_packed)
 
