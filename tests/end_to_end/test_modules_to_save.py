@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ import cohort
 from cohort.adapter_files.base_model import open_base
 from cohort.adapter_files.export import ExportForm, export_adapter
 from cohort.adapter_files.run_model import RunModel, read_chosen
+from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
 from cohort.runs.directory import RunDirectory
+from cohort.serving.adapter_registry import load_version
 from cohort.serving.generate import GenerateRequest
 from cohort.serving.sampler import Sampling
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
@@ -78,6 +83,38 @@ def test_peft_loads_the_best_and_a_merged_model_answers_alike(folder: Path, run:
     assert not torch.equal(merged.lm_head.weight, merged.model.embed_tokens.weight)
 
 
+def result_of(run: Path) -> dict[str, Any]:
+    """Everything but the order of decisions: with twice the room, other trials warm up first."""
+    outcome = outcome_of(run)
+    return {**outcome, "decisions": sorted(outcome["decisions"])}
+
+
+def test_two_processes_give_the_bits_of_one(folder: Path, run: Path) -> None:
+    task = tiny_task(folder, lora={"modules_to_save": BOTH}, training={"optim": "adamw"})
+    tune(task, folder / "two", options=replace(OPTIONS, num_ranks=2))
+    assert result_of(folder / "two") == result_of(run)
+
+
+def test_a_trial_is_exported_from_its_checkpoint(folder: Path, run: Path, tmp_path: Path) -> None:
+    results = cohort.load(run)
+    other = next(trial["trial"] for trial in results.trials if trial["trial"] != results.trials[0]["trial"])
+    found = export_adapter(run, form=ExportForm.PEFT, trial_id=other, output=tmp_path / "other")
+    base = model_in(folder / "model")
+    model = PeftModel.from_pretrained(copy.deepcopy(base), found.path)
+    assert not torch.equal(
+        model.base_model.model.lm_head.modules_to_save["default"].weight, base.model.embed_tokens.weight
+    )
+    assert "--to merged" in (found.path / "README.md").read_text()
+    with pytest.raises(InputError, match="modules_to_save"):
+        export_adapter(run, form=ExportForm.LORA, trial_id=other, output=tmp_path / "lora")
+
+
+def test_a_server_refuses_it_and_names_the_merged_model(folder: Path, run: Path) -> None:
+    layout = AdapterLayout(linear_shapes(read_config(folder / "model")))
+    with pytest.raises(InputError, match="--to merged"):
+        load_version(run / "best", layout=layout, most_rank=64)
+
+
 def test_answers_are_those_of_peft(folder: Path, run: Path) -> None:
     directory = RunDirectory(run)
     base = open_base(directory, model=None)
@@ -112,6 +149,8 @@ def test_answers_are_those_of_peft(folder: Path, run: Path) -> None:
         ({"lora": {"modules_to_save": ["o_proj"]}}, "name it in target_modules"),
         ({"lora": {"modules_to_save": ["wte"]}}, "Write embed_tokens"),
         ({"lora": {"modules_to_save": BOTH}, "training": {"optim": "muon"}}, "muon"),
+        ({"lora": {"modules_to_save": BOTH}, "strategy": "tensor", "num_gpus": 2}, "strategy: tensor"),
+        ({"lora": {"modules_to_save": BOTH}, "strategy": "pipeline", "num_gpus": 2}, "strategy: pipeline"),
         ({"lora": {"modules_to_save": BOTH}, "training": {"loraplus_lr_ratio": 4}}, "loraplus_lr_ratio"),
         ({"lora": {"modules_to_save": BOTH, "lora_dropout": 0.0, "init_lora_weights": "pissa"}}, "pissa"),
         ({"lora": {"modules_to_save": BOTH, "lora_dropout": 0.0, "use_vera": True, "lora_alpha": 1}}, "use_vera"),

@@ -279,9 +279,11 @@ def test_every_variant_optimizer_and_objective_has_its_bits_in_a_pack(tmp_path: 
             found[spec.trial_id] = (losses[spec.trial_id], executor.weights(spec.trial_id), loss)
         return found
 
-    packed = outcomes([SUBJECTS[1], *OF_VARIANTS], token_budget=60)
+    # whole modules have no exact form, and tasks that name them are refused
+    named = {name: spec for name, spec in zip(VARIANTS, OF_VARIANTS, strict=True) if spec.adapter.saved is None}
+    packed = outcomes([SUBJECTS[1], *named.values()], token_budget=60)
     others = []
-    for spec, name in zip([SUBJECTS[1], *OF_VARIANTS], ["plain", *VARIANTS], strict=True):
+    for name, spec in {"plain": SUBJECTS[1], **named}.items():
         expected, found = outcomes([spec], token_budget=10_000)[spec.trial_id], packed[spec.trial_id]
         if found[0] != expected[0] or found[2] != expected[2] or not torch.equal(found[1], expected[1]):
             others.append((name, spec.optim, type(spec.objective).__name__, found[0], expected[0]))

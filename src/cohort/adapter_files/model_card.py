@@ -61,7 +61,7 @@ def _quantised(facts: RunFacts) -> list[str]:
     ]
 
 
-def _loading(*, base_model: str, r: int, nblocks: int) -> list[str]:
+def _loading(*, base_model: str, r: int, nblocks: int, has_whole_modules: bool) -> list[str]:
     # vLLM refuses ranks above its limit and takes only certain values for it
     max_rank = next((rank for rank in _VLLM_RANKS if rank >= r), r)
     return [
@@ -78,6 +78,19 @@ def _loading(*, base_model: str, r: int, nblocks: int) -> list[str]:
         'tokenizer = AutoTokenizer.from_pretrained("PATH/TO/THIS/FOLDER")',
         "```",
         "",
+        *(_VLLM_MERGED if has_whole_modules else _with_vllm(base_model, max_rank=max_rank, nblocks=nblocks)),
+    ]
+
+
+_VLLM_MERGED = (
+    "It has an embedding or a head of its own (`modules_to_save`), which vLLM loads from no adapter. "
+    "Serve the model that `cohort export RUN_DIR --to merged` writes.",
+    "",
+)
+
+
+def _with_vllm(base_model: str, *, max_rank: int, nblocks: int) -> list[str]:
+    return [
         *(_without_blocks(nblocks) if nblocks > 1 else ["With vLLM:", ""]),
         "```sh",
         f"vllm serve {base_model} --enable-lora --max-lora-rank {max_rank} --lora-modules adapter=PATH/TO/THIS/FOLDER",
@@ -216,6 +229,7 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
             base_model=base_model,
             r=_whole(r, 16),
             nblocks=_whole(settings.get("nblocks"), 1),
+            has_whole_modules=facts.inputs.whole_modules is not None,
         ),
         *_quantised(facts),
         "## Provenance",

@@ -134,6 +134,11 @@ class AdapterSpec:
         return not self.use_dora and self.use_vera is None and self.saved is None
 
     @property
+    def num_rows_in_passes(self) -> int:
+        """Rank rows that the products of a pass read or add to: all but the tables of :attr:`saved`."""
+        return self.num_rows if self.saved is None else self.num_rows - self.saved.num_rows
+
+    @property
     def takes_loraplus(self) -> bool:
         """Whether the rate of B can be another: B's columns hold nothing but factors and magnitudes."""
         return self.use_vera is None and self.saved is None

@@ -53,6 +53,7 @@ _REASONS = {
     "trust_remote_code": "model code of the hub is not run",
     "chat_template_path": "the template is an argument: dataset={'train': ..., 'chat_template': PATH}",
     "eos_token": "the end of an answer is the tokenizer's; write it there",
+    "ensure_weight_tying": "trained copies of embedding and head are two tables, as by PEFT's default",
     "bias": "adapters have no biases",
     "lora_bias": "adapters have no biases",
 }

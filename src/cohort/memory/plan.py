@@ -152,8 +152,9 @@ def plan_memory(
         # sizes take a share of the free memory then (BANK_SHARE), and no pass needs to be measured
         return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
     lengths, objective = rows.lengths, specs[0].objective
-    ranks = [spec.adapter.num_rows for spec in specs]
-    state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(
+    # what passes take follows from the rows that their products read; the state has those of whole modules as well
+    ranks = [spec.adapter.num_rows_in_passes for spec in specs]
+    state_bytes = aligned_rank(max(spec.adapter.num_rows for spec in specs)) * rank_row_bytes(
         layout, has_compute_copy=machine.dtype == "bfloat16", optimizer=task_optimizer(task)
     )
     profile = key = None

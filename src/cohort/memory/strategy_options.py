@@ -129,7 +129,7 @@ def strategy_work(
         layer_bytes=counts.linear_parameters / counts.parameters * weights / config.num_layers,
         stream_bytes=float(config.hidden_size * dtype.itemsize),
         rank_rows=sum(spec.adapter.num_rows for spec in specs),
-        token_rows=sum(spec.batch_size * spec.adapter.num_rows for spec in specs) / num_examples,
+        token_rows=sum(spec.batch_size * spec.adapter.num_rows_in_passes for spec in specs) / num_examples,
         divided_entries=float(divided),
         whole_entries=float(whole),
     )

@@ -95,6 +95,7 @@ def row_facts(data: LoadedDataset) -> InputFacts:
 
 
 def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan, model_hash: str) -> InputFacts:
+    saved = inputs.saved_modules(task)
     return replace(
         row_facts(inputs.data),
         # rows that no evaluation reads may change without a difference
@@ -103,6 +104,7 @@ def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan, mod
         target_modules=tuple(inputs.target_modules),
         # a rank tells the size of plain LoRA
         adapted_shapes=adapted_shapes(inputs.layout.linears) if has_blocks(task) or has_vectors(task) else None,
+        whole_modules=None if saved is None else {"entries": saved.num_entries, "rank_rows": saved.num_rows},
         evaluation_rows=plan.num_rows,
         evaluation_times=plan.times,
         evaluation_cost_fraction=plan.cost_fraction,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cohort.adapters.saved.saved_modules import HEAD
 from cohort.core.units import counted
 from cohort.data.problems import ProblemKind
 from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
@@ -154,13 +155,16 @@ def _end_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
     token_id = getattr(inputs.tokenizer, "eos_token_id", None)
     if token_id is None or not any(map(needs_generation, task.evaluation.measured)):
         return
+    if HEAD in task.lora.modules_to_save:
+        # each trial learns to write it
+        return
     if looks_untrained(inputs.model_directory, int(token_id)):
         token = inputs.tokenizer.convert_ids_to_tokens(int(token_id))
         yield (
             f"the base model seems never to have learned its end-of-sequence token {token}: its output row is zero or "
             "that of many other tokens, and adapters do not change it. Answers may never end, and score 0 where they "
             "must be exact; choose a metric that finds the answer (contains, number_match, evaluation.answer_pattern) "
-            "or needs none (loss, choice_accuracy)"
+            "or needs none (loss, choice_accuracy), or train the head: lora.modules_to_save: [embed_tokens, lm_head]"
         )
 
 

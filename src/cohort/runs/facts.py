@@ -136,6 +136,7 @@ class InputFacts:
         test_input: The same for the test rows.
         adapted_shapes: Inputs, outputs and count of the adapted linears of each name, for trials that may be BD-LoRA
             or VeRA.
+        whole_modules: Of the modules that each trial trains a copy of, ``entries`` and ``rank_rows``; None without.
         evaluation_rows: Validation rows that every evaluation uses.
         evaluation_times: When trials are evaluated, where it is less often than the task says.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
@@ -158,6 +159,7 @@ class InputFacts:
     model_hash: str | None = None
     target_modules: tuple[str, ...] | None = None
     adapted_shapes: Mapping[str, tuple[int, int, int]] | None = None
+    whole_modules: Mapping[str, int] | None = None
     num_train_rows: int | None = None
     evaluation_rows: int | None = None
     evaluation_times: EvaluationTimes | None = None
@@ -303,7 +305,7 @@ class RunFacts:
         """Return the facts that no other part of a report shows, by key in alphabetical order."""
         # the largest passes are twenty records for programs, which find them in the database
         hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes", "finals", "test"}
-        hidden |= {"adapted_shapes", "best_files"}
+        hidden |= {"adapted_shapes", "best_files", "whole_modules"}
         rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 

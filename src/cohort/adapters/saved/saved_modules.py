@@ -50,9 +50,14 @@ class SavedModules:
         return self.vocab_size * self.hidden_size
 
     @property
+    def num_entries(self) -> int:
+        """Entries of all tables."""
+        return len(self.names) * self.num_table_entries
+
+    @property
     def num_rows(self) -> int:
         """Rank rows that the tables take."""
-        return -(-len(self.names) * self.num_table_entries // self.width)
+        return -(-self.num_entries // self.width)
 
     def in_width(self, width: int) -> SavedModules:
         """Return the same modules in rank rows of ``width`` entries."""

@@ -19,6 +19,8 @@ from cohort.kernels.row_stable_product import row_stable_product
 
 __all__ = ["TrainedHead", "add_head_gradient"]
 
+_PART_ROWS = 1 << 15
+
 
 class TrainedHead:
     """``logits = hidden W^T`` over a table that an optimizer steps between passes.
@@ -92,7 +94,13 @@ def add_head_gradient(
             weights_C = weights_T.index_select(0, rows_C).to(logits_CV.dtype)
             # the rows behind those of the chunk have no label, and so no gradient
             logits_CV[: rows_C.shape[0]] *= weights_C.unsqueeze(1)
-            if sink_VD.dtype == logits_CV.dtype:
-                sink_VD.addmm_(logits_CV.T, chunk_CD)
-            else:
-                sink_VD += logits_CV.T @ chunk_CD
+            _add_product(sink_VD, logits_CV, chunk_CD)
+
+
+def _add_product(sink_VD: Tensor, logits_CV: Tensor, chunk_CD: Tensor) -> None:
+    if sink_VD.dtype == logits_CV.dtype:
+        sink_VD.addmm_(logits_CV.T, chunk_CD)
+        return
+    # a product in 16 bits is a tensor of its own first: of a part of the vocabulary, so that it stays small
+    for part in range(0, sink_VD.shape[0], _PART_ROWS):
+        sink_VD[part : part + _PART_ROWS] += logits_CV[:, part : part + _PART_ROWS].T @ chunk_CD

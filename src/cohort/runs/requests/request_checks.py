@@ -163,6 +163,9 @@ def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Pro
     # twice the rank rows, of which half are frozen; or one more behind the last tile of 16, for magnitudes or vectors
     r = int(parameters["r"]) * (2 if changes_base(str(settings.get("init_lora_weights"))) else 1)
     r = -(-r // 16) * 16 + 1 if settings.get("use_dora") or settings.get("use_vera") else r
+    if facts.inputs.whole_modules is not None:
+        # their tables begin behind the last tile of 16 rows
+        r = -(-r // 16) * 16 + facts.inputs.whole_modules["rank_rows"]
     wish = Request(trial_id=0, r=r, batch_size=int(parameters["batch_size"]), mean_length=1.0)
     return tuple(
         Problem(

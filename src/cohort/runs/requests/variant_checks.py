@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec, VariantError
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import Problem
@@ -19,6 +20,7 @@ def variant_refusals(parameters: Mapping[str, Value], *, task: TaskFile, facts: 
     """Yield why no adapter can have these hyperparameters together."""
     values = {**default_values(task), **parameters}
     is_vera, r = bool(values["use_vera"]), int(values["r"])
+    named = task.lora.modules_to_save
     try:
         AdapterSpec(
             r=r,
@@ -30,6 +32,8 @@ def variant_refusals(parameters: Mapping[str, Value], *, task: TaskFile, facts: 
             use_bdlora=task.block_diagonal(int(values["nblocks"])),
             rank_pattern=tuple(task.lora.rank_pattern.items()),
             alpha_pattern=tuple(task.lora.alpha_pattern.items()),
+            # what goes together does not follow from their sizes
+            saved=SavedModules(names=named, vocab_size=1, hidden_size=1, width=1) if named else None,
         )
     except VariantError as error:
         yield _together(str(error))
@@ -40,6 +44,10 @@ def variant_refusals(parameters: Mapping[str, Value], *, task: TaskFile, facts: 
         yield _together(f"muon, which steps matrices, with {'use_vera' if is_vera else 'use_dora'}")
     if is_vera and float(values["loraplus_lr_ratio"]) != 1.0:
         yield _together("loraplus_lr_ratio, a rate of B, with use_vera, which trains neither A nor B")
+    if named and values["optim"] == "muon":
+        yield _together("muon, which steps the factors of linears, with modules_to_save")
+    if named and float(values["loraplus_lr_ratio"]) != 1.0:
+        yield _together("loraplus_lr_ratio with modules_to_save, whose tables have one rate")
     shapes = facts.inputs.adapted_shapes or {}
     most = min((in_features for in_features, _, _ in shapes.values()), default=r)
     if is_vera and r > most:

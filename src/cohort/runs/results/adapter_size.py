@@ -17,8 +17,9 @@ class AdapterSize:
     """What adapters of different kinds are compared by.
 
     Attributes:
-        trainable_parameters: Entries inside of the blocks; of VeRA those of its vectors.
-        rank_of_equal_lora: The rank that plain LoRA of as many parameters would have; no whole number in general.
+        trainable_parameters: Entries inside of the blocks, or of VeRA's vectors, and those of whole modules.
+        rank_of_equal_lora: The rank that plain LoRA of as many parameters would have, whole modules left out; no whole
+            number in general.
         scale: The factor on the product of both factors.
     """
 
@@ -28,7 +29,11 @@ class AdapterSize:
 
 
 def adapter_size(
-    settings: Mapping[str, Any], *, shapes: Mapping[str, tuple[int, int, int]], lora: Mapping[str, Any]
+    settings: Mapping[str, Any],
+    *,
+    shapes: Mapping[str, tuple[int, int, int]],
+    lora: Mapping[str, Any],
+    whole_entries: int = 0,
 ) -> AdapterSize:
     """Return the size of an adapter.
 
@@ -36,6 +41,7 @@ def adapter_size(
         settings: The trial's hyperparameters.
         shapes: Inputs, outputs and count of the adapted linears of each name.
         lora: The section of the task file.
+        whole_entries: Entries of the modules that it trains a copy of.
     """
     nblocks, section = int(settings.get("nblocks", 1)), lora.get("use_bdlora") or {}
     blocks = None
@@ -62,5 +68,7 @@ def adapter_size(
         # lambda_b for each output and lambda_d for each rank row; the projections are frozen
         num_parameters, scale = sum((outs + spec.r) * count for _, outs, count in shapes.values()), 1.0
     return AdapterSize(
-        trainable_parameters=num_parameters, rank_of_equal_lora=round(num_parameters / plain, 4), scale=scale
+        trainable_parameters=num_parameters + whole_entries,
+        rank_of_equal_lora=round(num_parameters / plain, 4),
+        scale=scale,
     )

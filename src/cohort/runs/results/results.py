@@ -126,7 +126,12 @@ def _size(trial: TrialRecord, *, facts: RunFacts) -> AdapterSize | None:
         return None
     settings = {**(facts.task.training or {}), **trial.parameters}
     lora = (facts.task.document or {}).get("lora")
-    return adapter_size(settings, shapes=facts.inputs.adapted_shapes, lora=lora if isinstance(lora, dict) else {})
+    return adapter_size(
+        settings,
+        shapes=facts.inputs.adapted_shapes,
+        lora=lora if isinstance(lora, dict) else {},
+        whole_entries=(facts.inputs.whole_modules or {}).get("entries", 0),
+    )
 
 
 def _ranked(rank: int, trial: TrialRecord, *, facts: RunFacts) -> RankedTrial:
