@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SavedModules
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
 from cohort.runs.facts import SizeFacts
@@ -24,6 +25,18 @@ def test_executors_divide_the_trials_that_need_most() -> None:
     )
     assert whole.rows_by_need == sorted((spec.adapter.r for spec in specs), reverse=True)
     assert half.rows_by_need == whole.rows_by_need[: len(specs) // 2]
+
+
+def test_whole_modules_take_weight_gradient_moments_and_copy() -> None:
+    saved = SavedModules(names=(EMBEDDING, HEAD), vocab_size=128_256, hidden_size=4096, width=LAYOUT_8B.width)
+    spec = grid()[0]
+    whole = replace(spec, adapter=replace(spec.adapter, saved=saved))
+    inputs = SizeInputs(specs=[spec, whole], layout=LAYOUT_8B, machine=gpu(80), longest_row=9)
+    tables = (inputs.rows_by_need[0] - inputs.rows_by_need[1]) * inputs.row_bytes
+    entries = 2 * 128_256 * 4096
+    # 18 bytes an entry, up to two tiles of 16 rank rows
+    assert 0 <= tables - 18 * entries < 32 * inputs.row_bytes
+    assert inputs.most_rows == whole.adapter.num_rows
 
 
 def test_a_resumed_run_asks_for_the_sizes_it_began_with() -> None:
