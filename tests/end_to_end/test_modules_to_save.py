@@ -23,6 +23,7 @@ from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
+from cohort.planning.check import check_task
 from cohort.runs.directory import RunDirectory
 from cohort.serving.adapter_registry import load_version
 from cohort.serving.generate import GenerateRequest
@@ -172,3 +173,10 @@ def test_peft_s_own_configuration_says_it(folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     task = cohort.Task.from_trl(config, lora, {"learning_rate": [1e-3]}, dataset=rows, model=folder / "model")
     assert task.file.lora.modules_to_save == tuple(BOTH)
+
+
+def test_one_of_two_that_share_a_table_is_warned_of(folder: Path) -> None:
+    is_tied = AutoConfig.from_pretrained(folder / "model").tie_word_embeddings
+    for names, told in ((["embed_tokens"], is_tied), (["lm_head"], is_tied), (BOTH, False)):
+        found = check_task(tiny_task(folder, lora={"modules_to_save": names})).warnings
+        assert any("keeps the base model's rows" in warning for warning in found) is told

@@ -328,7 +328,8 @@ class AdapterBank:
                 self._magnitudes.changed(slot)
                 # passes add to them, also where they write over those of the factors
                 self.grads_RD[self._slots.start(slot) + self.spec(slot).magnitude_row].zero_()
-            if self.spec(slot).saved is not None:
+            if self.spec(slot).saved is not None and self.writes_gradients:
+                # elsewhere the optimizer has zeroed them
                 self.grads_RD[self._saved_rows(slot)].zero_()
 
     def clear_gradients(self, slot: int) -> None:

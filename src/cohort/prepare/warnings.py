@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cohort.adapters.saved.saved_modules import HEAD
+from cohort.adapters.saved.saved_modules import HEAD, SAVED_NAMES
 from cohort.core.units import counted
 from cohort.data.problems import ProblemKind
 from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
@@ -44,6 +44,7 @@ def task_warnings(
     yield from _answer_warnings(task, inputs)
     yield from _end_warnings(task, inputs)
     yield from _rank_warnings(inputs, trials)
+    yield from _whole_module_warnings(task, inputs)
     num_rows = len(inputs.data.train) // task_objective(task).group_size
     largest = max(trial.spec.batch_size for trial in trials)
     if largest > num_rows:
@@ -165,6 +166,17 @@ def _end_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
             "that of many other tokens, and adapters do not change it. Answers may never end, and score 0 where they "
             "must be exact; choose a metric that finds the answer (contains, number_match, evaluation.answer_pattern) "
             "or needs none (loss, choice_accuracy), or train the head: lora.modules_to_save: [embed_tokens, lm_head]"
+        )
+
+
+def _whole_module_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
+    """Warn where one of two modules that share a table is trained: the other keeps the base model's, as in PEFT."""
+    named = task.lora.modules_to_save
+    if inputs.config.tie_word_embeddings and len(named) == 1:
+        other = next(name for name in SAVED_NAMES if name not in named)
+        yield (
+            f"the base model has one table for embedding and head, and lora.modules_to_save trains a copy for "
+            f"{named[0]} alone, as PEFT does: {other} keeps the base model's rows; name both where tokens are new"
         )
 
 
