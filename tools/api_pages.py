@@ -38,7 +38,7 @@ PAGES = {
     "running.md": _Page(
         title="Run, resume, load",
         intro="[From Python](../how-to/python.md) shows them at work.",
-        names=("run", "resume", "load", "tune", "Engine", "RunOptions"),
+        names=("run", "resume", "load", "load_run", "tune", "Engine", "RunOptions"),
     ),
     "task.md": _Page(
         title="Tasks",

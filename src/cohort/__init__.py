@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cohort.version import __version__
 
 if TYPE_CHECKING:
-    from cohort.api import Engine, load, resume, run, tune
+    from cohort.api import Engine, load, load_run, resume, run, tune
     from cohort.callbacks.callback_caller import CallbackError
     from cohort.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
     from cohort.core.errors import CohortError, InputError, Problem
@@ -39,6 +39,7 @@ __all__ = [
     "TrialEndReport",
     "__version__",
     "load",
+    "load_run",
     "load_task",
     "resume",
     "run",
@@ -62,6 +63,7 @@ _HOMES = {
     "TasksFailedError": ("cohort.runs.results.task_result", "TasksFailedError"),
     "TrialEndReport": ("cohort.callbacks.callback_reports", "TrialEndReport"),
     "load": ("cohort.api", "load"),
+    "load_run": ("cohort.api", "load_run"),
     "load_task": ("cohort.tasks.loading", "load_task"),
     "resume": ("cohort.api", "resume"),
     "run": ("cohort.api", "run"),

@@ -15,6 +15,7 @@ from torch import Tensor
 from cohort.adapter_files.gguf_file import GgufType, write_gguf
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import PeftAdapter, peft_tensors
+from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.errors import InputError
@@ -155,6 +156,15 @@ def test_what_a_gguf_adapter_cannot_hold_is_refused(tmp_path: Path) -> None:
     dora = adapter_for(config, replace(SPECS["plain"], use_dora=True))
     with pytest.raises(InputError, match=r"a DoRA adapter, whose magnitudes .* Write --to merged"):
         write_gguf(dora, path, config=config, base_model="m", kind=GgufType.F32)
+    saved = SavedModules(names=("lm_head",), vocab_size=config.vocab_size, hidden_size=config.hidden_size, width=100)
+    with pytest.raises(InputError, match=r"an adapter with a trained lm_head, which .* Write --to merged"):
+        write_gguf(
+            replace(dora, spec=replace(SPECS["plain"], saved=saved)),
+            path,
+            config=config,
+            base_model="m",
+            kind=GgufType.F32,
+        )
     with pytest.raises(InputError, match=r"a model of type other; allowed: gemma2, llama"):
         write_gguf(dora, path, config=replace(config, family="other"), base_model="m", kind=GgufType.F32)
     large = adapter_for(config, replace(SPECS["plain"], lora_alpha=1.0))

@@ -10,7 +10,7 @@ import pytest
 
 from cohort.api import runs
 from cohort.api.engine import Engine
-from cohort.api.runs import load, resume, run, tune
+from cohort.api.runs import load, load_run, resume, run, tune
 from cohort.callbacks.callbacks import Callbacks
 from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions
@@ -96,3 +96,5 @@ def test_wrong_arguments_begin_nothing(called: dict[str, Any], tmp_path: Path) -
 def test_load_says_where_there_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no run\.db in it"):
         load(tmp_path)
+    with pytest.raises(InputError, match=r"no run\.db in it"):
+        load_run(tmp_path)

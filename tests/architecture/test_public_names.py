@@ -27,6 +27,7 @@ PUBLIC_NAMES = {
     "TaskResult",
     "__version__",
     "load",
+    "load_run",
     "load_task",
     "resume",
     "run",

@@ -91,11 +91,17 @@ def write_gguf(adapter: PeftAdapter, path: Path, *, config: DecoderConfig, base_
 
 def _require_factors(adapter: PeftAdapter) -> None:
     """Refuse an adapter that is no sum of products of two factors: llama.cpp would leave the rest out."""
+    found = None
     if adapter.spec.use_dora:
+        found = "a DoRA adapter, whose magnitudes a GGUF adapter has no place for"
+    elif adapter.spec.saved is not None:
+        names = " and ".join(adapter.spec.saved.names)
+        found = f"an adapter with a trained {names}, which a GGUF adapter has no place for"
+    if found is not None:
         raise InputError(
             Problem(
                 where=_WHERE,
-                found="a DoRA adapter, whose magnitudes a GGUF adapter has no place for",
+                found=found,
                 allowed="LoRA, rsLoRA, BD-LoRA, PiSSA, OLoRA or VeRA",
                 hint="Write --to merged, and convert that with llama.cpp's convert_hf_to_gguf.py.",
             )

@@ -33,7 +33,7 @@ from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["load", "resume", "run", "tune"]
+__all__ = ["load", "load_run", "resume", "run", "tune"]
 
 
 @overload
@@ -241,3 +241,24 @@ def load(run_directory: str | os.PathLike[str]) -> TaskResult:
         ```
     """
     return read_task_result(path_of(run_directory, where="load: run_directory"))
+
+
+@checks_arguments("load_run", elsewhere=elsewhere_of_load)
+def load_run(run_directory: str | os.PathLike[str]) -> TaskResult:
+    """Return the same as :func:`cohort.load`: trials, curves, metrics and the best adapter's directory of a run.
+
+    Raises:
+        InputError: there is no run in ``run_directory``.
+        RunStateError: its database cannot be read.
+
+    Example:
+        ```python
+        import cohort
+
+        result = cohort.load_run("runs/mine")
+        print(result.adapter_directory, result.best_trial["learning_rate"])
+        curves = result.curves_frame()
+        print(curves.pivot_table(index="step", columns="trial", values="eval_loss"))
+        ```
+    """
+    return read_task_result(path_of(run_directory, where="load_run: run_directory"))

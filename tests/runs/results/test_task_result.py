@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from cohort.core.errors import InputError, RunStateError
 from cohort.core.statistics.estimates import Estimate
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.comparison import Comparison, Contender
+from cohort.runs.results.metrics_file import MetricsFile
 from cohort.runs.results.results import read_results
-from cohort.runs.results.results_table import write_results_csv
+from cohort.runs.results.results_table import finite_values, write_results_csv
 from cohort.runs.results.task_result import TasksFailedError, read_task_result
 from tests.runs.small_run import SmallRun
 
@@ -43,6 +45,23 @@ def test_the_table_of_a_run_that_goes_on_as_a_frame(run: SmallRun, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match="pip install pandas"):
         result.trials_frame()
+
+
+def test_the_curves_are_the_lines_of_the_metrics_file(run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, store, _ = run
+    MetricsFile(directory.metrics_jsonl, reader=store.reader).write()
+    store.close()
+    result = read_task_result(directory.root)
+    curves = result.curves()
+    assert finite_values(curves) == [json.loads(line) for line in directory.metrics_jsonl.read_text().splitlines()]
+    frame = result.curves_frame()
+    assert len(frame) == len(curves)
+    assert {"trial", "step", "loss", "learning_rate", "eval_loss"} <= set(frame.columns)
+    best = frame[(frame["trial"] == 1) & frame["eval_loss"].notna()]
+    assert best["eval_loss"].min() == result.metrics["loss"]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"result.curves\(\), which is a list of dicts"):
+        result.curves_frame()
 
 
 def test_the_frame_has_the_columns_of_the_file(run: SmallRun) -> None:

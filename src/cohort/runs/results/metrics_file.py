@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision, LoggedEvent
 from cohort.runs.results.results_table import finite_values
 
-__all__ = ["MetricsFile"]
+__all__ = ["MetricsFile", "metric_records"]
 
 
 class MetricsFile:
@@ -54,25 +54,31 @@ class MetricsFile:
         entries = self._reader.log.entries(after=self._position)
         if entries:
             self._position = entries[-1].position
-        lines = (json.dumps(finite_values(line), allow_nan=False) + "\n" for line in self._lines(entries))
-        return "".join(lines).encode()
+        records = metric_records(entries, tokens=self._tokens)
+        return "".join(json.dumps(finite_values(record), allow_nan=False) + "\n" for record in records).encode()
 
-    def _lines(self, entries: Sequence[LoggedEvent | LoggedDecision]) -> list[dict[str, Any]]:
-        lines = []
-        for entry in entries:
-            if not isinstance(entry, LoggedEvent):
-                continue
-            event = entry.event
-            line: dict[str, Any] = {"trial": event.trial_id, "step": event.step, "seconds": round(entry.seconds, 3)}
-            if isinstance(event, StepDone):
-                self._tokens[event.trial_id] = self._tokens.get(event.trial_id, 0) + event.num_tokens
-                line |= {"loss": event.loss, "grad_norm": event.grad_norm, "learning_rate": event.learning_rate}
-                line["num_tokens"] = self._tokens[event.trial_id]
-            elif isinstance(event, Evaluated):
-                line |= {"eval_loss": event.validation_loss}
-                line |= {f"eval_{name}": value for name, value in event.metrics.items()}
-                line["eval_num_tokens"] = event.num_tokens
-            else:
-                line["error"] = event.message
-            lines.append(line)
-        return lines
+
+def metric_records(
+    entries: Sequence[LoggedEvent | LoggedDecision], *, tokens: dict[int, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield a record for every step, evaluation and error, in the order of the log.
+
+    Args:
+        tokens: Tokens of each trial before ``entries``; those of its steps are added.
+    """
+    for entry in entries:
+        if not isinstance(entry, LoggedEvent):
+            continue
+        event = entry.event
+        record: dict[str, Any] = {"trial": event.trial_id, "step": event.step, "seconds": round(entry.seconds, 3)}
+        if isinstance(event, StepDone):
+            tokens[event.trial_id] = tokens.get(event.trial_id, 0) + event.num_tokens
+            record |= {"loss": event.loss, "grad_norm": event.grad_norm, "learning_rate": event.learning_rate}
+            record["num_tokens"] = tokens[event.trial_id]
+        elif isinstance(event, Evaluated):
+            record |= {"eval_loss": event.validation_loss}
+            record |= {f"eval_{name}": value for name, value in event.metrics.items()}
+            record["eval_num_tokens"] = event.num_tokens
+        else:
+            record["error"] = event.message
+        yield record

@@ -10,6 +10,8 @@ from typing import Any
 
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.results.metrics_file import metric_records
 from cohort.runs.results.results_table import FILE_COLUMNS, results_json
 from cohort.runs.status import read_status
 
@@ -56,18 +58,46 @@ class TaskResult:
         Raises:
             InputError: pandas is not installed.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError:
-            raise InputError(
-                Problem(
-                    where="trials_frame()",
-                    found="no package pandas",
-                    allowed="pandas installed, or result.trials, which is a list of dicts",
-                    hint="Run: pip install pandas",
-                )
-            ) from None
+        pandas = _pandas("trials_frame()", instead="result.trials")
         return pandas.DataFrame([_flat(row) for row in self.trials])
+
+    def curves(self) -> list[dict[str, Any]]:
+        """Return a record for every step and every evaluation of every trial, in the order in which they happened.
+
+        Names are those of ``metrics.jsonl``: ``trial``, ``step`` and ``seconds``, with ``loss``, ``grad_norm``,
+        ``learning_rate`` and ``num_tokens`` of a step, or ``eval_loss`` and other metrics of an evaluation.
+
+        Raises:
+            RunStateError: the run's database cannot be read.
+        """
+        database = RunDirectory.open(self.run_directory).database
+        if not database.exists():
+            return []
+        with RunReader.open(database) as reader:
+            return list(metric_records(reader.log.entries(after=0), tokens={}))
+
+    def curves_frame(self) -> Any:
+        """Return :meth:`curves` as a pandas DataFrame; what a record does not have is NaN.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        pandas = _pandas("curves_frame()", instead="result.curves()")
+        return pandas.DataFrame(self.curves())
+
+
+def _pandas(call: str, *, instead: str) -> Any:
+    try:
+        return importlib.import_module("pandas")
+    except ImportError:
+        raise InputError(
+            Problem(
+                where=call,
+                found="no package pandas",
+                allowed=f"pandas installed, or {instead}, which is a list of dicts",
+                hint="Run: pip install pandas",
+            )
+        ) from None
 
 
 _SPREAD = {column.name: column.each for column in FILE_COLUMNS if column.each}
