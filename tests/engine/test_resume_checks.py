@@ -88,6 +88,10 @@ def test_the_file_of_a_metric_may_move_and_its_code_may_not_change_unnoticed(pre
         require_same_task(before, with_metric("/old/mine.py:other"), path=Path("task.yaml"))
     then = replace(preparation.facts.inputs, metric_functions={"score": "a", "other": "b"})
     assert changed_functions_warning(then, then) is None
+    of_loss = replace(then, metric_functions={"loss:focal": "a"})
+    warning = changed_functions_warning(of_loss, replace(then, metric_functions={"loss:focal": "b"}))
+    assert warning is not None
+    assert warning.startswith("the loss function focal changed since the run began")
     warning = changed_functions_warning(then, replace(then, metric_functions={"score": "c", "other": "b"}))
     assert warning is not None
     assert "the metric function score changed" in warning

@@ -256,7 +256,7 @@ def load_run(run_directory: str | os.PathLike[str]) -> TaskResult:
         import cohort
 
         result = cohort.load_run("runs/mine")
-        print(result.adapter_directory, result.best_trial["learning_rate"])
+        print(result.adapter_directory, result.best_trial["trial"])
         curves = result.curves_frame()
         print(curves.pivot_table(index="step", columns="trial", values="eval_loss"))
         ```

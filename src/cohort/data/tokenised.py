@@ -23,6 +23,7 @@ class Sample:
         answer_start: The first token of the answer, of rows whose prompt and answer are told apart; else 0.
         is_desirable: Whether the answer is one to learn, of rows with a label.
         reference_logp: ``log p`` of the answer by the reference model, in nats; 0 where none is needed.
+        source: ``file:line``, for messages.
     """
 
     sample_id: int
@@ -31,6 +32,7 @@ class Sample:
     answer_start: int = 0
     is_desirable: bool = True
     reference_logp: float = 0.0
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,4 +103,5 @@ class TokenisedRows:
             answer_start=int(self.answer_starts[sample_id]) if len(self.answer_starts) else 0,
             is_desirable=bool(self.labels[sample_id]) if len(self.labels) else True,
             reference_logp=float(self.reference_logps[sample_id]) if len(self.reference_logps) else 0.0,
+            source=self.sources[sample_id] if self.sources else "",
         )

@@ -189,20 +189,29 @@ def surroundings_warning(before: MachineFacts, now: MachineFacts) -> str | None:
 
 
 def changed_functions_warning(before: InputFacts, now: InputFacts) -> str | None:
-    """Return which metric functions are no longer what they were when the run began; None if all are.
+    """Return which functions of the user are no longer what they were when the run began; None if all are.
 
     No error: a function that failed in the middle of a run has to be corrected before the run can go on.
     """
     then, found = before.metric_functions or {}, now.metric_functions or {}
     changed = [name for name, code in then.items() if found.get(name, code) != code]
+    losses = [name.removeprefix("loss:") for name in changed if name.startswith("loss:")]
+    of_loss = (
+        f"the loss function {losses[0]} changed since the run began: losses before and after this resume are not "
+        "comparable, and trials go on with it as it is now"
+        if losses
+        else None
+    )
+    changed = [name for name in changed if not name.startswith("loss:")]
     if not changed:
-        return None
+        return of_loss
     values = "its values" if len(changed) == 1 else "their values"
     function = "function" if len(changed) == 1 else "functions"
-    return (
+    of_metrics = (
         f"the metric {function} {', '.join(changed)} changed since the run began: {values} before and after this "
         "resume are not comparable, and the winner is chosen among both"
     )
+    return of_metrics if of_loss is None else f"{of_metrics}; {of_loss}"
 
 
 def _kind(device: str | None) -> str:

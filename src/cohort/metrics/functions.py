@@ -13,13 +13,22 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, SupportsFloat, SupportsIndex
 
 from cohort.metrics.metric import Metric, MetricFailedError, Row
 
-__all__ = ["FunctionRefusedError", "function_path", "load_function", "spelled_function"]
+__all__ = [
+    "FunctionRefusedError",
+    "UserFunction",
+    "find_function",
+    "function_path",
+    "load_function",
+    "raised_text",
+    "spelled_function",
+]
 
 
 class FunctionRefusedError(Exception):
@@ -28,6 +37,19 @@ class FunctionRefusedError(Exception):
     def __init__(self, why: str, *, hint: str) -> None:
         super().__init__(why)
         self.hint = hint
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserFunction:
+    """A function of the user, found by its name.
+
+    Attributes:
+        identity: SHA-256 (hex) of the code that its values come from.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    identity: str
 
 
 _WRITE_ONE = "Write def NAME(prediction, row): return a number; at the top level of a module."
@@ -60,6 +82,21 @@ def load_function(spelled: str) -> Metric:
     Raises:
         FunctionRefusedError: there is no such module or function, or it does not take a prediction and a row.
     """
+    found = find_function(spelled, arguments=("", {}), write_one=_WRITE_ONE)
+    score = _checked(found.function, name=found.name)
+    return Metric(name=found.name, score=score, identity=found.identity, shown=f"{found.name} ({spelled})")
+
+
+def find_function(spelled: str, *, arguments: tuple[object, object], write_one: str) -> UserFunction:
+    """Return the function of ``module:function`` or ``/path/file.py:function``.
+
+    Args:
+        arguments: What it is called with, to compare with its signature; it is not called.
+        write_one: The hint for one that cannot be called so.
+
+    Raises:
+        FunctionRefusedError: there is no such module or function, or it does not take ``arguments``.
+    """
     parts = function_path(spelled)
     if parts is None:
         raise FunctionRefusedError(f"{spelled!r}, which is not module:function", hint="Write module:function.")
@@ -68,9 +105,8 @@ def load_function(spelled: str) -> Metric:
     function = getattr(module, name, None)
     if function is None:
         raise FunctionRefusedError(f"no {name} in {_shown(module_name)}", hint=_missing_hint(module_name))
-    _require_two_arguments(function, name=name)
-    score = _checked(function, name=name)
-    return Metric(name=name, score=score, identity=_identity(module, function, spelled), shown=f"{name} ({spelled})")
+    _require_arguments(function, arguments, name=name, write_one=write_one)
+    return UserFunction(name=name, function=function, identity=_identity(module, function, spelled))
 
 
 def _missing_hint(module_name: str) -> str:
@@ -155,35 +191,37 @@ def _first_on_path(root: Path) -> Iterator[None]:
             sys.path.remove(str(root))
 
 
-def _require_two_arguments(function: object, *, name: str) -> None:
+def _require_arguments(function: object, arguments: tuple[object, object], *, name: str, write_one: str) -> None:
     if not callable(function):
-        raise FunctionRefusedError(f"{name}, which is {function!r:.60}, not a function", hint=_WRITE_ONE)
+        raise FunctionRefusedError(f"{name}, which is {function!r:.60}, not a function", hint=write_one)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise FunctionRefusedError(f"{name}, which does not return a number when it is called", hint=_WRITE_ONE)
+        raise FunctionRefusedError(f"{name}, which does not return a number when it is called", hint=write_one)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         # some functions written in C tell nothing: their first call will
         return
     try:
-        signature.bind("", {})
+        signature.bind(*arguments)
     except TypeError:
-        raise FunctionRefusedError(f"{name}{signature}, which does not take two arguments", hint=_WRITE_ONE) from None
+        raise FunctionRefusedError(f"{name}{signature}, which does not take two arguments", hint=write_one) from None
 
 
 def _checked(function: Callable[[str, Row], Any], *, name: str) -> Callable[[str, Row], float]:
-    file = _file_of(function)
-
     def score(prediction: str, row: Row) -> float:
         try:
             value = function(prediction, row)
         except Exception as error:
-            line = _line_of(error, file=file)
-            raise MetricFailedError(f"raised {type(error).__name__}: {error}{line}") from error
+            raise MetricFailedError(raised_text(error, of=function)) from error
         return _finite(value)
 
     score.__name__ = name
     return score
+
+
+def raised_text(error: Exception, *, of: Callable[..., Any]) -> str:
+    """Return what a function of the user raised, with its own line where it did."""
+    return f"raised {type(error).__name__}: {error}{_line_of(error, file=_file_of(of))}"
 
 
 def _file_of(function: Callable[..., Any]) -> str | None:

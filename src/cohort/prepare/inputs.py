@@ -41,6 +41,7 @@ from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.model_computation import model_problems
 from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
+from cohort.prepare.objectives import loss_identity, loss_problems
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
 from cohort.prepare.strategy_problems import strategy_problems
@@ -63,7 +64,7 @@ class TaskInputs:
         tokenizer: The base model's tokenizer.
         data: Tokenised rows and the report about them.
         num_trials: Configurations that will be tried.
-        metric_functions: SHA-256 of the code of the user's metric functions, by the name of the metric.
+        metric_functions: SHA-256 of the code of the user's functions: by the name of a metric, or ``loss:NAME``.
     """
 
     model_directory: Path
@@ -171,6 +172,7 @@ def read_inputs(
         problems += _misfits(task, model[1], tokenised[1])
         problems += reference_problems(task, model[1], model_directory=model[0])
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
+        problems += loss_problems(task)
         if target_modules is not None and num_trials:
             layout, own = _layout(model[1], target_modules), tokenised[1].train
             problems += strategy_problems(task, machine, num_ranks=num_ranks, config=model[1], layout=layout, rows=own)
@@ -188,7 +190,7 @@ def read_inputs(
         tokenizer=tokenised[0],
         data=tokenised[1],
         num_trials=num_trials,
-        metric_functions=function_identities(task),
+        metric_functions={**function_identities(task), **loss_identity(task)},
     )
 
 

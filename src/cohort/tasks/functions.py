@@ -1,4 +1,4 @@
-"""Metric functions of a task: from ``module:function`` to the file it is in, and from a function to its name."""
+"""Metric and loss functions of a task: from ``module:function`` to its file, and from a function to its name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cohort.tasks.yaml_lines import TaskOrigin
 
 __all__ = ["FUNCTION_KEYS", "locate_functions", "name_functions"]
 
-FUNCTION_KEYS = (("evaluation", "metric"), ("evaluation", "metrics"))
-"""Keys that may name metric functions."""
+FUNCTION_KEYS = (("evaluation", "metric"), ("evaluation", "metrics"), ("objective", "function"))
+"""Keys that may name functions; ``objective`` may also be one itself."""
 
 
 def locate_functions(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
@@ -51,7 +51,7 @@ def locate_functions(data: dict[str, Any], base: Path, origin: TaskOrigin) -> li
 
 
 def name_functions(data: dict[str, Any], *, shown: str) -> None:
-    """Replace functions among the metrics by the names that find them again, as a run's record needs them.
+    """Replace functions of metrics and losses by the names that find them again, as a run's record needs them.
 
     Raises:
         InputError: a function has no such name.
@@ -65,7 +65,8 @@ def name_functions(data: dict[str, Any], *, shown: str) -> None:
             return spelled_function(entry)
         except FunctionRefusedError as error:
             where = Place(file=shown, key=key)
-            allowed = "a function that a module defines at its top level, or the name of a metric"
+            named_ones = "an objective" if key[0] == "objective" else "a metric"
+            allowed = f"a function that a module defines at its top level, or the name of {named_ones}"
             problems.append(Problem(where=where, found=str(error), allowed=allowed, hint=error.hint))
             return entry
 
@@ -75,6 +76,9 @@ def name_functions(data: dict[str, Any], *, shown: str) -> None:
 
 
 def _replace(data: dict[str, Any], change: Callable[[Any, KeyPath], Any]) -> None:
+    objective = data.get("objective")
+    if objective is not None and not isinstance(objective, Mapping):
+        data["objective"] = change(objective, ("objective",))
     for section_name, key in FUNCTION_KEYS:
         section = data.get(section_name)
         if not isinstance(section, Mapping) or key not in section:

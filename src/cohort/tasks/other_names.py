@@ -64,6 +64,8 @@ OTHER_WORDS = {
     "random_seed": "training.seed",
     "metric_for_best_model": "evaluation.metric",
     "compute_metrics": "evaluation.metric",
+    "compute_loss_func": "objective",
+    "loss": "objective",
     "n_trials": "search.trials",
     "num_trials": "search.trials",
     "search_space": "search.space",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -101,7 +101,7 @@ class Task:
         search_space: Mapping[str, Any] | None = None,
         name: str | None = None,
         quantization: str = "none",
-        objective: str | Mapping[str, Any] = "sft",
+        objective: str | Mapping[str, Any] | Callable[..., Any] = "sft",
         lora: Mapping[str, Any] | None = None,
         training: Mapping[str, Any] | None = None,
         evaluation: Mapping[str, Any] | None = None,
@@ -131,7 +131,8 @@ class Task:
             strategy: ``auto``, ``replicas``, ``adapter_parallel``, ``tensor`` or ``pipeline``, as in the task file.
             numerics: ``"exact"``: on a GPU, too, a packed trial has the bits it would have alone. ``"auto"`` is exact
                 where a step was measured to take at most 5 % longer, else ``"fast"``.
-            objective: ``"dpo"``, or its section: ``{"type": "dpo", "beta": 0.1}``.
+            objective: ``"dpo"``, or its section: ``{"type": "dpo", "beta": 0.1}``; or a function of a row's token
+                log-probabilities and tokens, defined at the top level of a module, that returns a loss for each token.
             lora, training, evaluation, search, memory, early_exit, priority, num_gpus, save_total_limit, report_to: As
                 in the task file, sections as mappings. A metric may be a function of a prediction and its row, which a
                 module defines at its top level.

@@ -9,7 +9,7 @@ Shapes:  T rows of the stream · N samples · G groups · S rows of a group
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -118,6 +118,8 @@ def _batches(losses_T: Tensor, entries: Sequence[SlotSample], steps: Mapping[int
         size = own[0].objective.group_size
         rows = [starts[place] + within for place in places for within in range(size)]
         groups = _groups_of([entries[row].sample for row in rows], rows=rows, own=own, size=size, sums_N2=sums_N2)
+        if own[0].objective.reads_tokens:
+            groups = replace(groups, token_losses=_trained_losses(losses_T, entries, rows))
         yield _Batch(objective=own[0].objective, groups=groups, places=places)
 
 
@@ -151,6 +153,18 @@ def _groups_of(
         step_values=tuple(parts[2 : 2 + num_values]),
         numbers=dict(zip(names, parts[2 + num_values :], strict=True)),
     )
+
+
+def _trained_losses(losses_T: Tensor, entries: Sequence[SlotSample], places: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return the losses of the trained tokens of the samples at ``places``, each [n]; row t predicts token t + 1."""
+    stops = np.cumsum([len(entry.sample.tokens) for entry in entries])
+    rows = [
+        stops[place] - len(entries[place].sample.tokens) + np.flatnonzero(entries[place].sample.trained) - 1
+        for place in places
+    ]
+    picked = losses_T[to_device_unwaited(np.concatenate(rows).astype(np.int64), losses_T.device)]
+    own_losses: tuple[Tensor, ...] = picked.split([len(own) for own in rows])
+    return own_losses
 
 
 def _piece_sums(losses_T: Tensor, samples: Sequence[Sample], *, cuts: Sequence[int]) -> Tensor:

@@ -48,13 +48,14 @@ OBJECTIVE_VALUES: Mapping[str, Mapping[str, Any]] = {
     "orpo": {"beta": 0.1},
     "cpo": {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0, "cpo_alpha": 1.0},
     "simpo": {"beta": 0.1, "simpo_gamma": 0.5, "label_smoothing": 0.0, "cpo_alpha": 0.0},
+    "function": {},
     "kto": {"beta": 0.1, "loss_type": "kto", "desirable_weight": 1.0, "undesirable_weight": 1.0},
 }
 """The keys that each objective reads, with their values where a task has none."""
 
 READS: Mapping[str, RowReading] = {
     **dict.fromkeys(OBJECTIVE_VALUES, RowReading.PAIRS),
-    "sft": RowReading.ANSWERS,
+    **dict.fromkeys(("sft", "function"), RowReading.ANSWERS),
     "kto": RowReading.LABELS,
 }
 """What each objective reads of a row."""

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, model_validator
 from cohort.core.nearest_word import nearest_word
 from cohort.core.setting_fields import Refusal, SettingField, setting_fields
 from cohort.data.settings import RowReading
+from cohort.metrics import function_path
 from cohort.tasks.fields import Section, refuse, require_known, setting
 from cohort.tasks.sections.objective_keys import (
     LOSS_TYPES,
@@ -78,6 +79,12 @@ class ObjectiveSection(_ObjectiveKeys):
         description="dpo, kto: adapter that trials are held to (null: the base model)",
     )
 
+    function: str | None = setting(
+        None,
+        allowed="module:function or path/file.py:function",
+        description="function: the loss of each token, a function of the row's log-probabilities and tokens",
+    )
+
     @property
     def values(self) -> dict[str, Any]:
         """What the objective reads, by key, where ``search.space`` does not set it."""
@@ -107,6 +114,7 @@ class ObjectiveSection(_ObjectiveKeys):
                     at=("reference_adapter",),
                 )
             )
+        refusals += _function_refusals(self.type, self.function)
         kinds = LOSS_TYPES.get(self.type, ())
         # one reason is enough: of a key that is not read no value is right
         if not refusals and self.loss_type is not None:
@@ -116,6 +124,20 @@ class ObjectiveSection(_ObjectiveKeys):
         if refusals:
             refuse(*refusals)
         return self
+
+
+def _function_refusals(objective: str, function: str | None) -> list[Refusal]:
+    """Return why ``function`` and the type do not go together."""
+    if objective == "function":
+        if function is not None and function_path(function) is not None:
+            return []
+        found = "function without the key function" if function is None else repr(function)
+        hint = "Write objective: my_losses:focal, a function in my_losses.py."
+        return [Refusal(found=found, allowed="module:function or path/file.py:function", hint=hint, at=("function",))]
+    if function is None:
+        return []
+    hint = f"Write objective: {function}, or remove the key."
+    return [Refusal(found=f"function with {objective}", allowed="with type: function", hint=hint, at=("function",))]
 
 
 def unread_key(name: str, *, objective: str) -> Refusal:
@@ -171,6 +193,8 @@ def parse_objective(value: object) -> object:
     """Return the section that ``objective: NAME`` means; anything else as it is."""
     if isinstance(value, Mapping | ObjectiveSection):
         return value
+    if isinstance(value, str) and function_path(value) is not None:
+        return ObjectiveSection(type="function", function=value)
     require_known(value, _NAMES, key="objective")
     return ObjectiveSection(type=str(value))
 
@@ -179,6 +203,8 @@ def plain_objective(section: ObjectiveSection) -> str | dict[str, Any]:
     """Return the section as a task file has it: ``sft``, or the type with every value that it reads."""
     if section.type == "sft":
         return section.type
+    if section.type == "function":
+        return {"type": section.type, "function": section.function}
     adapter = {"reference_adapter": section.reference_adapter} if section.type in REFERENCE_OBJECTIVES else {}
     return {"type": section.type, **section.values, **adapter}
 
@@ -195,6 +221,11 @@ def objective_schema() -> dict[str, Any]:
         "type": ["string", "null"],
         "description": ObjectiveSection.model_fields["reference_adapter"].description,
     }
+    properties["function"] = {
+        "type": ["string", "null"],
+        "description": ObjectiveSection.model_fields["function"].description,
+    }
     # pydantic would describe the section alone, and the key takes a bare name as well
     section = {"type": "object", "additionalProperties": False, "required": ["type"], "properties": properties}
-    return {"anyOf": [{"enum": list(_NAMES)}, section]}
+    function = {"type": "string", "pattern": ":", "description": "module:function, a loss of your own"}
+    return {"anyOf": [{"enum": list(_NAMES)}, function, section]}

@@ -28,6 +28,8 @@ class Groups:
         reference_losses_GS: ``-log p`` of each answer by the reference model.
         numbers: The trials' own numbers of the objective [G], by name.
         step_values: What :meth:`Objective.step_values` gave for the whole step of each group's trial, each [G].
+        token_losses: ``-log p`` of each row's trained tokens, a tensor [n] for each of ``samples``, differentiable;
+            empty unless the objective ``reads_tokens``.
     """
 
     samples: tuple[Sample, ...]
@@ -37,6 +39,7 @@ class Groups:
     reference_losses_GS: Tensor
     numbers: Mapping[str, Tensor]
     step_values: tuple[Tensor, ...]
+    token_losses: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +55,13 @@ class Objective:
             ``batch_size`` and evaluations count groups.
         sums_tokens: Whether a term is the plain sum of its tokens' losses. The weight of every token is then known
             before the forward pass, and passes can be recorded as CUDA graphs; otherwise it follows from the terms.
+        reads_tokens: Whether a term reads the losses of single tokens and not their sums alone.
         needs_reference: Whether terms compare with a reference model (:attr:`Sample.reference_logp`).
     """
 
     group_size: ClassVar[int] = 1
     sums_tokens: ClassVar[bool] = False
+    reads_tokens: ClassVar[bool] = False
     needs_reference: ClassVar[bool] = False
 
     @property
