@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import math
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -258,7 +259,7 @@ def _identity(module: ModuleType, function: Callable[..., Any], spelled: str) ->
     if source is not None:
         with contextlib.suppress(SyntaxError, ValueError):
             # helpers in the same file count as well as the function itself
-            source = ast.unparse(ast.parse(inspect.cleandoc(source)))
+            source = ast.unparse(ast.parse(textwrap.dedent(source)))
     # a function written in C has no source: its name is all there is to compare
     return hashlib.sha256((source or spelled).encode()).hexdigest()
 
