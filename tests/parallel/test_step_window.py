@@ -9,6 +9,7 @@ import pytest
 
 from cohort.core.events import StepDone
 from cohort.parallel.step_window import (
+    MOST_AHEAD_STEPS,
     MOST_STEPS,
     StepWindow,
     ahead_steps,
@@ -136,6 +137,9 @@ def test_a_pipeline_fills_and_drains_in_a_small_part_of_its_window() -> None:
 def test_windows_take_about_two_seconds_and_one_rank_has_none() -> None:
     assert window_steps(num_ranks=1, device_type="cpu", flops_per_step=1.0) == 1
     assert ahead_steps(device_type="cpu", flops_per_step=1e10) == 4
+    # nine trials of 160 tokens on an 8B model
+    assert ahead_steps(device_type="cuda", flops_per_step=4 * 7e9 * 9 * 160) == 19
+    assert ahead_steps(device_type="cuda", flops_per_step=1.0) == MOST_AHEAD_STEPS
     assert window_steps(num_ranks=2, device_type="cpu", flops_per_step=1.0) == MOST_STEPS
     assert window_steps(num_ranks=2, device_type="cpu", flops_per_step=1e10) == 4
     # 16,000 tokens of an 8B model

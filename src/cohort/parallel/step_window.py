@@ -14,6 +14,7 @@ from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 __all__ = [
+    "MOST_AHEAD_STEPS",
     "MOST_STEPS",
     "StepWindow",
     "Stepping",
@@ -27,6 +28,8 @@ __all__ = [
 # within a window nothing is decided, and requests wait
 WINDOW_SECONDS = 2.0
 MOST_STEPS = 16
+# of one rank, which reads each step while the next one runs; at a boundary its GPU runs dry for some milliseconds
+MOST_AHEAD_STEPS = 64
 # a step of a GPU takes at least as long as its launches
 LEAST_STEP_SECONDS = 0.03
 # of a pipeline's window, in which it fills and drains
@@ -109,18 +112,20 @@ def joined(windows: Iterable[StepWindow]) -> StepWindow:
 
 
 def window_steps(*, num_ranks: int, device_type: str, flops_per_step: float) -> int:
-    """Return the most steps of a window: one where there is one rank, else :func:`ahead_steps`."""
-    return 1 if num_ranks == 1 else ahead_steps(device_type=device_type, flops_per_step=flops_per_step)
+    """Return the most steps of a window: one where there is one rank, else what takes about two seconds."""
+    if num_ranks == 1:
+        return 1
+    return min(MOST_STEPS, ahead_steps(device_type=device_type, flops_per_step=flops_per_step))
 
 
 def ahead_steps(*, device_type: str, flops_per_step: float) -> int:
-    """Return the most steps between two boundaries: what takes about two seconds.
+    """Return the most steps of one rank between two boundaries: what takes about two seconds.
 
     By arithmetic and not by a clock: on a GPU the last bits of a trial depend on its pack, and so on when trials come
     and go.
     """
     seconds = max(LEAST_STEP_SECONDS, flops_per_step / FLOPS_PER_SECOND[device_type])
-    return max(1, min(MOST_STEPS, int(WINDOW_SECONDS / seconds)))
+    return max(1, min(MOST_AHEAD_STEPS, int(WINDOW_SECONDS / seconds)))
 
 
 def pipeline_window_steps(*, num_stages: int, micro_batches_per_step: float) -> int:

@@ -120,10 +120,14 @@ class Preparation:
             num_ranks=num_ranks, device_type=self.machine.device.type, flops_per_step=self._flops_per_step
         )
 
-    @property
-    def ahead_steps(self) -> int:
-        """Most steps between two boundaries of one rank, where each is launched before the one before it is read."""
-        return ahead_steps(device_type=self.machine.device.type, flops_per_step=self._flops_per_step)
+    def ahead_steps(self, tokens_per_step: float) -> int:
+        """Return the most steps between two boundaries of one rank, where each is launched before the last is read.
+
+        Args:
+            tokens_per_step: Of the trials that are resident.
+        """
+        flops = self._flops_per_token * tokens_per_step
+        return ahead_steps(device_type=self.machine.device.type, flops_per_step=flops)
 
     @property
     def _residents(self) -> int:
@@ -140,9 +144,13 @@ class Preparation:
     @property
     def _flops_per_step(self) -> float:
         """Floating-point operations of a rank in a step of its residents."""
-        # forward, and the gradient of the stream: the weights are frozen
-        flops = 2 * count_model(self.inputs.config).linear_flops_per_token * self._tokens_per_step
+        flops = self._flops_per_token * self._tokens_per_step
         return flops if self.group is None else flops / self.num_ranks
+
+    @property
+    def _flops_per_token(self) -> float:
+        # forward, and the gradient of the stream: the weights are frozen
+        return 2 * count_model(self.inputs.config).linear_flops_per_token
 
     def build_executor(self) -> TrainingExecutor:
         """Allocate the bank; with several ranks, start the processes of the others, which load the model as well.

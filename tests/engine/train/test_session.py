@@ -170,10 +170,30 @@ def test_a_boundary_comes_after_a_number_of_steps_however_long_they_take(tmp_pat
     executor = AheadExecutor(clock)
     task = Task(tmp_path / "run", executor, [spec_of(0, num_steps=12)], clock=clock, every=6)
     boundaries: list[int] = []
-    session = session_of(executor, clock, at_boundary=lambda: boundaries.append(len(executor.packs)), ahead_steps=4)
+    session = session_of(
+        executor, clock, at_boundary=lambda: boundaries.append(len(executor.packs)), ahead_steps=lambda _: 4
+    )
     session.join(task.supervisor)
     session.run()
     assert boundaries == [0, 4, 6, 10, 12]
+
+
+def test_how_many_are_launched_ahead_follows_from_who_is_resident(tmp_path: Path, clock: ManualClock) -> None:
+    executor = AheadExecutor(clock)
+    # 40 tokens a step, and 10 once the second trial has ended, after its second step
+    specs = [spec_of(0, num_steps=8), spec_of(1, num_steps=2, batch_size=3)]
+    task = Task(tmp_path / "run", executor, specs, clock=clock)
+    asked: list[float] = []
+
+    def ahead(tokens: float) -> int:
+        asked.append(tokens)
+        return 1 if tokens > 10 else 64
+
+    session = session_of(executor, clock, ahead_steps=ahead)
+    session.join(task.supervisor)
+    session.run()
+    assert asked == [40, 40, 10, 10, 10]
+    assert executor.order[:6] == ["launch 1", "read 1", "launch 2", "read 2", "launch 3", "launch 4"]
 
 
 def test_a_trial_that_diverges_takes_one_more_step_that_is_recorded_nowhere(tmp_path: Path, clock: ManualClock) -> None:

@@ -74,7 +74,7 @@ def test_a_run_whose_steps_are_launched_ahead_is_that_of_steps_in_turn(folder: P
     task = tiny_task(
         folder,
         training={"max_steps": 8},
-        search={"space": {"learning_rate": [1e-4, 1e-3, 1e-2, 1e20], "batch_size": [1, 2]}},
+        search={"space": {"learning_rate": [1e-4, 1e-3, 1e-2, 1e9], "batch_size": [1, 2]}},
         lora={"r": 2},
     )
     found = []

@@ -20,7 +20,7 @@ from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
 from cohort.engine.train.supervisor import Supervisor
 from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.step_window import MOST_STEPS
+from cohort.parallel.step_window import MOST_AHEAD_STEPS
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.training.launched_step import LaunchedStep
@@ -47,7 +47,7 @@ class Session:
         on_end: Callable[[Supervisor], None] = lambda _: None,
         on_failure: Callable[[Supervisor, Exception], None] | None = None,
         window_steps: int = 1,
-        ahead_steps: int = MOST_STEPS,
+        ahead_steps: Callable[[float], int] = lambda _tokens: MOST_AHEAD_STEPS,
     ) -> None:
         """Start without a task.
 
@@ -60,7 +60,8 @@ class Session:
             on_failure: Receives a task that an error of its own ended, while the others train on; None: every error
                 ends the loop.
             window_steps: Most steps between two boundaries of several ranks; no trial passes its next evaluation.
-            ahead_steps: The same for one rank, where each is launched before the one before it is read.
+            ahead_steps: The same for one rank, where each is launched before the one before it is read, from the tokens
+                of a step of those that are resident.
         """
         self._executor, self._capacity, self._clock = executor, capacity, clock
         self._stop_requested, self._at_boundary, self._on_end = stop_requested, at_boundary, on_end
@@ -229,7 +230,9 @@ class Session:
         resident = executor.resident
         to_evaluation = (member.steps_to_evaluation(trial_id) for member, trial_id in map(self._owner, resident))
         # requests of people and a stop wait for a boundary, before which the device runs dry
-        num_left = min(self._ahead_steps, *to_evaluation)
+        # by who is resident, not by all who wait: a step of sixty trials takes seconds, one of six a tenth of one
+        requests = (member.request_of(trial_id) for member, trial_id in map(self._owner, resident))
+        num_left = min(self._ahead_steps(sum(request.tokens_per_step for request in requests)), *to_evaluation)
         if any(member.is_told_of_steps for member in self._members):
             num_left = 1
         launched: LaunchedStep | None = None
