@@ -2,11 +2,12 @@
 
 The wall time of ``cohort tune`` by the command line over that of a plain PEFT script from its start to its saved
 adapter. Both have imports, loading and saving in them. A PEFT run's steps are counted at a fast host's time for one
-(``FAST_HOST_MS``), as hosts differ by two in it; its start is measured here, with weights read straight to the GPU
-where that is faster. Early exit is the product's own, evaluations are as by default.
+(``FAST_HOST_MS``), as hosts differ by two in it; its start is measured here, with the model loaded as without further
+arguments, and again with weights read straight to the GPU (``_gpu_load``). Early exit is the product's own,
+evaluations are as by default.
 
-Each sweep runs twice: with empty caches (first), and with what the first has left on disk. Sizes of ``--only-again``
-run once, with the caches of the first of ``--rows``.
+A run is FORMAT:ROWS:first, with empty caches, or FORMAT:ROWS:again, with those that the last first run of its format
+has left on disk.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["main"]
 QUESTION = "What does a sweep of 60 trials cost a user, from command to last file, in runs of one PEFT script?"
 COLUMNS = ("what", "format", "rows", "wall_s", "to_best_s", "start_s", "step_ms", "tokens", "evaluated", "of_grid")
 USUAL_ROWS = 320
+RUNS = ("none:320:first", "none:320:again", "none:96:first", "none:96:again")
 
 
 def main() -> None:
@@ -39,27 +41,28 @@ def main() -> None:
         folder = options.folder or Path(made)
         if not (folder / "model").exists():
             write_model(folder / "model", hf_config(options.shape, num_layers=options.num_layers))
-        found = Prices(options, folder=folder)
-        found.time_peft()
-        for quantization in options.formats:
-            for num_rows in options.rows:
-                found.time_first_and_again(num_rows, quantization=quantization)
-            for num_rows in options.only_again:
-                found.time_again(num_rows, quantization=quantization)
+        prices = Prices(options, folder=folder)
+        prices.time_peft()
+        for quantization, num_rows, which in options.runs:
+            prices.time_sweep(num_rows, quantization=quantization, is_first=which == "first")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
-    parser.add_argument("--rows", type=int, nargs="+", default=[USUAL_ROWS, 96], help="training rows, each twice")
-    parser.add_argument("--only-again", type=int, nargs="*", default=[], metavar="ROWS", help="training rows, once")
-    parser.add_argument("--formats", nargs="+", default=["none"], help="of the base model: none, fp8")
+    parser.add_argument("--runs", type=_run, nargs="+", default=[_run(run) for run in RUNS], help="FORMAT:ROWS:WHICH")
     parser.add_argument("--peft-steps", type=int, default=24, help="measured steps of the PEFT script")
-    parser.add_argument("--folder", type=Path, default=None, help="keep model, rows, caches and runs here")
-    parser.add_argument("--keep-runs", action="store_true", help="do not remove a run once it is measured")
+    parser.add_argument("--folder", type=Path, default=None, help="keep model, rows and caches here")
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args()
+
+
+def _run(text: str) -> tuple[str, int, str]:
+    quantization, num_rows, which = text.split(":")
+    if which not in ("first", "again"):
+        raise ValueError(text)
+    return quantization, int(num_rows), which
 
 
 class Prices:
@@ -71,53 +74,42 @@ class Prices:
         self._shape: str = options.shape
         self._rows: list[dict[str, Any]] = []
         self._headline: dict[str, float] = {}
-        self._peft: dict[str, Any] = {}
+        # by what stands behind the names of the prices against it
+        self._peft: dict[str, dict[str, Any]] = {}
+        # of the last first run, by format
+        self._caches: dict[str, Path] = {}
 
     def time_peft(self) -> None:
-        """Time a PEFT script from start to saved adapter, loading in two ways; the faster one counts."""
+        """Time a PEFT script from start to saved adapter, loading in two ways."""
         task = self._task(USUAL_ROWS, "none")
-        for loads_on_gpu in (False, True):
-            timed = time_peft(task, num_steps=self._options.peft_steps, loads_on_gpu=loads_on_gpu)
+        for suffix in ("", "_gpu_load"):
+            timed = time_peft(task, num_steps=self._options.peft_steps, loads_on_gpu=bool(suffix))
             self._rows.append({**timed, "rows": USUAL_ROWS, "format": "none"})
-        self._peft = min(self._rows, key=lambda row: float(row["start_s"]))
-        self._headline[f"peft_start_s_{self._shape}"] = self._peft["start_s"]
-        self._headline[f"peft_step_ms_{self._shape}"] = self._peft["step_ms"]
+            self._peft[suffix] = timed
+            self._headline[f"peft_start_s_{self._shape}{suffix}"] = timed["start_s"]
+            self._headline[f"peft_step_ms_{self._shape}{suffix}"] = timed["step_ms"]
         self._write()
 
-    def time_first_and_again(self, num_rows: int, *, quantization: str) -> None:
-        """Time a sweep with empty caches, and again."""
-        caches = self._task(num_rows, quantization) / "caches"
-        for again in (False, True):
-            self._time(num_rows, quantization=quantization, again=again, caches=caches)
-
-    def time_again(self, num_rows: int, *, quantization: str) -> None:
-        """Time a sweep with the caches of another size."""
-        caches = self._task(self._options.rows[0], quantization) / "caches"
-        self._time(num_rows, quantization=quantization, again=True, caches=caches)
-
-    def _time(self, num_rows: int, *, quantization: str, again: bool, caches: Path) -> None:
-        folder, name = self._task(num_rows, quantization), "again" if again else "first"
-        row = time_sweep(folder, name=name, caches=caches)
-        if not self._options.keep_runs:
-            shutil.rmtree(folder / name)
+    def time_sweep(self, num_rows: int, *, quantization: str, is_first: bool) -> None:
+        """Time a sweep, with empty caches or again."""
+        folder, name = self._task(num_rows, quantization), "first" if is_first else "again"
+        if is_first:
+            self._caches[quantization] = folder / "caches"
+        row = time_sweep(folder, name=name, caches=self._caches.get(quantization, folder / "caches"))
+        shutil.rmtree(folder / name)
         # the next one shares the disk with what this one has still to bring there
         os.sync()
         self._rows.append({**row, "rows": num_rows, "format": quantization})
-        key = "_".join(
-            part
-            for part in (
-                f"sweep_price_{self._shape}_all_in",
-                "" if quantization == "none" else quantization,
-                "" if num_rows == USUAL_ROWS else str(num_rows),
-                "" if again else "first",
-            )
-            if part
-        )
-        if self._shape in FAST_HOST_MS:
-            fast = fast_host_seconds(self._peft, shape=self._shape, num_steps=num_rows)
-            self._headline[key] = row["wall_s"] / fast
-        own = self._peft["start_s"] + num_rows * self._peft["step_ms"] / 1e3
-        self._headline[f"{key}_own_host"] = row["wall_s"] / own
+        key = f"sweep_price_{self._shape}_all_in"
+        key += "" if quantization == "none" else f"_{quantization}"
+        key += "" if num_rows == USUAL_ROWS else f"_{num_rows}"
+        key += "_first" if is_first else ""
+        for suffix, peft in self._peft.items():
+            own = peft["start_s"] + num_rows * peft["step_ms"] / 1e3
+            self._headline[f"{key}{suffix}_own_host"] = row["wall_s"] / own
+            if self._shape in FAST_HOST_MS:
+                fast = fast_host_seconds(peft, shape=self._shape, num_steps=num_rows)
+                self._headline[f"{key}{suffix}"] = row["wall_s"] / fast
         self._write()
 
     def _task(self, num_rows: int, quantization: str) -> Path:
