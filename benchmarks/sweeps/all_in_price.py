@@ -13,6 +13,7 @@ has left on disk.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import tempfile
@@ -42,7 +43,10 @@ def main() -> None:
         if not (folder / "model").exists():
             write_model(folder / "model", hf_config(options.shape, num_layers=options.num_layers))
         prices = Prices(options, folder=folder)
-        prices.time_peft()
+        if options.go_on is None:
+            prices.time_peft()
+        else:
+            prices.take_in(json.loads(options.go_on.read_text(encoding="utf-8")))
         for quantization, num_rows, which in options.runs:
             prices.time_sweep(num_rows, quantization=quantization, is_first=which == "first")
 
@@ -54,6 +58,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=_run, nargs="+", default=[_run(run) for run in RUNS], help="FORMAT:ROWS:WHICH")
     parser.add_argument("--peft-steps", type=int, default=24, help="measured steps of the PEFT script")
     parser.add_argument("--folder", type=Path, default=None, help="keep model, rows and caches here")
+    parser.add_argument("--go-on", type=Path, default=None, help="a result of this machine and folder to add to")
     parser.add_argument("--out", type=Path, default=None)
     return parser.parse_args()
 
@@ -90,12 +95,19 @@ class Prices:
             self._headline[f"peft_step_ms_{self._shape}{suffix}"] = timed["step_ms"]
         self._write()
 
+    def take_in(self, result: dict[str, Any]) -> None:
+        """Go on from what an earlier process has measured on this machine."""
+        self._rows, self._headline = result["rows"], result["headline"]
+        timed = [row for row in self._rows if row["what"].startswith("PEFT")]
+        self._peft = dict(zip(("", "_gpu_load"), timed, strict=True))
+
     def time_sweep(self, num_rows: int, *, quantization: str, is_first: bool) -> None:
         """Time a sweep, with empty caches or again."""
         folder, name = self._task(num_rows, quantization), "first" if is_first else "again"
         if is_first:
             self._caches[quantization] = folder / "caches"
-        row = time_sweep(folder, name=name, caches=self._caches.get(quantization, folder / "caches"))
+        usual = self._folder / f"{quantization}-{USUAL_ROWS}" / "caches"
+        row = time_sweep(folder, name=name, caches=self._caches.get(quantization, usual))
         shutil.rmtree(folder / name)
         # the next one shares the disk with what this one has still to bring there
         os.sync()
