@@ -2,7 +2,8 @@
 
 The policies are first come, shortest first, longest first and most work first. Each task starts as early as its place
 in the list allows, on the first GPUs that are free together. No task overtakes and delays an earlier one, because GPUs
-are reserved in list order. Min GPU and Max GPU of PLoRA 6.1, which work within a task, are in the benchmark
+are reserved in list order. How many GPUs each task gets is chosen for the end of the whole list: the widest option ends
+a task first, and often the queue last. Min GPU and Max GPU of PLoRA 6.1, which work within a task, are in the benchmark
 ``solo_baselines.py``.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from cohort.scheduling.placement.records import (
@@ -26,6 +28,10 @@ from cohort.scheduling.placement.records import (
 from cohort.scheduling.placement.verify import placement_lower_bound
 
 __all__ = ["ListPolicy", "best_list_plan", "list_plan", "plan_in_order", "schedule_in_order"]
+
+
+# with more tasks each order tries one width for all of them alone: a try costs as much as a whole list
+_MOST_TASKS_ONE_BY_ONE = 24
 
 
 class ListPolicy(Enum):
@@ -62,14 +68,60 @@ _ORDERS: Mapping[ListPolicy, Callable[[TaskRequest], tuple[float, ...]]] = {
 def list_plan(
     tasks: Sequence[TaskRequest], cluster: Cluster, *, policy: ListPolicy, running: Sequence[RunningTask] = ()
 ) -> PlacementPlan:
-    """Return the plan of one list policy.
+    """Return the plan of one list policy, with the numbers of GPUs that let its list end first.
 
     Raises:
         InputError: a task fits no GPUs there are.
     """
     # A policy orders tasks of one priority; between levels there is no choice.
     order = sorted(tasks, key=lambda task: (-task.priority, *_ORDERS[policy](task)))
-    return plan_in_order(order, cluster, running=running, policy=policy.value)
+    check_placeable(order, cluster)
+    narrowed = _with_best_widths(order, cluster, running=running)
+    plan = plan_in_order(narrowed, cluster, running=running, policy=policy.value)
+    # the bound is that of the tasks with all their options
+    return replace(plan, lower_bound_seconds=placement_lower_bound(order, cluster, running=running))
+
+
+def _with_best_widths(
+    order: Sequence[TaskRequest], cluster: Cluster, *, running: Sequence[RunningTask]
+) -> list[TaskRequest]:
+    """Return the tasks in their order with the options that the best plan found for that order leaves them.
+
+    Tried are all options, at most each number of GPUs for every task, and then, in a short list, each option of one task
+    after the other until none ends the list sooner.
+    """
+
+    def end(tasks: Sequence[TaskRequest]) -> tuple[tuple[float, ...], float]:
+        placements = schedule_in_order(tasks, cluster, running=running)
+        # of plans that end alike, the one whose tasks end sooner
+        return level_makespans(placements), sum(placement.end_seconds for placement in placements)
+
+    widths = sorted({option.num_gpus for task in order for option in task.options}, reverse=True)
+    best = list(order)
+    if len(widths) < 2:
+        return best
+    shortest = end(best)
+    for most in widths[1:]:
+        narrow = [_at_most(task, most) for task in order]
+        if (found := end(narrow)) < shortest:
+            best, shortest = narrow, found
+    improves = len(order) <= _MOST_TASKS_ONE_BY_ONE
+    while improves:
+        improves = False
+        for place, task in enumerate(order):
+            for option in task.options:
+                if option.num_gpus > cluster.most_gpus_for(task):
+                    continue
+                tried = [*best[:place], replace(task, options=(option,)), *best[place + 1 :]]
+                if (found := end(tried)) < shortest:
+                    best, shortest, improves = tried, found, True
+    return best
+
+
+def _at_most(task: TaskRequest, most: int) -> TaskRequest:
+    """Return the task without its options of more than ``most`` GPUs; its narrowest one always stays."""
+    fewest = min(option.num_gpus for option in task.options)
+    return replace(task, options=tuple(option for option in task.options if option.num_gpus <= max(most, fewest)))
 
 
 def plan_in_order(
