@@ -21,6 +21,7 @@ from cohort.tuning.samplers import Proposal, Sampler, SamplerKind, SearchBudget
 from cohort.tuning.space import SearchSpace
 from tests.cli.command import cohort
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+from tests.tuning.loss_curves import BY_RANK
 from tests.tuning.plugin_packages import install
 
 UNLUCKY = Reason("unlucky number", label="drew an unlucky number", sentence="The trial's number is unlucky.")
@@ -95,7 +96,8 @@ SECTIONS: dict[str, Any] = {
 
 def test_from_a_task_file_to_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = tiny_task(folder, **{**SECTIONS, "early_exit": {**SECTIONS["early_exit"], "select_fraction": 0.5}})
-    assert task.early_exit_settings() == EarlyExitSettings(rule="lottery", unlucky=3, warmup_fraction=0.25)
+    keys = {"unlucky": 3, "warmup_fraction": 0.25, **BY_RANK}
+    assert task.early_exit_settings() == EarlyExitSettings(rule="lottery", **keys)
     assert task.early_exit_settings().kept_share == pytest.approx(2 / 3)
     assert "unlucky: 3" in task.resolved_yaml()
     run = folder / "run"

@@ -18,6 +18,7 @@ from cohort.runs.requests.asking import ask
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from tests.cli.tiny_task import write_rows, write_tiny_model
+from tests.tuning.loss_curves import BY_RANK
 
 __all__ = ["Asking", "Interrupting", "Outcome", "TickingClock", "outcome_of", "tiny_data", "tiny_task", "write_inputs"]
 
@@ -40,7 +41,8 @@ def tiny_data(**sections: Any) -> dict[str, Any]:
         # so small a task would be evaluated at its comparisons alone
         "evaluation": {"max_examples": 4, "max_cost_fraction": 1000.0},
         "search": {"space": {"learning_rate": [1e-3, 1e-2, 3e-2], "r": [2, 4]}},
-        "early_exit": {"warmup_fraction": 0.25, "select_fraction": 0.5},
+        # six trials of eight steps: by default too few of both to end any
+        "early_exit": {"warmup_fraction": 0.25, "select_fraction": 0.5, **BY_RANK},
         "num_gpus": 0,
     }
     for name, section in sections.items():

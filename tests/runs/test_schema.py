@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from cohort.runs.schema import READABLE_VERSIONS, SCHEMA_VERSION
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import STOPPED_BY_USER, USER
+from tests.runs.log_entries import evaluated, new_trials, step_done
 
 HINT = "Remove copies that are not meant."
 
@@ -97,3 +99,19 @@ def test_several_decisions_of_one_kind_after_one_step_are_kept(old_run: Path) ->
 def test_a_new_database_has_this_version(tmp_path: Path) -> None:
     RunStore.create(tmp_path / "run.db").close()
     assert _version(tmp_path / "run.db") == SCHEMA_VERSION == max(READABLE_VERSIONS)
+
+
+def test_a_run_of_version_3_is_read_as_it_is_and_resumed_with_this_one(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with closing(RunStore.create(path)) as store:
+        store.add_trials(new_trials(1))
+        store.append([step_done(0, 1), evaluated(0, 1, 2.0)])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("ALTER TABLE evaluations DROP COLUMN row_values; PRAGMA user_version = 3")
+    with RunReader.open(path) as reader:
+        (before,) = reader.log.evaluations()
+    assert before.row_values == {}
+    with closing(RunStore.resume(path, clock=ManualClock())) as store:
+        store.append([step_done(0, 2), replace(evaluated(0, 2, 1.5), row_values={"loss": (1.0, 0.5)})])
+        assert [found.row_values for found in store.reader.log.evaluations()] == [{}, {"loss": (1.0, 0.5)}]
+    assert _version(path) == SCHEMA_VERSION

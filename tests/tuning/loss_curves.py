@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cohort.core.events import Evaluated, StepDone
 from cohort.tuning.candidate import Candidate
@@ -11,6 +12,14 @@ from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
+
+BY_RANK: dict[str, float] = {"risk": 1.0, "compare_after_steps": 1, "select_at_least": 1, "reselect_at_least": 1}
+"""Keys of ``early_exit`` with which ranks alone decide, as in ALTO, from the first step on and among any two trials."""
+
+
+def by_rank(**keys: Any) -> EarlyExitSettings:
+    """Return settings under which ranks alone decide."""
+    return EarlyExitSettings(**{**BY_RANK, **keys})
 
 
 def step_done(trial_id: int, step: int, loss: float, *, grad_norm: float = 1.0) -> StepDone:

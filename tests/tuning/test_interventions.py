@@ -10,13 +10,13 @@ import pytest
 from cohort.core.events import Evaluated, StepDone
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import Decision, DecisionKind
-from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.interventions import Intervention, intervention_of
 from cohort.tuning.study import Study
 from cohort.tuning.study_trial import StudyError
 from cohort.tuning.trial_phase import TrialPhase
+from tests.tuning.loss_curves import by_rank
 
-HALVES = EarlyExitSettings(rule="patterns", warmup_fraction=0.25, select_fraction=0.5, reselect_fraction=1.0)
+HALVES = by_rank(rule="patterns", warmup_fraction=0.25, select_fraction=0.5, reselect_fraction=1.0)
 
 
 def candidate(trial_id: int) -> Candidate:

@@ -8,18 +8,17 @@ import pytest
 
 from cohort.core.events import Evaluated, TrialEvent, TrialFailed
 from cohort.tuning.decisions import DecisionKind
-from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 from cohort.tuning.study import ExitRuleError, Study
 from cohort.tuning.study_trial import StudyError
 from cohort.tuning.trial_phase import TrialPhase
-from tests.tuning.loss_curves import advance, curve, step_done
+from tests.tuning.loss_curves import advance, by_rank, curve, step_done
 
 
 def test_a_trial_behind_the_share_of_all_is_hopeless_before_the_last_arrives() -> None:
     curves = [curve(i, validation=[1.0 + i, 1.0]) for i in range(8)]
-    study = Study([c.candidate for c in curves], EarlyExitSettings(select_fraction=0.25))
+    study = Study([c.candidate for c in curves], by_rank(select_fraction=0.25))
     found = []
     for recorded in curves[:5]:
         advance(study, recorded)
@@ -30,7 +29,7 @@ def test_a_trial_behind_the_share_of_all_is_hopeless_before_the_last_arrives() -
 
 
 def test_a_failure_is_final_and_its_best_still_competes() -> None:
-    study = Study([curve(0, validation=[1.0] * 3).candidate], EarlyExitSettings(select_fraction=1.0))
+    study = Study([curve(0, validation=[1.0] * 3).candidate], by_rank(select_fraction=1.0))
     study.start(0)
     study.observe(step_done(0, 1, 1.0))
     study.observe(Evaluated(trial_id=0, step=1, validation_loss=0.75))
@@ -46,7 +45,7 @@ def test_a_failure_is_final_and_its_best_still_competes() -> None:
 def test_the_result_follows_the_metric_and_the_rules_the_loss() -> None:
     metric = ObjectiveMetric(name="exact_match", maximize=True)
     curves = [curve(i, validation=[loss, loss]) for i, loss in enumerate([1.0, 2.0, 3.0])]
-    study = Study([c.candidate for c in curves], EarlyExitSettings(select_fraction=0.5), metric=metric)
+    study = Study([c.candidate for c in curves], by_rank(select_fraction=0.5), metric=metric)
     matches = {0: [0.25, 0.5], 1: [0.5, 0.5], 2: [0.75, 0.0]}
     for step in (1, 2):
         for trial_id in study.runnable():
@@ -75,7 +74,7 @@ def _all_score_zero(ties: TieRule) -> Study:
     losses = {0: [11.1, 9.0, 8.5], 1: [10.0, 5.0, 4.6], 2: [10.5, 7.0, 7.5]}
     curves = [curve(trial_id, validation=found) for trial_id, found in losses.items()]
     metric = ObjectiveMetric(name="exact_match", maximize=True, ties=ties)
-    study = Study([c.candidate for c in curves], EarlyExitSettings(rule="none"), metric=metric)
+    study = Study([c.candidate for c in curves], by_rank(rule="none"), metric=metric)
     for trial_id, found in losses.items():
         study.start(trial_id)
         for step, loss in enumerate(found, start=1):
@@ -104,14 +103,14 @@ def test_a_run_recorded_before_keeps_its_rule_for_ties() -> None:
 
 def test_evaluations_without_the_metric_make_no_best() -> None:
     recorded = curve(0, validation=[1.0, 1.0])
-    study = Study([recorded.candidate], EarlyExitSettings(), metric=ObjectiveMetric(name="exact_match", maximize=True))
+    study = Study([recorded.candidate], by_rank(), metric=ObjectiveMetric(name="exact_match", maximize=True))
     advance(study, recorded)
     assert study.result() is None
 
 
 def test_ties_of_the_result_go_to_the_smaller_trial_id() -> None:
     curves = [curve(i, validation=[1.0, 0.5]) for i in (2, 0, 1)]
-    study = Study([c.candidate for c in curves], EarlyExitSettings(rule="none"))
+    study = Study([c.candidate for c in curves], by_rank(rule="none"))
     for _ in range(2):
         for recorded in curves:
             advance(study, recorded)
@@ -122,7 +121,7 @@ def test_ties_of_the_result_go_to_the_smaller_trial_id() -> None:
 
 def test_new_best_comes_before_what_takes_the_trial_away() -> None:
     recorded = curve(0, validation=[1.0, 0.5])
-    study = Study([recorded.candidate], EarlyExitSettings())
+    study = Study([recorded.candidate], by_rank())
     study.start(0)
     study.observe(step_done(0, 1, 1.0))
     decisions = study.observe(Evaluated(trial_id=0, step=1, validation_loss=1.0))
@@ -131,7 +130,7 @@ def test_new_best_comes_before_what_takes_the_trial_away() -> None:
 
 def test_next_evaluation() -> None:
     candidate = plan_candidate(0, planned_steps=40, warmup_fraction=0.1, settings=EvaluationSettings())
-    study = Study([candidate], EarlyExitSettings(select_fraction=1.0))
+    study = Study([candidate], by_rank(select_fraction=1.0))
     assert candidate.evaluation_steps[:4] == (2, 3, 4, 6)
     assert study.next_evaluation(0) == 2
     study.start(0)
@@ -144,7 +143,7 @@ def test_next_evaluation() -> None:
 
 def test_a_paused_trial_can_go_on() -> None:
     curves = [curve(i, validation=[1.0] * 3) for i in range(2)]
-    study = Study([c.candidate for c in curves], EarlyExitSettings(rule="none"))
+    study = Study([c.candidate for c in curves], by_rank(rule="none"))
     advance(study, curves[0])
     study.pause(0)
     assert study.runnable() == (1, 0)
@@ -159,7 +158,7 @@ def test_an_error_in_a_rule_names_the_rule_and_what_to_do(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(f"cohort.tuning.early_exit.non_finite.NonFiniteRule.{method}", broken)
     recorded = curve(0, validation=[1.0, 0.5])
-    study = Study([recorded.candidate], EarlyExitSettings())
+    study = Study([recorded.candidate], by_rank())
     study.start(0)
     event: TrialEvent = step_done(0, 1, 1.0)
     step = 1
@@ -170,7 +169,7 @@ def test_an_error_in_a_rule_names_the_rule_and_what_to_do(monkeypatch: pytest.Mo
 
 
 def two_trials() -> Study:
-    return Study([curve(i, validation=[1.0] * 4).candidate for i in range(2)], EarlyExitSettings())
+    return Study([curve(i, validation=[1.0] * 4).candidate for i in range(2)], by_rank())
 
 
 def test_events_of_a_trial_that_was_not_started() -> None:

@@ -19,7 +19,7 @@ from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
-from tests.tuning.loss_curves import advance, curve, endings, step_done
+from tests.tuning.loss_curves import advance, by_rank, curve, endings, step_done
 
 ORDER_FREE_RULES = [
     "patterns",
@@ -65,7 +65,7 @@ def curve_sets(draw: st.DrawFn) -> list[RecordedCurve]:
 
 
 def early_exit(rule: str) -> EarlyExitSettings:
-    return EarlyExitSettings(rule=rule, warmup_fraction=0.25, select_fraction=0.4, reduction_factor=2, patience=2)
+    return by_rank(rule=rule, warmup_fraction=0.25, select_fraction=0.4, reduction_factor=2, patience=2)
 
 
 def run_in_order(curves: Sequence[RecordedCurve], rule: str, data: st.DataObject) -> tuple[Study, list[TrialEvent]]:
@@ -158,7 +158,7 @@ def test_who_is_called_hopeless_is_never_kept(rule: str, curves: list[RecordedCu
 
 
 def test_events_after_the_end_change_nothing() -> None:
-    study = Study([curve(0, validation=[1.0] * 3).candidate], EarlyExitSettings())
+    study = Study([curve(0, validation=[1.0] * 3).candidate], by_rank())
     study.start(0)
     study.observe(step_done(0, 1, float("nan")))
     before = snapshot(study)
@@ -169,18 +169,18 @@ def test_events_after_the_end_change_nothing() -> None:
 
 def test_a_refilled_trial_is_replayed_where_it_was_added() -> None:
     curves = [curve(i, validation=[3.0 - i, 1.0]) for i in range(3)]
-    study = Study([c.candidate for c in curves[:2]], EarlyExitSettings(select_fraction=0.5))
+    study = Study([c.candidate for c in curves[:2]], by_rank(select_fraction=0.5))
     log: list[object] = [*advance(study, curves[0]), *advance(study, curves[1])]
     study.add([curves[2].candidate])
     log += [curves[2].candidate, *advance(study, curves[2])]
-    rebuilt = Study([c.candidate for c in curves[:2]], EarlyExitSettings(select_fraction=0.5))
+    rebuilt = Study([c.candidate for c in curves[:2]], by_rank(select_fraction=0.5))
     rebuilt.replay(log, recorded=study.decisions)  # type: ignore[arg-type]
     assert snapshot(rebuilt) == snapshot(study)
     assert endings(study.decisions)[-1] == (2, 1, "keep", "selected")
 
 
 def two_trials() -> Study:
-    return Study([curve(i, validation=[1.0] * 4).candidate for i in range(2)], EarlyExitSettings())
+    return Study([curve(i, validation=[1.0] * 4).candidate for i in range(2)], by_rank())
 
 
 def test_a_log_that_does_not_lead_to_its_decisions() -> None:

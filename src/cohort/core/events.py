@@ -36,6 +36,8 @@ class Evaluated:
         validation_loss: Mean loss per trained token over the evaluation rows, in nats.
         metrics: Further metrics by name (``exact_match`` in [0, 1], ...).
         num_tokens: Tokens that were evaluated, generated ones included.
+        row_values: What each evaluation row has, in the order of the rows: under ``loss`` its summed loss, and what the
+            task chooses by where the same pass measures it. Single precision, as it is recorded.
     """
 
     trial_id: int
@@ -43,6 +45,7 @@ class Evaluated:
     validation_loss: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     num_tokens: int = 0
+    row_values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

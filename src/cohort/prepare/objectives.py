@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cohort.tasks.sections.objective_keys import OBJECTIVE_VALUES
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.objectives.objective import Objective
 
-__all__ = ["task_objective"]
+__all__ = ["searched_of_the_loss", "task_objective"]
 
 
 def task_objective(task: TaskFile, values: Mapping[str, Any] | None = None) -> Objective:
@@ -18,3 +19,8 @@ def task_objective(task: TaskFile, values: Mapping[str, Any] | None = None) -> O
     # of mismatched rows: they may be no longer than the others
     known = {**section.values, "max_length": task.dataset.max_length, "function": section.function}
     return OBJECTIVES[section.type].with_values({**known, **(values or {})})
+
+
+def searched_of_the_loss(task: TaskFile) -> list[str]:
+    """Return the keys of the objective that are searched: losses of trials that differ in one have other scales."""
+    return [name for name in OBJECTIVE_VALUES.get(task.objective.type, ()) if name in task.search.space]

@@ -13,10 +13,9 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.untrained_tokens import looks_untrained
 from cohort.prepare.adapters.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
-from cohort.prepare.objectives import task_objective
+from cohort.prepare.objectives import searched_of_the_loss, task_objective
 from cohort.prepare.trials import PlannedTrial
 from cohort.tasks.hyperparameters import SEARCHABLE
-from cohort.tasks.sections.objective_keys import OBJECTIVE_VALUES
 from cohort.tasks.task_file import TaskFile
 from cohort.training.optimizers import OPTIMIZERS
 from cohort.tuning.evaluation_times import EvaluationPlan
@@ -195,7 +194,7 @@ def _loss_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[s
     """Warn where trials minimise losses of different forms or scales and are still compared by them."""
     if task.evaluation.metric != LOSS or task.objective.type == "sft":
         return
-    searched = [name for name in OBJECTIVE_VALUES[task.objective.type] if name in task.search.space]
+    searched = searched_of_the_loss(task)
     if searched and len({trial.spec.objective for trial in trials}) > 1:
         what = " and ".join(filter(None, (", ".join(searched[:-1]), searched[-1])))
         yield (

@@ -5,11 +5,14 @@ The columns of a table are the fields of its record, so that a row is written an
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
@@ -47,19 +50,36 @@ def _numbers_from_json(text: str) -> dict[str, float]:
     return {name: float(value) if isinstance(value, str) else value for name, value in json.loads(text).items()}
 
 
+def _rows_from_json(text: str) -> dict[str, tuple[float, ...]]:
+    return {
+        name: tuple(value for (value,) in struct.iter_unpack("<f", base64.b64decode(values)))
+        for name, values in json.loads(text).items()
+    }
+
+
+def _rows_to_json(rows: Mapping[str, Sequence[float]]) -> str:
+    # a dozen digits for each row of each evaluation would be most of the file
+    return json.dumps(
+        {name: base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode() for name, values in rows.items()}
+    )
+
+
 _FROM_COLUMN: dict[str, Callable[[Any], Any]] = {
     "loss": number,
     "grad_norm": number,
     "learning_rate": number,
     "validation_loss": number,
     "metrics": _numbers_from_json,
+    "row_values": _rows_from_json,
     "numbers": _numbers_from_json,
     "kind": DecisionKind,
     "reason": Reason,
 }
 
 
-def _to_column(value: Any) -> object:
+def _to_column(name: str, value: Any) -> object:
+    if name == "row_values":
+        return _rows_to_json(value)
     if isinstance(value, Mapping):
         # JSON has no NaN and no Inf: those become text
         return json.dumps({name: item if math.isfinite(item) else str(item) for name, item in value.items()})
@@ -100,7 +120,7 @@ class RunLog:
         rows: dict[type[object], list[tuple[object, ...]]] = {}
         position = after
         for position, entry in enumerate(entries, start=after + 1):
-            values = (_to_column(getattr(entry, column)) for column in _columns(type(entry)))
+            values = (_to_column(column, getattr(entry, column)) for column in _columns(type(entry)))
             rows.setdefault(type(entry), []).append((position, seconds, *values))
         # one statement for all rows of a kind: a tick of many trials stays one short transaction
         for kind, batch in rows.items():
@@ -136,6 +156,19 @@ class RunLog:
     def evaluations(self, trial_id: int | None = None) -> list[EvaluationRecord]:
         """Return the evaluations of one trial or of all, by trial and step."""
         return list(self._select(EvaluationRecord, "evaluations", *_of_trial(trial_id, order="trial_id, step")))
+
+    @cached_property
+    def _has_row_values(self) -> bool:
+        # a run of an earlier version that is only read keeps the form that it has
+        return bool(
+            self._database.one("SELECT count(*) FROM pragma_table_info('evaluations') WHERE name = 'row_values'")
+        )
+
+    def _selected(self, names: Iterable[str]) -> str:
+        """Return the columns to read; what an earlier version did not record is empty."""
+        return ", ".join(
+            "'{}' AS row_values" if name == "row_values" and not self._has_row_values else name for name in names
+        )
 
     def decisions(self, trial_id: int | None = None) -> list[LoggedDecision]:
         """Return the decisions about one trial or about all, in the order they were taken."""
@@ -184,14 +217,14 @@ class RunLog:
     ) -> Iterator[_Record]:
         names = _columns(kind)
         make = _maker(kind, names)
-        return map(make, self._database.rows(f"SELECT {', '.join(names)} FROM {table} {clause}", arguments))
+        return map(make, self._database.rows(f"SELECT {self._selected(names)} FROM {table} {clause}", arguments))
 
     def _logged(
         self, kind: type[_Record], clause: str, arguments: tuple[object, ...] = ()
     ) -> Iterator[tuple[int, float, _Record]]:
         names = _columns(kind)
         make = _maker(kind, names)
-        query = f"SELECT position, seconds, {', '.join(names)} FROM {_TABLES[kind]} {clause}"
+        query = f"SELECT position, seconds, {self._selected(names)} FROM {_TABLES[kind]} {clause}"
         for position, seconds, *row in self._database.rows(query, arguments):
             yield position, seconds, make(row)
 

@@ -16,15 +16,16 @@ __all__ = [
     "READABLE_VERSIONS",
     "RELATIONS",
     "SCHEMA_VERSION",
-    "UPGRADE_DECISIONS",
+    "UPGRADES",
     "create_tables",
 ]
 
 # 2: data problems have a `hint`, for which version 1 had another name
 # 3: a trial may have several decisions of one kind after one step, since people may stop and resume it; the kinds
 #    `resume`, `protect` and `add` are new
-SCHEMA_VERSION = 3
-READABLE_VERSIONS = (1, 2, SCHEMA_VERSION)
+# 4: evaluations keep what each row has, by which trials are compared
+SCHEMA_VERSION = 4
+READABLE_VERSIONS = (1, 2, 3, SCHEMA_VERSION)
 # "COHO": other programs' databases have another id
 APPLICATION_ID = 0x434F484F
 
@@ -92,6 +93,7 @@ CREATE TABLE evaluations (
     validation_loss REAL,
     metrics TEXT NOT NULL,
     num_tokens INTEGER NOT NULL,
+    row_values TEXT NOT NULL DEFAULT '{{}}',
     UNIQUE (trial_id, step)
 );
 
@@ -144,7 +146,7 @@ RELATIONS = frozenset(
 """Tables and views that a run of every version has."""
 
 # SQLite cannot change a constraint: the table is made again, and the view with it, which names the table
-UPGRADE_DECISIONS = tuple(
+_UPGRADE_DECISIONS = tuple(
     statement.strip()
     for statement in f"""
 DROP VIEW log;
@@ -156,7 +158,11 @@ DROP TABLE decisions_before;
 """.split(";")
     if statement.strip()
 )
-"""Brings the decisions of versions 1 and 2 to this one, a statement each: ``executescript`` would commit."""
+UPGRADES: Mapping[int, tuple[str, ...]] = {
+    3: _UPGRADE_DECISIONS,
+    4: ("ALTER TABLE evaluations ADD COLUMN row_values TEXT NOT NULL DEFAULT '{}'",),
+}
+"""What brings the database before to each version, a statement each: ``executescript`` would commit."""
 
 
 def create_tables(path: Path, *, facts: Mapping[str, str | None]) -> None:

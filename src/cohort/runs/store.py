@@ -20,7 +20,7 @@ from cohort.runs.facts import Activity, stored_facts
 from cohort.runs.log import LOG_TABLES
 from cohort.runs.reader import RunReader
 from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, NewTrial
-from cohort.runs.schema import RANK_WORK, SCHEMA_VERSION, UPGRADE_DECISIONS, create_tables
+from cohort.runs.schema import RANK_WORK, SCHEMA_VERSION, UPGRADES, create_tables
 from cohort.tuning.decisions import Decision
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
@@ -80,11 +80,13 @@ class RunStore:
 
     def _upgrade(self) -> None:
         """Bring the record of a run of an earlier version to the form of this one."""
-        if self._database.one("PRAGMA user_version") != SCHEMA_VERSION:
-            self._write_facts({"inputs": self.reader.facts().inputs})
-            for statement in UPGRADE_DECISIONS:
-                self._execute(statement)
-            self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        version = self._database.one("PRAGMA user_version")
+        if version == SCHEMA_VERSION:
+            return
+        self._write_facts({"inputs": self.reader.facts().inputs})
+        for statement in (each for to, statements in UPGRADES.items() if to > version for each in statements):
+            self._execute(statement)
+        self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @property
     def seconds(self) -> float:

@@ -18,6 +18,11 @@ _AS_BEFORE: Mapping[KeyPath, object] = {
     ("evaluation", "finalists"): 0,
     # ALTO's form was the only one
     ("early_exit", "divergence"): "slopes",
+    # ranks alone decided, from the first step on and among however few trials
+    ("early_exit", "risk"): 1.0,
+    ("early_exit", "compare_after_steps"): 1,
+    ("early_exit", "select_at_least"): 1,
+    ("early_exit", "reselect_at_least"): 1,
     # there was no other
     ("numerics",): "fast",
 }

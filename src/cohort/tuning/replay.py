@@ -29,12 +29,14 @@ class RecordedCurve:
 
     Attributes:
         train_losses: Loss of step 1, 2, ...; may end early where the record does, at a non-finite loss.
+        row_values: By step, what each evaluation row has, by name. Without them comparisons go by ranks alone.
     """
 
     candidate: Candidate
     train_losses: Sequence[float]
     validation_losses: Mapping[int, float]
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    row_values: Mapping[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     batch_size: int = 1
 
     @classmethod
@@ -45,6 +47,7 @@ class RecordedCurve:
         *,
         batch_size: int = 1,
         ema_weight: float = 0.1,
+        row_values: Mapping[int, Mapping[str, tuple[float, ...]]] | None = None,
     ) -> RecordedCurve:
         """Return the curve of a record that holds (step, smoothed training loss, validation loss) alone.
 
@@ -71,6 +74,7 @@ class RecordedCurve:
             train_losses=losses,
             validation_losses={step: validation for step, _, validation in points},
             batch_size=batch_size,
+            row_values=row_values or {},
         )
 
 
@@ -155,4 +159,7 @@ def _advance(study: Study, curve: RecordedCurve) -> None:
             raise ValueError(f"trial {trial_id} is evaluated after step {step} but its record has no loss there")
         validation_loss = curve.validation_losses[step]
         metrics = curve.metrics.get(step, {})
-        study.observe(Evaluated(trial_id=trial_id, step=step, validation_loss=validation_loss, metrics=metrics))
+        rows = curve.row_values.get(step, {})
+        study.observe(
+            Evaluated(trial_id=trial_id, step=step, validation_loss=validation_loss, metrics=metrics, row_values=rows)
+        )

@@ -16,6 +16,7 @@ from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import COMPLETED, FAILED, Decision, DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+from cohort.tuning.early_exit.separation import Standing
 from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
 from cohort.tuning.interventions import BY_USER, FROM_TRIAL, KEPT_BY_USER, USER, Intervention
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
@@ -38,16 +39,23 @@ class Study:
     Args:
         candidates: All trials, in the order in which waiting ones should begin.
         settings: Early exit.
-        metric: What the result is chosen by. The rules always read the validation loss.
+        metric: What the result is chosen by. Trials are compared by it where evaluations say what each row has in it,
+            else by the validation loss, which rules that look at one trial alone always read.
+        losses_compare: Losses of all trials have one form and scale.
 
     Raises:
         StudyError: two candidates have the same id.
     """
 
     def __init__(
-        self, candidates: Sequence[Candidate], settings: EarlyExitSettings, *, metric: ObjectiveMetric = LOSS
+        self,
+        candidates: Sequence[Candidate],
+        settings: EarlyExitSettings,
+        *,
+        metric: ObjectiveMetric = LOSS,
+        losses_compare: bool = True,
     ) -> None:
-        self._settings = settings
+        self._settings, self._losses_compare = settings, losses_compare
         self._metric = metric
         self._rules: tuple[Rule, ...] = build_rules(settings)
         self._trials: dict[int, StudyTrial] = {}
@@ -256,7 +264,10 @@ class Study:
         decisions: list[Decision] = []
         if isinstance(event, Evaluated) and (improved := trial.update_best(event, metric=self._metric)) is not None:
             decisions.append(improved)
-        observation = Observation(candidate=trial.candidate, event=event, trajectory=trial.trajectory)
+        standing = self._standing(event) if isinstance(event, Evaluated) else None
+        observation = Observation(
+            candidate=trial.candidate, event=event, trajectory=trial.trajectory, compared_by=standing
+        )
         is_end = isinstance(event, Evaluated) and observation.is_last_step
         for rule in self._rules:
             # Nothing is left to save after the last step, and a finished trial must not be called underperforming.
@@ -271,6 +282,9 @@ class Study:
             done = trial.decided(DecisionKind.FINISH, COMPLETED, numbers=numbers)
             decisions.extend(self._end(trial, state=TrialPhase.FINISHED, decision=done))
         return decisions
+
+    def _standing(self, event: Evaluated) -> Standing:
+        return Standing.of(event, metric=self._metric, losses_compare=self._losses_compare)
 
     def _carry_out(self, rule: Rule, verdicts: Iterable[Verdict]) -> list[Decision]:
         """Turn a rule's verdicts into decisions and states, and what their endings lead to in turn."""

@@ -13,8 +13,8 @@ from cohort.core.events import StepDone
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus
 from cohort.tuning.decisions import DecisionKind
-from cohort.tuning.early_exit.settings import EarlyExitSettings
 from tests.engine.train.fakes import FakeExecutor, Task, spec_of
+from tests.tuning.loss_curves import by_rank
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_events_are_observed_by_trial_whatever_slots_they_have(
 def test_a_trial_that_waits_for_others_is_parked_and_the_loser_is_never_fetched(
     tmp_path: Path, clock: ManualClock, executor: FakeExecutor
 ) -> None:
-    halves = EarlyExitSettings(select_fraction=0.5, reselect_fraction=1.0)
+    halves = by_rank(select_fraction=0.5, reselect_fraction=1.0)
     task = Task(tmp_path / "run", executor, [spec_of(n, num_steps=8) for n in range(2)], clock=clock, early_exit=halves)
     task.supervisor.enter(0)
     for _ in range(2):

@@ -45,7 +45,7 @@ def test_every_order_chooses_how_many_gpus_each_task_gets(policy: ListPolicy) ->
 
 
 def test_one_task_of_a_list_is_given_more_gpus_than_the_others() -> None:
-    # the long one on two GPUs (10 s), then the others side by side (5 s); one GPU each takes 20 s, two each 10 + 2 x 4 s
+    # the long one on two GPUs (10 s), then the others side by side (5 s); all on one GPU take 20 s, all on two 18 s
     tasks = [
         TaskRequest(task_id="long", options=(_option(1, 20.0), _option(2, 10.0))),
         *(TaskRequest(task_id=name, options=(_option(1, 5.0), _option(2, 4.0))) for name in "ab"),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from cohort.tuning.decisions import Decision, DecisionKind
-from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import replay_curves
-from tests.tuning.loss_curves import curve
+from tests.tuning.loss_curves import by_rank, curve
 
 
 def of_kind(decisions: tuple[Decision, ...], kind: DecisionKind) -> list[int]:
     return [d.trial_id for d in decisions if d.kind is kind]
 
 
-SETTINGS = EarlyExitSettings(rule="asha", warmup_fraction=0.5, reduction_factor=2)
+SETTINGS = by_rank(rule="asha", warmup_fraction=0.5, reduction_factor=2)
 
 
 def test_arrivals_are_judged_against_those_before_them() -> None:

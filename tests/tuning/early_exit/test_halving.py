@@ -6,14 +6,13 @@ import math
 
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind
-from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
 from cohort.tuning.replay import replay_curves
-from tests.tuning.loss_curves import curve
+from tests.tuning.loss_curves import by_rank, curve
 
 
 def test_a_third_passes_each_rung() -> None:
-    settings = EarlyExitSettings(rule="halving", warmup_fraction=0.1, reduction_factor=3)
+    settings = by_rank(rule="halving", warmup_fraction=0.1, reduction_factor=3)
     curves = [curve(i, validation=[1.0 + i] * 10) for i in range(9)]
     # rungs at 10 %, 30 %, 90 %: 9 -> 3 -> 1 -> 1
     report = replay_curves(curves, settings)
@@ -23,14 +22,14 @@ def test_a_third_passes_each_rung() -> None:
 
 
 def test_trials_of_different_length_meet_at_shares() -> None:
-    settings = EarlyExitSettings(rule="halving", warmup_fraction=0.25, reduction_factor=2)
+    settings = by_rank(rule="halving", warmup_fraction=0.25, reduction_factor=2)
     curves = [curve(0, validation=[1.0] * 4), curve(1, validation=[2.0] * 8, warmup_steps=2)]
     report = replay_curves(curves, settings)
     assert report.steps == {0: 4, 1: 2}
 
 
 def test_an_ending_opens_the_rungs_it_held_up() -> None:
-    settings = EarlyExitSettings(rule="halving", warmup_fraction=0.25, reduction_factor=2)
+    settings = by_rank(rule="halving", warmup_fraction=0.25, reduction_factor=2)
     curves = [curve(i, validation=[1.0 + i] * 4) for i in range(4)]
     curves[1] = curve(1, validation=[2.0, math.nan, 2.0, 2.0])
     report = replay_curves(curves, settings)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.early_exit.hyperband import HyperbandRule
 from cohort.tuning.replay import replay_curves
-from tests.tuning.loss_curves import curve
+from tests.tuning.loss_curves import by_rank, curve
 
 
 def test_brackets_are_dealt_in_the_papers_proportions() -> None:
@@ -44,7 +43,7 @@ def test_brackets_begin_at_their_own_rungs() -> None:
 @pytest.mark.parametrize("num_slots", [1, 4, None])
 def test_a_run_ends_and_keeps_the_best(num_slots: int | None) -> None:
     curves = [curve(i, validation=[2.0 - 0.01 * i] * 9) for i in range(30)]
-    settings = EarlyExitSettings(rule="hyperband", warmup_fraction=0.11)
+    settings = by_rank(rule="hyperband", warmup_fraction=0.11)
     report = replay_curves(curves, settings, num_slots=num_slots)
     assert report.steps[29] == 9
     assert 0.2 < report.saved_share < 0.8

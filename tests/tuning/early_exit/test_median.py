@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from cohort.tuning.decisions import Decision, DecisionKind
-from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import replay_curves
-from tests.tuning.loss_curves import curve, endings
+from tests.tuning.loss_curves import by_rank, curve, endings
 
 
 def of_kind(decisions: tuple[Decision, ...], kind: DecisionKind) -> list[int]:
     return [d.trial_id for d in decisions if d.kind is kind]
 
 
-SETTINGS = EarlyExitSettings(rule="median", startup_trials=3)
+SETTINGS = by_rank(rule="median", startup_trials=3)
 
 
 def test_worse_than_the_median_of_those_who_came_as_far() -> None:

@@ -13,10 +13,10 @@ from cohort.tuning.early_exit.patterns import PatternsSettings
 from cohort.tuning.replay import replay_curves
 from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
-from tests.tuning.loss_curves import advance, curve, endings
+from tests.tuning.loss_curves import advance, by_rank, curve, endings
 
 # the paper's: one selection, and any large gap counts
-SELECTION = EarlyExitSettings(
+SELECTION = by_rank(
     select_fraction=0.25,
     reselect_fraction=1.0,
     overfitting_patience=2,
@@ -112,7 +112,7 @@ def test_the_boundary_loss_ranks_not_the_best() -> None:
         curve(0, validation=[0.1, 2.0, 2.0], train=[2.0] * 3, warmup_steps=2),
         curve(1, validation=[3.0, 1.0, 1.0], train=[2.0] * 3, warmup_steps=2),
     ]
-    report = replay_curves(curves, EarlyExitSettings(select_fraction=0.5))
+    report = replay_curves(curves, by_rank(select_fraction=0.5))
     assert of_kind(report.decisions, DecisionKind.KEEP) == [1]
 
 
@@ -138,7 +138,7 @@ def test_one_candidate_is_kept() -> None:
 
 def test_selecting_all_parks_nobody() -> None:
     curves = [curve(i, validation=[1.0 + i, 1.0]) for i in range(3)]
-    report = replay_curves(curves, EarlyExitSettings(select_fraction=1.0))
+    report = replay_curves(curves, by_rank(select_fraction=1.0))
     assert {d.kind for d in report.decisions} == {DecisionKind.NEW_BEST, DecisionKind.FINISH}
     assert report.saved_share == 0
 
@@ -186,11 +186,11 @@ def test_a_late_trial_is_judged_among_all_boundary_losses_so_far() -> None:
 def test_shares_are_rounded_up_exactly() -> None:
     # in floats 0.07 * 100 is 7.000000000000001
     curves = [curve(i, validation=[1.0 + i] * 2) for i in range(100)]
-    report = replay_curves(curves, EarlyExitSettings(select_fraction=0.07))
+    report = replay_curves(curves, by_rank(select_fraction=0.07))
     assert len(of_kind(report.decisions, DecisionKind.KEEP)) == 7
 
 
-TWICE = EarlyExitSettings(ema_weight=1.0, warmup_fraction=0.1, reselect_at=0.3)
+TWICE = by_rank(ema_weight=1.0, warmup_fraction=0.1, reselect_at=0.3)
 
 
 def test_those_that_went_on_are_compared_once_more() -> None:
@@ -223,5 +223,5 @@ def test_there_is_none_where_it_would_decide_nothing(settings: EarlyExitSettings
 
 def test_the_work_that_is_left_counts_both() -> None:
     # of the 95 % after warm-up: half for 15 points, 15 % for 80
-    assert EarlyExitSettings().kept_share == pytest.approx((0.5 * 15 + 0.15 * 80) / 95)
-    assert EarlyExitSettings(reselect_fraction=1.0).kept_share == 0.5
+    assert by_rank().kept_share == pytest.approx((0.5 * 15 + 0.15 * 80) / 95)
+    assert by_rank(reselect_fraction=1.0).kept_share == 0.5

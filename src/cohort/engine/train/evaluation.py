@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from cohort.core.events import Evaluated
 from cohort.core.statistics.estimates import RowValues
 from cohort.core.units import counted
@@ -25,6 +27,7 @@ class Measured:
 
     Attributes:
         rows: What the loss and each metric consist of, row by row; ``loss`` is a name among those of the metrics.
+        of_groups: Names in ``rows`` that the objective's own pass measures.
         num_answers, num_endless: Answers that were generated, and those of them that did not end by themselves.
     """
 
@@ -32,6 +35,7 @@ class Measured:
     metrics: dict[str, float]
     num_tokens: int
     rows: Mapping[str, RowValues]
+    of_groups: frozenset[str] = frozenset()
     num_answers: int = 0
     num_endless: int = 0
 
@@ -65,9 +69,19 @@ class RunEvaluator:
                 validation_loss=outcome.validation_loss,
                 metrics=outcome.metrics,
                 num_tokens=outcome.num_tokens,
+                row_values=self._compared(outcome),
             )
             for trial_id, outcome in zip(steps, measured, strict=True)
         ]
+
+    def _compared(self, outcome: Measured) -> dict[str, tuple[float, ...]]:
+        """Return what exit rules compare trials by, row by row: the loss, and the metric if the same pass measures it.
+
+        A metric of generated answers is mostly 0 when trials are compared first; the loss tells them apart long before.
+        """
+        names = {"loss", self._preparation.task.evaluation.metric_name} & outcome.of_groups
+        # as the record keeps them: a resumed run compares the same numbers
+        return {name: tuple(np.asarray(outcome.rows[name].values, dtype=np.float32).tolist()) for name in sorted(names)}
 
     def measure(self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]) -> list[Measured]:
         """Measure resident trials on any rows."""
@@ -98,6 +112,7 @@ def _measured(loss: EvaluationLoss, scores: Scores) -> Measured:
         metrics={**loss.metrics, **means},
         num_tokens=loss.num_tokens + scores.num_tokens,
         rows={"loss": RowValues(values=loss.terms, weights=loss.divisors), **of_groups},
+        of_groups=frozenset(("loss", *loss.group_metrics)),
         num_answers=scores.num_answers,
         num_endless=scores.num_endless,
     )

@@ -21,6 +21,7 @@ from cohort.engine.train.requests.trial_control import TrialControl
 from cohort.engine.train.result_trials import trials_of_results, trials_to_forget
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
+from cohort.engine.train.watching.comparison_notes import undecided_note
 from cohort.engine.train.watching.progress_tracker import ProgressTracker
 from cohort.engine.train.watching.step_costs import StepRecorder
 from cohort.engine.train.watching.tracker_reporting import TrackerReporter
@@ -29,6 +30,7 @@ from cohort.engine.train.weights_ahead import WeightsAhead
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import FLAT_TOKENS
 from cohort.models.finite_weights import non_finite_weights
+from cohort.prepare.objectives import searched_of_the_loss
 from cohort.prepare.preparation import Preparation
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity, RunState
@@ -62,7 +64,8 @@ class TaskRun:
         self._trials = {trial.spec.trial_id: trial for trial in first}
         facts = run.store.reader.facts()
         # as recorded, not as the task says today: the rule for ties is that of the version that began the run
-        self._study = Study([trial.candidate for trial in first], early_exit, metric=facts.objective_metric)
+        candidates, compare = [trial.candidate for trial in first], not searched_of_the_loss(task)
+        self._study = Study(candidates, early_exit, metric=facts.objective_metric, losses_compare=compare)
         self._steps = StepRecorder(preparation, run, specs=self._specs)
         self._tables = GrowingTables(run.directory, reader=run.store.reader, clock=run.clock)
         self._evaluator = RunEvaluator(preparation, share, time_spent=run.time_spent)
@@ -296,6 +299,8 @@ class TaskRun:
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
         self._callbacks.took(events, decisions)
+        if (undecided := undecided_note(decisions)) is not None:
+            self.run.watcher.note(undecided)
         # seconds of earlier processes count: a stop does not renew the budget
         spent = self._gpu_seconds_before + sum(self.run.time_spent.total(activity) for activity in _ON_GPU)
         proposals = self._preparation.proposals

@@ -87,8 +87,8 @@ def _with_best_widths(
 ) -> list[TaskRequest]:
     """Return the tasks in their order with the options that the best plan found for that order leaves them.
 
-    Tried are all options, at most each number of GPUs for every task, and then, in a short list, each option of one task
-    after the other until none ends the list sooner.
+    Tried are all options, at most each number of GPUs for every task, and then, in a short list, each option of one
+    task after the other until none ends the list sooner.
     """
 
     def end(tasks: Sequence[TaskRequest]) -> tuple[tuple[float, ...], float]:

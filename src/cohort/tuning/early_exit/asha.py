@@ -5,8 +5,10 @@ from __future__ import annotations
 from cohort.core.events import StepDone
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind
-from cohort.tuning.early_exit.rule import SELECTED, UNDERPERFORMING, ExitRule, Observation, Rule, Verdict
+from cohort.tuning.early_exit.rule import SELECTED, UNDECIDED, UNDERPERFORMING, ExitRule, Observation, Rule, Verdict
 from cohort.tuning.early_exit.rungs import RungSettings, rung_shares, rung_steps_at
+from cohort.tuning.early_exit.separation import Standing, chances
+from cohort.tuning.early_exit.step_floor import StepFloor
 
 __all__ = ["EXIT_RULE", "AshaRule"]
 
@@ -15,47 +17,53 @@ class AshaRule(Rule):
     """Keeps an arrival that ranks within the best max(1, n // eta) of the n losses seen at its rung, itself included.
 
     The count is Optuna's (SuccessiveHalvingPruner); ties go to the smaller trial id. Decisions depend on the order of
-    arrival: reproducible with one executor and a fixed token budget, else the recorded order is authoritative.
+    arrival: reproducible with one executor and a fixed token budget, else the recorded order is authoritative. An
+    arrival that the rows do not tell from the best seen there goes on as well.
     """
 
     name = "asha"
     compares_trials = True
 
-    def __init__(self, *, first_share: float, reduction_factor: int) -> None:
-        self._reduction_factor = reduction_factor
+    def __init__(self, *, first_share: float, reduction_factor: int, risk: float = 1.0, least_steps: int = 1) -> None:
+        self._reduction_factor, self._risk = reduction_factor, risk
         self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
-        self._losses: list[dict[int, float]] = [{} for _ in self._shares]
-        self._steps_of: dict[int, tuple[int, ...]] = {}
+        self._standings: list[dict[int, Standing]] = [{} for _ in self._shares]
+        self._floor = StepFloor(least_steps)
 
     def add(self, candidate: Candidate) -> None:
-        self._steps_of[candidate.trial_id] = rung_steps_at(candidate, self._shares)
+        self._floor.add(candidate)
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
-        trial_id = observation.trial_id
-        steps = self._steps_of[trial_id]
         # Rungs are evaluations; the steps between them bring no validation loss to rank by.
-        if isinstance(observation.event, StepDone) or observation.event.step not in steps:
+        if isinstance(observation.event, StepDone):
+            return ()
+        trial_id = observation.trial_id
+        steps = rung_steps_at(observation.candidate, self._floor.lifted(self._shares))
+        if observation.event.step not in steps:
             return ()
         rung = steps.index(observation.event.step)
-        losses = self._losses[rung]
-        losses[trial_id] = observation.event.validation_loss
+        standings = self._standings[rung]
+        own = standings[trial_id] = observation.standing
         # Ties go to the smaller trial id, so that the order of arrival does not decide between equals.
-        own = (losses[trial_id], trial_id)
-        rank = sum((loss, other) <= own for other, loss in losses.items())
+        ranked = sorted(standings.values(), key=lambda standing: standing.order)
+        rank = ranked.index(own) + 1
         # At least one: the first arrival always goes on, or no trial would be left to compare with.
-        num_kept = max(1, len(losses) // self._reduction_factor)
+        num_kept = max(1, len(ranked) // self._reduction_factor)
         numbers = {
             "rung": rung,
-            "validation_loss": losses[trial_id],
+            "validation_loss": own.loss,
             "rank": rank,
-            "num_ranked": len(losses),
+            "num_ranked": len(ranked),
             "num_kept": num_kept,
             "reduction_factor": self._reduction_factor,
         }
+        kind, reason = DecisionKind.KEEP, SELECTED
         if rank > num_kept:
-            kind, reason = DecisionKind.STOP, UNDERPERFORMING
-        else:
-            kind, reason = DecisionKind.KEEP, SELECTED
+            chance = chances([own], ranked[0], risk=self._risk)[trial_id]
+            num_rows = len(own.rows)
+            numbers |= {"best_trial": ranked[0].trial_id, "chance": chance, "risk": self._risk, "num_rows": num_rows}
+            is_worse = chance <= self._risk
+            kind, reason = (DecisionKind.STOP, UNDERPERFORMING) if is_worse else (DecisionKind.KEEP, UNDECIDED)
         return (Verdict(trial_id=trial_id, kind=kind, reason=reason, numbers=numbers),)
 
 
@@ -64,8 +72,13 @@ EXIT_RULE = ExitRule(
     summary="Asynchronous successive halving: a trial is judged on arrival at a rung, against those before it.",
     settings=RungSettings,
     build=lambda settings, common: (
-        AshaRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
+        AshaRule(
+            first_share=common.warmup_fraction,
+            reduction_factor=settings.reduction_factor,
+            risk=common.risk,
+            least_steps=common.compare_after_steps,
+        ),
     ),
     milestones=lambda settings, common: rung_shares(common.warmup_fraction, reduction_factor=settings.reduction_factor),
-    reasons=(SELECTED, UNDERPERFORMING),
+    reasons=(SELECTED, UNDECIDED, UNDERPERFORMING),
 )

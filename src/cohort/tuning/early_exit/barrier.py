@@ -2,18 +2,29 @@
 
 The common part of warm-up selection (one rung, one group), synchronous halving (several rungs) and Hyperband
 (several groups). A barrier opens when every member has arrived or ended, so who passes does not depend on who was
-trained first, in which pack or how fast.
+trained first, in which pack or how fast. A trial that ranks too low goes on if the rows do not tell it from the best.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from cohort.core.events import StepDone
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind, Reason
-from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDERPERFORMING, Observation, Rule, Verdict
+from cohort.tuning.early_exit.rule import (
+    RUNG_REACHED,
+    SELECTED,
+    UNDECIDED,
+    UNDERPERFORMING,
+    Observation,
+    Rule,
+    Verdict,
+)
+from cohort.tuning.early_exit.separation import Standing, chances
+from cohort.tuning.early_exit.step_floor import StepFloor
 from cohort.tuning.shares import ceil_share
 
 __all__ = ["BarrierRule"]
@@ -21,30 +32,35 @@ __all__ = ["BarrierRule"]
 
 @dataclass(kw_only=True)
 class _Rung:
-    """One meeting: who is still on the way, the losses of those who came, whether it is over."""
+    """One meeting: who is still on the way, how those who came stand, whether it is over."""
 
     # Ids, not a count: a trial that fails on its way must be taken out, and one that arrived must not be.
     expected: set[int] = field(default_factory=set)
-    losses: dict[int, float] = field(default_factory=dict)
+    standings: dict[int, Standing] = field(default_factory=dict)
     is_open: bool = False
 
 
 class BarrierRule(Rule):
-    """Ranks trials at rungs by raw validation loss (ties by trial id) and keeps the best share, rounded up.
+    """Ranks trials at rungs by their standing (ties by trial id); the best share, rounded up, and the undecided go on.
 
-    A trial that reaches a rung whose barrier has opened (it was proposed later) is judged at once: it is kept if it
-    ranks within the share of all losses seen at that rung so far, its own included.
+    Undecided are those that have a chance above ``risk`` of being no worse than the best of the rung. A trial that
+    reaches a rung whose barrier has opened (it was proposed later) is judged at once, among all seen there so far.
     """
 
     compares_trials = True
 
-    def __init__(self, *, share: Fraction) -> None:
-        self._share = share
+    def __init__(self, *, share: Fraction, risk: float = 1.0, least_steps: int = 1) -> None:
+        self._share, self._risk = share, risk
+        self.floor = StepFloor(least_steps)
         # By group and rung: Hyperband's brackets have rungs of the same index at other steps.
         self._rungs: dict[tuple[int, int], _Rung] = {}
         self._group_of: dict[int, int] = {}
         self._steps_of: dict[int, tuple[int, ...]] = {}
         self._next_rung_of: dict[int, int] = {}
+        # how many each rung let go on
+        self._kept: dict[tuple[int, int], int] = {}
+        # added and not placed yet: the floor follows from all that are there when the first result comes
+        self._unplaced: list[Candidate] = []
 
     def group(self, candidate: Candidate) -> int:  # noqa: ARG002
         return 0
@@ -56,38 +72,63 @@ class BarrierRule(Rule):
     def share_at(self, index: int) -> Fraction:  # noqa: ARG002
         return self._share
 
+    def num_kept(self, group: int, index: int, *, num_ranked: int) -> int:  # noqa: ARG002
+        """Return how many of the trials ranked at a rung go on whatever the rows say."""
+        return ceil_share(self.share_at(index), num_ranked)
+
+    def goes_on_to(self, group: int, index: int) -> bool:  # noqa: ARG002
+        """Return whether those kept at the rung before meet at rung ``index``, where they reach it."""
+        return True
+
+    def num_that_went_on(self, group: int, index: int) -> int:
+        """Return how many trials a rung has let go on so far."""
+        return self._kept.get((group, index), 0)
+
+    def num_ranked(self, group: int, index: int) -> int:
+        """Return how many trials a rung has compared so far."""
+        rung = self._rungs.get((group, index))
+        return 0 if rung is None else len(rung.standings)
+
     def reason_to_park(self, index: int) -> Reason:  # noqa: ARG002
         """Return what the record says about a trial that waits at a rung."""
         return RUNG_REACHED
 
     def add(self, candidate: Candidate) -> None:
-        trial_id = candidate.trial_id
-        self._group_of[trial_id] = self.group(candidate)
-        self._steps_of[trial_id] = self.rung_steps(candidate)
-        self._next_rung_of[trial_id] = 0
-        self._expect(trial_id)
+        self.floor.add(candidate)
+        self._unplaced.append(candidate)
+
+    def _place(self) -> None:
+        """Say where each trial that was added meets its group."""
+        for candidate in self._unplaced:
+            trial_id = candidate.trial_id
+            self._group_of[trial_id] = self.group(candidate)
+            self._steps_of[trial_id] = self.rung_steps(candidate)
+            self._next_rung_of[trial_id] = 0
+            self._expect(trial_id)
+        self._unplaced.clear()
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
         """At the trial's next rung: park it, or judge it at once if its group has passed; open a full barrier."""
+        self._place()
         trial_id = observation.trial_id
         index = self._next_rung_of[trial_id]
         steps = self._steps_of[trial_id]
         if isinstance(observation.event, StepDone) or index >= len(steps) or observation.event.step != steps[index]:
             return ()
-        loss = observation.event.validation_loss
         group = self._group_of[trial_id]
         rung = self._rungs[group, index]
         # The loss at the boundary ranks, not the best so far (ALTO 5): all have done the same share of their training.
-        rung.losses[trial_id] = loss
+        rung.standings[trial_id] = observation.standing
         rung.expected.discard(trial_id)
         if rung.is_open:
-            return (self._judge(trial_id, group=group, index=index, judged_on_arrival=True),)
-        numbers = {"rung": index, "validation_loss": loss}
+            return self._judge([trial_id], group=group, index=index, judged_on_arrival=True)
+        numbers = {"rung": index, "validation_loss": observation.event.validation_loss}
         reason = self.reason_to_park(index)
         park = Verdict(trial_id=trial_id, kind=DecisionKind.PARK, reason=reason, numbers=numbers)
         return (park, *self._open_if_full(group))
 
     def leave(self, trial_id: int) -> tuple[Verdict, ...]:
+        self._place()
         group = self._group_of[trial_id]
         # Its losses at rungs that have opened stay: later arrivals are ranked among all that were judged there. At a
         # rung that is still closed it is not ranked, for it would take the place of a trial that can go on.
@@ -95,28 +136,38 @@ class BarrierRule(Rule):
             if rung_group == group:
                 rung.expected.discard(trial_id)
                 if not rung.is_open:
-                    rung.losses.pop(trial_id, None)
+                    rung.standings.pop(trial_id, None)
         return self._open_if_full(group)
 
     def certain_to_stop(self) -> frozenset[int]:
-        """Return the trials at a rung whose rank is already too low, however many trials still arrive there."""
+        """Return the trials at a rung whose rank is already too low, however many trials still arrive there.
+
+        None where rows have a say: they are compared with the best of the rung, which may still be on its way.
+        """
+        if self._risk < 1:
+            return frozenset()
+        self._place()
         # A rank only gets worse while others arrive, and the number kept is largest when all who can come do come.
         found: set[int] = set()
         for (group, index), rung in self._rungs.items():
-            if rung.is_open or not rung.losses:
+            if rung.is_open or not rung.standings:
                 continue
             # Trials still below may reach this rung, those that wait at a closed rung below included.
             below = [self._rungs[group, lower] for lower in range(index) if (group, lower) in self._rungs]
-            coming = sum(len(r.expected) for r in (rung, *below)) + sum(len(r.losses) for r in below if not r.is_open)
-            most_kept = ceil_share(self.share_at(index), len(rung.losses) + coming)
-            ranked = sorted(rung.losses, key=lambda trial_id: (rung.losses[trial_id], trial_id))
-            found.update(ranked[most_kept:])
+            coming = sum(len(r.expected) for r in (rung, *below))
+            coming += sum(len(r.standings) for r in below if not r.is_open)
+            most_kept = self.num_kept(group, index, num_ranked=len(rung.standings) + coming)
+            found.update(_ranked(rung)[most_kept:])
         return frozenset(found)
 
     def _expect(self, trial_id: int) -> None:
-        index = self._next_rung_of[trial_id]
-        if index < len(self._steps_of[trial_id]):
-            self._rungs.setdefault((self._group_of[trial_id], index), _Rung()).expected.add(trial_id)
+        index, group = self._next_rung_of[trial_id], self._group_of[trial_id]
+        if index >= len(self._steps_of[trial_id]):
+            return
+        if not self.goes_on_to(group, index):
+            self._next_rung_of[trial_id] = len(self._steps_of[trial_id])
+            return
+        self._rungs.setdefault((group, index), _Rung()).expected.add(trial_id)
 
     def _open_if_full(self, group: int) -> tuple[Verdict, ...]:
         """Judge all trials that wait at rungs which no trial can reach any more."""
@@ -128,29 +179,65 @@ class BarrierRule(Rule):
                     # Rungs above stay closed as well: trials that pass this one are still to come there.
                     break
                 rung.is_open = True
-                ranked = sorted(rung.losses, key=lambda trial_id: (rung.losses[trial_id], trial_id))
-                verdicts.extend(self._judge(trial_id, group=group, index=index) for trial_id in ranked)
+                verdicts.extend(self._judge(_ranked(rung), group=group, index=index))
             index += 1
         return tuple(verdicts)
 
-    def _judge(self, trial_id: int, *, group: int, index: int, judged_on_arrival: bool = False) -> Verdict:
-        losses = self._rungs[group, index].losses
-        own = (losses[trial_id], trial_id)
-        rank = sum((loss, other) <= own for other, loss in losses.items())
-        share = self.share_at(index)
-        num_kept = ceil_share(share, len(losses))
-        numbers = {
-            "rung": index,
-            "validation_loss": losses[trial_id],
-            "rank": rank,
-            "num_ranked": len(losses),
-            "num_kept": num_kept,
-            "kept_share": float(share),
-            "judged_on_arrival": float(judged_on_arrival),
-        }
-        # Every number is recorded: the report shows why, and a resume compares the record with what it decides again.
-        if rank > num_kept:
-            return Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=UNDERPERFORMING, numbers=numbers)
-        self._next_rung_of[trial_id] = index + 1
-        self._expect(trial_id)
-        return Verdict(trial_id=trial_id, kind=DecisionKind.KEEP, reason=SELECTED, numbers=numbers)
+    def _judge(
+        self, trial_ids: Sequence[int], *, group: int, index: int, judged_on_arrival: bool = False
+    ) -> tuple[Verdict, ...]:
+        """Return what becomes of trials that wait at an open rung."""
+        # all may have ended before they came
+        if not trial_ids:
+            return ()
+        rung = self._rungs[group, index]
+        ranked = _ranked(rung)
+        num_kept = self.num_kept(group, index, num_ranked=len(ranked))
+        best = rung.standings[ranked[0]]
+        too_low = [rung.standings[trial_id] for trial_id in ranked[num_kept:] if trial_id in trial_ids]
+        chance_of = chances(too_low, best, risk=self._risk)
+        verdicts = []
+        for trial_id in trial_ids:
+            rank = ranked.index(trial_id) + 1
+            standing = rung.standings[trial_id]
+            numbers = {
+                "rung": index,
+                "validation_loss": standing.loss,
+                "rank": rank,
+                "num_ranked": len(ranked),
+                "num_kept": num_kept,
+                "kept_share": float(self.share_at(index)),
+                "judged_on_arrival": float(judged_on_arrival),
+            }
+            if standing.cost != standing.loss:
+                numbers["cost"] = standing.cost
+            # Every number is recorded: the report shows why, and a resume compares the record with what it decides.
+            if rank > num_kept and self._risk < 1:
+                numbers |= {
+                    "best_trial": best.trial_id,
+                    "chance": chance_of[trial_id],
+                    "risk": self._risk,
+                    "num_rows": len(standing.rows),
+                }
+            if rank > num_kept and chance_of[trial_id] <= self._risk:
+                verdicts.append(_verdict(trial_id, DecisionKind.STOP, UNDERPERFORMING, numbers))
+                continue
+            self._next_rung_of[trial_id] = index + 1
+            verdicts.append(_verdict(trial_id, DecisionKind.KEEP, SELECTED if rank <= num_kept else UNDECIDED, numbers))
+        # who goes on to the next rung may depend on how many were kept here
+        for verdict in verdicts:
+            if verdict.kind is DecisionKind.KEEP:
+                self._kept[group, index] = self._kept.get((group, index), 0) + 1
+        for verdict in verdicts:
+            if verdict.kind is DecisionKind.KEEP:
+                self._expect(verdict.trial_id)
+        return tuple(verdicts)
+
+
+def _ranked(rung: _Rung) -> list[int]:
+    """Return the trials that came to a rung, the best first."""
+    return sorted(rung.standings, key=lambda trial_id: rung.standings[trial_id].order)
+
+
+def _verdict(trial_id: int, kind: DecisionKind, reason: Reason, numbers: Mapping[str, float]) -> Verdict:
+    return Verdict(trial_id=trial_id, kind=kind, reason=reason, numbers=numbers)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.barrier import BarrierRule
-from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDERPERFORMING, ExitRule
+from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING, ExitRule
 from cohort.tuning.early_exit.rungs import RungSettings, rung_shares, rung_steps_at
 
 __all__ = ["EXIT_RULE", "HalvingRule"]
@@ -17,13 +17,13 @@ class HalvingRule(BarrierRule):
 
     name = "halving"
 
-    def __init__(self, *, first_share: float, reduction_factor: int) -> None:
+    def __init__(self, *, first_share: float, reduction_factor: int, risk: float = 1.0, least_steps: int = 1) -> None:
         # A fraction, not a float: 1 / 11 is rounded up in floats, and of 11 trials two would pass instead of one.
-        super().__init__(share=Fraction(1, reduction_factor))
+        super().__init__(share=Fraction(1, reduction_factor), risk=risk, least_steps=least_steps)
         self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
-        return rung_steps_at(candidate, self._shares)
+        return rung_steps_at(candidate, self.floor.lifted(self._shares))
 
 
 EXIT_RULE = ExitRule(
@@ -31,8 +31,13 @@ EXIT_RULE = ExitRule(
     summary="Synchronous successive halving: all trials meet at each rung, and the best share continues.",
     settings=RungSettings,
     build=lambda settings, common: (
-        HalvingRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
+        HalvingRule(
+            first_share=common.warmup_fraction,
+            reduction_factor=settings.reduction_factor,
+            risk=common.risk,
+            least_steps=common.compare_after_steps,
+        ),
     ),
     milestones=lambda settings, common: rung_shares(common.warmup_fraction, reduction_factor=settings.reduction_factor),
-    reasons=(RUNG_REACHED, SELECTED, UNDERPERFORMING),
+    reasons=(RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING),
 )

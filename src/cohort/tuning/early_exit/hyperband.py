@@ -10,7 +10,7 @@ from fractions import Fraction
 from cohort.core.seeds import derive_seed
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.barrier import BarrierRule
-from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDERPERFORMING, CommonSettings, ExitRule
+from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING, CommonSettings, ExitRule
 from cohort.tuning.early_exit.rungs import RungSettings, rung_steps_at
 from cohort.tuning.shares import exact_fraction
 
@@ -27,8 +27,8 @@ class HyperbandRule(BarrierRule):
 
     name = "hyperband"
 
-    def __init__(self, *, first_share: float, reduction_factor: int) -> None:
-        super().__init__(share=Fraction(1, reduction_factor))
+    def __init__(self, *, first_share: float, reduction_factor: int, risk: float = 1.0, least_steps: int = 1) -> None:
+        super().__init__(share=Fraction(1, reduction_factor), risk=risk, least_steps=least_steps)
         self._reduction_factor = reduction_factor
         # In exact fractions: a first share of 0.04 is the power 5**-2, and rounding must not lose its bracket.
         largest = 0
@@ -50,7 +50,7 @@ class HyperbandRule(BarrierRule):
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
         bracket = self.group(candidate)
         shares = tuple(Fraction(1, self._reduction_factor**power) for power in range(bracket, 0, -1))
-        return rung_steps_at(candidate, shares)
+        return rung_steps_at(candidate, self.floor.lifted(shares) if shares else ())
 
 
 def _milestones(settings: RungSettings, common: CommonSettings) -> tuple[Fraction, ...]:
@@ -64,8 +64,13 @@ EXIT_RULE = ExitRule(
     summary="Brackets of synchronous halving that begin at different rungs.",
     settings=RungSettings,
     build=lambda settings, common: (
-        HyperbandRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
+        HyperbandRule(
+            first_share=common.warmup_fraction,
+            reduction_factor=settings.reduction_factor,
+            risk=common.risk,
+            least_steps=common.compare_after_steps,
+        ),
     ),
     milestones=_milestones,
-    reasons=(RUNG_REACHED, SELECTED, UNDERPERFORMING),
+    reasons=(RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING),
 )

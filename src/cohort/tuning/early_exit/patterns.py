@@ -15,6 +15,7 @@ from cohort.tuning.early_exit.overfitting import OVERFITTING, OverfittingRule
 from cohort.tuning.early_exit.rule import (
     RUNG_REACHED,
     SELECTED,
+    UNDECIDED,
     UNDERPERFORMING,
     CommonSettings,
     ExitRule,
@@ -37,6 +38,8 @@ class PatternsSettings(RuleSettings):
         reselect_at: Share of the planned steps at which those that went on are compared once more. Not later than the
             warm-up's end, there is no second selection.
         reselect_fraction: Share of them that goes on then, rounded up. 1.0 makes no second selection.
+        select_at_least, reselect_at_least: Fewest trials that the two comparisons leave. Among few trials little can be
+            saved, and the one that ends best often ranks low at first.
         divergence: How to detect it: by the rise of both losses above their own lowest points, or by ``slopes``,
             as the paper does. The next three keys belong to ``rise``, ``window`` and ``slope_threshold`` to ``slopes``.
         rise_margin: Share of its lowest point by which a loss has to stand above it.
@@ -54,6 +57,8 @@ class PatternsSettings(RuleSettings):
     select_fraction: float = share(0.5, "share of the warmed-up trials that go on")
     reselect_at: float = share(0.2, "share of the steps at which those are compared again")
     reselect_fraction: float = share(0.3, "share of them that continues then; 1 compares only once")
+    select_at_least: int = whole(10, "fewest trials that go on after the first comparison")
+    reselect_at_least: int = whole(5, "fewest trials that go on after the second comparison")
     divergence: str = choice(
         "rise", "diverging: far above its lowest losses, or by slopes (ALTO)", options=("rise", "slopes")
     )
@@ -88,6 +93,9 @@ def _build(settings: PatternsSettings, common: CommonSettings) -> tuple[Rule, ..
         select_fraction=settings.select_fraction,
         reselect_at=settings.reselect_at if settings.reselects(common) else None,
         reselect_fraction=settings.reselect_fraction,
+        at_least=(settings.select_at_least, settings.reselect_at_least),
+        risk=common.risk,
+        least_steps=common.compare_after_steps,
     )
     return (*detectors, selection)
 
@@ -130,7 +138,7 @@ EXIT_RULE = ExitRule(
     summary="Trials that diverge or overfit, and at two comparisons all but the best.",
     settings=PatternsSettings,
     build=_build,
-    reasons=(DIVERGING, OVERFITTING, WARMED_UP, RUNG_REACHED, SELECTED, UNDERPERFORMING),
+    reasons=(DIVERGING, OVERFITTING, WARMED_UP, RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING),
     kept_share=_kept_share,
     kept_at=_kept_at,
     milestones=_milestones,

@@ -10,14 +10,17 @@ from typing import Any, ClassVar
 
 from cohort.core.events import Evaluated, StepDone
 from cohort.core.place import Place
-from cohort.core.setting_fields import check_settings, share
+from cohort.core.setting_fields import check_settings, share, whole
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind, Reason
+from cohort.tuning.early_exit.separation import Standing
+from cohort.tuning.objective_metric import LOSS
 from cohort.tuning.trajectory import Trajectory
 
 __all__ = [
     "RUNG_REACHED",
     "SELECTED",
+    "UNDECIDED",
     "UNDERPERFORMING",
     "CommonSettings",
     "ExitRule",
@@ -30,6 +33,10 @@ __all__ = [
 # What rules that compare trials have to say is the same for all of them, and is one outcome in the report.
 RUNG_REACHED = Reason("rung reached", sentence="The trial waits for the others that are compared here.")
 SELECTED = Reason("selected", sentence="The trial is among the best that were compared, and continues.")
+UNDECIDED = Reason(
+    "undecided",
+    sentence="Too many of the compared trials were better, but the rows do not tell it from the best; it continues.",
+)
 UNDERPERFORMING = Reason(
     "underperforming",
     sentence="Too many of the compared trials were better.",
@@ -44,11 +51,15 @@ class Observation:
     """One event of a running trial and the trial's curves with that event taken in.
 
     ``trajectory`` belongs to the study: rules read it and keep no reference.
+
+    Attributes:
+        compared_by: What the study says an evaluation is compared by; None: its validation loss.
     """
 
     candidate: Candidate
     event: StepDone | Evaluated
     trajectory: Trajectory
+    compared_by: Standing | None = None
 
     @property
     def trial_id(self) -> int:
@@ -57,6 +68,12 @@ class Observation:
     @property
     def is_last_step(self) -> bool:
         return self.event.step == self.candidate.planned_steps
+
+    @property
+    def standing(self) -> Standing:
+        """What the trial is compared with others by; only evaluations have one."""
+        assert isinstance(self.event, Evaluated), "a step alone is nothing to compare"
+        return self.compared_by or Standing.of(self.event, metric=LOSS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +143,18 @@ class CommonSettings(RuleSettings):
         warmup_fraction: Length of warm-up in shares of the planned steps; also the first rung of halving and ASHA, and
             where the median rule begins.
         ema_weight: Weight of the newest loss in the smoothed training loss (a; ours, the paper gives none).
+        risk: A comparison ends a trial only if the bootstrap over the evaluation rows gives it at most this chance of
+            being no worse than the best. 0.025 asks for a 95 % interval on one side of 0; 1 compares ranks alone.
+        compare_after_steps: Optimizer steps that the shortest trial has to do before trials are compared; the others
+            have done the same share of theirs.
     """
 
     warmup_fraction: float = share(0.05, "warm-up in planned steps (not the learning rate's warm-up)")
     ema_weight: float = share(0.1, "weight of the newest loss in the smoothed training loss")
+    risk: float = share(
+        0.025, "largest chance of being as good as the best at which a comparison ends a trial; 1: by rank"
+    )
+    compare_after_steps: int = whole(6, "steps that the shortest trial does before trials are compared")
 
 
 @dataclass(frozen=True, kw_only=True)

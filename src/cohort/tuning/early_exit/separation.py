@@ -1,0 +1,102 @@
+"""Whether rows tell two trials apart: the bootstrap over evaluation rows that both were measured on.
+
+A mean over few rows is partly the luck of these rows. A comparison therefore asks how often another draw of rows would
+have turned it round, and ends a trial only if that is rare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from cohort.core.events import Evaluated
+from cohort.tuning.objective_metric import ObjectiveMetric
+
+__all__ = ["FEWEST_ROWS", "Standing", "chances"]
+
+FEWEST_ROWS = 8
+"""With fewer rows no interval is worth its name, and no comparison ends a trial."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What a trial is compared by at one evaluation. Smaller is better in all of it.
+
+    Attributes:
+        cost: The objective metric, negative where more is better.
+        rows: What each row adds to ``cost``; empty where it is unknown.
+        loss: The validation loss, which settles equal costs.
+        loss_rows: What each row adds to ``loss``, where it may settle costs that rows do not tell apart; else empty.
+    """
+
+    trial_id: int
+    cost: float
+    loss: float
+    rows: tuple[float, ...] = ()
+    loss_rows: tuple[float, ...] = ()
+
+    @property
+    def order(self) -> tuple[float, float, int]:
+        """A sort key: that of the better trial is smaller, and no two trials share one."""
+        return (self.cost, self.loss, self.trial_id)
+
+    @classmethod
+    def of(cls, event: Evaluated, *, metric: ObjectiveMetric, losses_compare: bool = True) -> Self:
+        """Return what an evaluation says: by ``metric`` where its rows are known, else by the validation loss.
+
+        Args:
+            losses_compare: Losses of all trials have one form and scale, so that the loss may settle near ties.
+        """
+        loss, loss_rows = event.validation_loss, event.row_values.get("loss", ())
+        rows, value = event.row_values.get(metric.name, ()), metric.read(event)
+        if metric.name == "loss" or not rows or value is None or not math.isfinite(value):
+            return cls(trial_id=event.trial_id, cost=loss, loss=loss, rows=loss_rows)
+        sign = metric.cost(1.0)
+        return cls(
+            trial_id=event.trial_id,
+            cost=metric.cost(value),
+            loss=loss if losses_compare else 0.0,
+            rows=tuple(sign * row for row in rows),
+            loss_rows=loss_rows if losses_compare else (),
+        )
+
+
+def chances(standings: Sequence[Standing], best: Standing, *, risk: float) -> Mapping[int, float]:
+    """Return by trial how likely it is, over draws of the rows, that it is no worse than ``best``.
+
+    Without rows, or with a ``risk`` of 1, ranks count alone: 0. With fewer than :data:`FEWEST_ROWS` rows nothing is
+    known: 1. A metric that counts, such as an accuracy, tells few trials apart; where it does not, the loss may.
+
+    Args:
+        risk: The chance that will be tolerated; it sets how much small numbers of rows widen the interval.
+    """
+    others = [standing for standing in standings if standing is not best]
+    found = _chances(others, best, risk=risk, rows_of=lambda standing: standing.rows)
+    if best.loss_rows:
+        by_loss = _chances(others, best, risk=risk, rows_of=lambda standing: standing.loss_rows)
+        found = {trial_id: min(chance, by_loss[trial_id]) for trial_id, chance in found.items()}
+    return {**found, best.trial_id: 1.0}
+
+
+def _chances(
+    others: Sequence[Standing],
+    best: Standing,
+    *,
+    risk: float,
+    rows_of: Callable[[Standing], tuple[float, ...]],
+) -> dict[int, float]:
+    num_rows = len(rows_of(best))
+    known = [other for other in others if 0 < len(rows_of(other)) == num_rows]
+    # a record of means alone can be ranked and no more
+    found = dict.fromkeys((other.trial_id for other in others), 0.0)
+    if risk >= 1 or not known:
+        return found
+    if num_rows < FEWEST_ROWS:
+        return {**found, **dict.fromkeys((other.trial_id for other in known), 1.0)}
+    # the settings of rules are read where numpy would be most of the time an answer takes: `cohort check --schema`
+    from cohort.core.statistics.paired_resamples import not_worse
+
+    shares = not_worse([rows_of(other) for other in known], rows_of(best), risk=risk)
+    return {**found, **dict(zip((other.trial_id for other in known), shares, strict=True))}
