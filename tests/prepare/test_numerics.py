@@ -44,10 +44,10 @@ def _with_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_refuses_what_has_no_exact_form(tmp_path: Path) -> None:
     exact = replace(GPU, numerics=Numerics.EXACT)
-    config: Any = SimpleNamespace(pads_attention=True, family="gemma2")
-    task = task_of(tmp_path, strategy="tensor")
+    config: Any = SimpleNamespace(pads_attention=True, family="gemma2", bridged=None)
+    task = task_of(tmp_path, strategy="tensor", lora={"modules_to_save": ["lm_head"]})
     found = [str(problem) for problem in numerics_problems(task, exact, config=config)]
-    for word in ("strategy: tensor", "gemma2"):
+    for word in ("strategy: tensor", "gemma2", "lora.modules_to_save"):
         assert sum(f"task.yaml: numerics: found exact with {word}" in text for text in found) == 1, word
     assert all("numerics: fast" in text for text in found)
     for quantization in ("none", "fp8", "int8", "nf4"):
@@ -68,7 +68,11 @@ def test_a_gpu_without_kernels_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def config_of(hidden_size: int = 4096, *, pads_attention: bool = False) -> Any:
     return SimpleNamespace(
-        hidden_size=hidden_size, intermediate_size=14336, pads_attention=pads_attention, family="gemma2"
+        hidden_size=hidden_size,
+        intermediate_size=14336,
+        pads_attention=pads_attention,
+        family="gemma2",
+        bridged=None,
     )
 
 
@@ -81,13 +85,14 @@ def config_of(hidden_size: int = 4096, *, pads_attention: bool = False) -> Any:
         (config_of(), {}, "H200", 8, Numerics.FAST, "strategy: auto may divide the model"),
         (config_of(), {"strategy": "tensor"}, "H200", 2, Numerics.FAST, "no exact form for strategy: tensor"),
         (config_of(pads_attention=True), {}, "H200", 1, Numerics.FAST, "no exact form for gemma2"),
+        (config_of(), {"lora": {"modules_to_save": ["lm_head"]}}, "H200", 1, Numerics.FAST, "lora.modules_to_save"),
         (config_of(3584), {}, "H200", 1, Numerics.FAST, "`cohort doctor --measure MODEL` measures it"),
         (config_of(), {"quantization": "nf4"}, "H200", 1, Numerics.FAST, "layers as wide as these in nf4 on H200"),
         (config_of(), {}, "L40S", 1, Numerics.FAST, "not measured for layers as wide as these on L40S"),
     ],
 )
 def test_auto_is_exact_where_it_was_measured_to_cost_little(
-    config: Any, keys: dict[str, str], gpu: str, num_gpus: int, decided: Numerics, why: str, tmp_path: Path
+    config: Any, keys: dict[str, Any], gpu: str, num_gpus: int, decided: Numerics, why: str, tmp_path: Path
 ) -> None:
     found = choose_numerics(task_of(tmp_path, numerics="auto", **keys), config=config, gpu=gpu, num_gpus=num_gpus)
     assert found.numerics is decided

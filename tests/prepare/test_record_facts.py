@@ -70,7 +70,7 @@ def _on_cpu(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 def test_a_gpu_s_numerics_are_recorded_with_the_reason(inputs: TaskInputs, monkeypatch: pytest.MonkeyPatch) -> None:
     # the GPU itself is not asked
-    for name in ("describe_backend", "tile_lines", "product_name", "plain_torch", "attention_name"):
+    for name in ("describe_backend", "tile_lines", "product_name", "plain_torch", "attention_of"):
         of_cpu = getattr(record_facts, name)
         monkeypatch.setattr(record_facts, name, lambda *args, of_cpu=of_cpu, **kwargs: _on_cpu(of_cpu, args, kwargs))
     machine = replace(CPU, device=torch.device("cuda"), numerics=Numerics.EXACT, numerics_reason="it costs little")

@@ -76,7 +76,7 @@ def _size_problems(preparation: Preparation, *, first: Preparation, sizes: Sizes
     if own.most_rows > (rank_rows := sizes.capacity.rank_rows):
         problems.append(
             Problem(
-                where=task.where("search.space.r"),
+                where=task.where("lora.modules_to_save" if task.lora.modules_to_save else "search.space.r"),
                 found=str(own.most_rows),
                 allowed=f"at most {rank_rows}, the rank rows of the running session",
                 hint="Submit the task before the session runs, or tune it in a session of its own.",

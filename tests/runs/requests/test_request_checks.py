@@ -14,7 +14,7 @@ from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.events import Evaluated
 from cohort.runs.database import open_database
-from cohort.runs.facts import RunState, SizeFacts
+from cohort.runs.facts import InputFacts, RunState, SizeFacts
 from cohort.runs.records import NewTrial
 from cohort.runs.requests.request_checks import CheckedRequest, check_request, recorded_value
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
@@ -183,6 +183,10 @@ def test_a_rank_beyond_the_bank_is_refused(store: RunStore, task: TaskFile) -> N
     assert checked(store, task, "clone", 0, values={"r": 8}).parameters["r"] == 8
     (problem,) = refused(store, task, "clone", 0, values={"r": 64})
     assert problem.allowed == "at most 16, the rank rows that this run has memory for"
+    # whole modules begin behind the last tile of 16
+    store.set_facts(inputs=InputFacts(whole_modules={"entries": 1, "rank_rows": 1}))
+    (problem,) = refused(store, task, "clone", 0, values={"r": 8})
+    assert problem.found == "17"
 
 
 def test_recorded_values_are_plain() -> None:

@@ -14,6 +14,23 @@ from cohort.tasks.loading import task_from_mapping
 FACTS = RunFacts(inputs=InputFacts(adapted_shapes={"q_proj": (32, 16, 2)}))
 
 
+def test_whole_modules_exclude_what_steps_or_starts_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    (tmp_path / "model").mkdir()
+    lora = {"modules_to_save": ["embed_tokens"], "lora_dropout": 0.0}
+    data = {"model_name_or_path": "model", "dataset": {"train": "rows.jsonl"}, "lora": lora}
+    task = task_from_mapping(data, base_directory=tmp_path)
+    for values, found in (
+        ({"optim": "muon"}, "muon"),
+        ({"loraplus_lr_ratio": 4.0}, "loraplus_lr_ratio with modules_to_save"),
+        ({"use_vera": True}, "modules_to_save with use_vera"),
+        ({"init_lora_weights": "olora"}, "modules_to_save with init_lora_weights olora"),
+    ):
+        (problem,) = variant_refusals({"r": 4, **values}, task=task, facts=FACTS)
+        assert found in problem.found
+    assert not list(variant_refusals({"r": 4, "use_dora": True, "optim": "lion"}, task=task, facts=FACTS))
+
+
 @pytest.mark.parametrize(
     ("values", "found"),
     [
