@@ -7,6 +7,7 @@ from dataclasses import replace
 from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SavedModules
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
+from cohort.memory.sizes import too_large
 from cohort.runs.facts import SizeFacts
 from tests.memory.test_sizes import LAYOUT_8B, gpu, grid
 
@@ -53,3 +54,14 @@ def test_blocks_take_a_byte_for_each_of_them_and_each_column() -> None:
     inputs = SizeInputs(specs=[*grid(), *with_blocks], layout=LAYOUT_8B, machine=gpu(80), longest_row=512)
     assert inputs.mask_bytes == 8 * LAYOUT_8B.width
     assert SizeInputs(specs=grid(), layout=LAYOUT_8B, machine=gpu(80), longest_row=512).mask_bytes == 0
+
+
+def test_a_state_of_whole_modules_that_does_not_fit_names_them() -> None:
+    saved = SavedModules(names=(EMBEDDING, HEAD), vocab_size=128_256, hidden_size=4096, width=LAYOUT_8B.width)
+    whole = replace(grid()[0].adapter, saved=saved)
+    row_bytes = rank_row_bytes(LAYOUT_8B, has_compute_copy=True)
+    problem = too_large(whole, row_bytes=row_bytes, room=8 << 30, free_bytes=9 << 30)
+    assert "lora.modules_to_save" in str(problem.where)
+    assert problem.found == "embed_tokens, lm_head, of which a trial's copy takes 19.0 GiB with its adapter"
+    plain = too_large(replace(whole, saved=None), row_bytes=row_bytes, room=1 << 20, free_bytes=1 << 30)
+    assert "search.space.r" in str(plain.where)

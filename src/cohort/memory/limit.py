@@ -189,7 +189,7 @@ def require_room_for_an_adapter(task: TaskFile, inputs: SizeInputs, *, base_byte
     rank = inputs.most_rows
     # passes are left out on purpose: estimated from above, they would refuse limits that do once they are measured
     if aligned_rank(rank) * inputs.row_bytes > room:
-        problem = task.located(too_large(rank, row_bytes=inputs.row_bytes, room=room, free_bytes=left))
+        problem = task.located(too_large(inputs.widest, row_bytes=inputs.row_bytes, room=room, free_bytes=left))
         there = inputs.machine.memory_bytes
         enough = smallest_memory(task, inputs, base_bytes=base_bytes, there_bytes=there)
         raise InputError(problem if enough is None else enough.with_hint(problem))

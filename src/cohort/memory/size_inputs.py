@@ -11,6 +11,7 @@ import torch
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
@@ -137,7 +138,12 @@ class SizeInputs:
     @property
     def most_rows(self) -> int:
         """Rank rows of the adapter with the most."""
-        return max(spec.adapter.num_rows for spec in self.specs)
+        return self.widest.num_rows
+
+    @property
+    def widest(self) -> AdapterSpec:
+        """The adapter with the most rank rows."""
+        return max((spec.adapter for spec in self.specs), key=lambda adapter: adapter.num_rows)
 
     @property
     def row_bytes(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cohort.adapters.bank import aligned_rank
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.place import Place
@@ -117,7 +118,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         row, source = inputs.longest_row, inputs.longest_source
         raise InputError(
             row_too_long(needs, passes, left=left, longest_row=row, source=source, mode=mode)
-            or too_large(inputs.most_rows, row_bytes=row_bytes, room=room, free_bytes=free_bytes)
+            or too_large(inputs.widest, row_bytes=row_bytes, room=room, free_bytes=free_bytes)
         )
     # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none
     rank_rows = min(wanted, affordable // 16 * 16)
@@ -139,8 +140,19 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     )
 
 
-def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Problem:
-    """Return what is wrong when the state of one adapter of ``rank`` does not fit into ``room`` bytes."""
+def too_large(adapter: AdapterSpec, *, row_bytes: int, room: int, free_bytes: int) -> Problem:
+    """Return what is wrong when the state of one adapter does not fit into ``room`` bytes."""
+    rank, saved = adapter.num_rows, adapter.saved
+    if saved is not None:
+        names, takes = ", ".join(saved.names), format_bytes(aligned_rank(rank) * row_bytes)
+        return Problem(
+            where=Place(key=("lora", "modules_to_save")),
+            found=f"{names}, of which a trial's copy takes {takes} with its adapter",
+            allowed=f"at most {format_bytes(max(0, room))}, which the smallest pass and the margin leave of "
+            f"{format_bytes(free_bytes)} free next to the base model",
+            hint="Name one of the modules or none, write optim: adamw_8bit, raise memory.limit where one is set, or "
+            "use a machine with more memory.",
+        )
     fitting = max(0, room) // (row_bytes * aligned_rank(1)) * aligned_rank(1)
     return Problem(
         where=Place(key=("search", "space", "r")),
