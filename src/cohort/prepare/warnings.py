@@ -15,6 +15,7 @@ from cohort.prepare.adapters.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.objectives import searched_of_the_loss, task_objective
 from cohort.prepare.trials import PlannedTrial
+from cohort.prepare.unread_keys import unread_warnings
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.task_file import TaskFile
 from cohort.training.optimizers import OPTIMIZERS
@@ -54,6 +55,7 @@ def task_warnings(
     yield from block_warnings(trials, linears=inputs.layout.linears, config=inputs.config)
     yield from _search_warnings(task, inputs)
     yield from _optimizer_warnings(task, trials)
+    yield from unread_warnings(task)
     yield from _exit_warnings(task, trials)
     yield from _loss_warnings(task, trials)
     if plan.cost_fraction > 1:

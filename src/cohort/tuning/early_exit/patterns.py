@@ -6,6 +6,7 @@ paper, see docs/decisions/0011-selection-in-two-rounds.md, and divergence, see 0
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,6 +27,9 @@ from cohort.tuning.early_exit.warmup_selection import WARMED_UP, WarmupSelection
 from cohort.tuning.shares import exact_fraction
 
 __all__ = ["EXIT_RULE", "PatternsSettings"]
+
+
+_OF_RISE = ("rise_margin", "rise_noise", "rise_least_saving")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,14 @@ class PatternsSettings(RuleSettings):
     overfitting_patience: int = whole(4, "evaluations in a row with too large a gap")
     gap_threshold: float = number(0.3, "tolerated (validation - train) / train")
     overfitting_ignores_new_best: bool = flag(True, "a new best validation loss is never overfitting")
+
+    def unread(self) -> Mapping[str, str]:
+        other = ("window", "slope_threshold") if self.divergence == "rise" else _OF_RISE
+        found = dict.fromkeys(other, f"divergence: {self.divergence}")
+        # all go on, and are compared no second time
+        if self.select_fraction == 1:
+            found |= dict.fromkeys(("reselect_at", "reselect_fraction"), "select_fraction: 1")
+        return found
 
     def reselects(self, common: CommonSettings) -> bool:
         is_later = common.warmup_fraction < self.reselect_at < 1

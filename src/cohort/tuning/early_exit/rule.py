@@ -125,7 +125,7 @@ class Rule(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings:
-    """Base of every rule's settings, and the settings of a rule that has none.
+    """Base of every rule's settings, and the settings of a rule that has none: what a rule reads, it declares here.
 
     A subclass is a frozen keyword-only dataclass whose fields are made by :mod:`cohort.core.setting_fields`; each is a
     key of ``early_exit`` in the task file. Two rules may share a key if they declare it in a common base.
@@ -133,6 +133,10 @@ class RuleSettings:
 
     def __post_init__(self) -> None:
         check_settings(self, where=Place(key=("early_exit",)))
+
+    def unread(self) -> Mapping[str, str]:
+        """Return its own keys that have no effect as the others stand, each with the setting that takes it away."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
