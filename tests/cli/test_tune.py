@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cohort.core.clock import SystemClock
+from cohort.core.statistics.estimates import Estimate
+from cohort.runs.store import RunStore
 from tests.cli.command import cohort
 
 
@@ -55,3 +61,29 @@ def test_an_existing_run_is_continued_or_removed_if_asked(
     code, _, err = cohort(capsys, *words, "--on-existing", "replace")
     assert code == 2
     assert "overwrite" in err
+
+
+def test_an_adapter_that_is_worse_than_none_is_no_success(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    with closing(RunStore.resume(run / "run.db", clock=SystemClock())) as store:
+        finals = store.reader.facts().finals
+        assert finals is not None
+        assert finals.base is not None
+        loss = Estimate(value=10.3, low=9.8, high=10.7, num_rows=4)
+        worse = replace(finals.base, winner_minus={**finals.base.winner_minus, "loss": loss})
+        others = tuple(worse if entry is finals.base else entry for entry in finals.others)
+        store.set_facts(finals=replace(finals, others=others))
+    for command in (("resume", run), ("tune", folder / "task.yaml", "-o", run, "--on-existing", "resume")):
+        code, out, err = cohort(capsys, *command)
+        assert code == 3, err
+        assert f"no trial beats the base model: the adapter in {run / 'best'} is worse than none" in err
+        names = [line.split()[0] for line in out.splitlines() if line and not line.startswith(" ")]
+        assert names.index("verdict") < names.index("best")
+        assert "nothing beats the base model: the best trial is worse" in out
+    # what was asked for is there all the same
+    assert (run / "best" / "adapter_model.safetensors").is_file()
+    code, out, _ = cohort(capsys, "resume", run, "--json")
+    assert code == 3
+    assert "nothing beats the base model: the best trial is worse" in out

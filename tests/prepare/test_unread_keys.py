@@ -21,7 +21,8 @@ RULES = [entry.name for entry in EXIT_RULES.built_in()]
 # what every task reads, whatever else it says
 READ_ALWAYS = {
     "evaluation": "max_examples warmup_evaluations every_fraction max_cost_fraction finalists metric metrics",
-    "lora": "target_modules modules_to_save exclude_modules layers_to_transform rank_pattern alpha_pattern r lora_alpha",
+    "lora": "target_modules modules_to_save exclude_modules layers_to_transform rank_pattern alpha_pattern r "
+    "lora_alpha",
     "training": "max_steps seed learning_rate batch_size max_grad_norm optim lr_scheduler_type",
     "search": "sampler space constraints",
     "memory": "limit margin profile gradient_checkpointing host_streamed_layers",
@@ -75,7 +76,7 @@ def test_a_key_of_another_rule_is_named_and_one_of_the_rule_is_not(folder: Path,
     own = {**setting_fields(entry.settings), **setting_fields(CommonSettings)}
     for name, field in built_in_keys().items():
         value = other_value(field)
-        options = {"rule": rule, name: value, "warmup_fraction": 0.05, "select_fraction": 0.5, name: value}
+        options = {"warmup_fraction": 0.05, "select_fraction": 0.5, "rule": rule} | {name: value}
         if name not in ("warmup_fraction", "select_fraction"):
             options.pop("select_fraction")
         found = [line for line in warnings(folder, early_exit=options) if f"early_exit.{name} is" in line]
@@ -90,8 +91,8 @@ def _own(options: dict[str, Any], entry: Any) -> dict[str, Any]:
 def test_the_words_name_the_nearest_key_and_the_rule_that_reads(folder: Path) -> None:
     clear = {"select_fraction": 0.5, "warmup_fraction": 0.05}
     assert warnings(folder, early_exit={**clear, "rule": "patience", "reduction_factor": 9}) == [
-        "early_exit.reduction_factor is 9, which rule: patience does not read; of its own keys patience is the nearest; "
-        "remove it, or write rule: asha"
+        "early_exit.reduction_factor is 9, which rule: patience does not read; of its own keys patience is the "
+        "nearest; remove it, or write rule: asha"
     ]
     assert warnings(folder, early_exit={**clear, "rule": "none", "select_fraction": 0.25}) == [
         "early_exit.select_fraction is 0.25, which rule: none does not read; remove it, or write rule: patterns"
@@ -160,7 +161,7 @@ def test_a_rule_reads_each_setting_that_it_declares(rule: str) -> None:
     assert entry is not None
     fields, read = setting_fields(entry.settings), set[str]()
 
-    class Watched(entry.settings):  # type: ignore[misc, name-defined]
+    class Watched(entry.settings):  # type: ignore[name-defined]
         def __getattribute__(self, name: str) -> Any:
             read.add(name)
             return super().__getattribute__(name)

@@ -1,7 +1,8 @@
 """Exit codes, and the words with them; no traceback without --debug.
 
-0 done, 2 wrong input, a run in use or a full disk, 128 + N stopped by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP,
-141 the reader of a working verb's output gone), 1 anything else.
+0 done, 2 wrong input, a run in use or a full disk, 3 done with a best adapter that is worse than the base model, 1
+anything else. 128 + N: stopped by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), or, with 141, the reader of a working
+verb's output is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import typer
 
@@ -31,6 +32,7 @@ __all__ = [
     "EXIT_FAILED",
     "EXIT_INPUT",
     "drop_unread",
+    "end_as_worse",
     "exits",
     "format_input_error",
     "interrupted_code",
@@ -39,6 +41,7 @@ __all__ = [
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
+EXIT_WORSE = 3
 # what a shell reports of a process that ended by a signal
 _EXIT_SIGNAL = 128
 # weights that do not match their configuration give a problem for each tensor: thousands
@@ -129,6 +132,18 @@ def _interruption(error: KeyboardInterrupt, *, resume: Path | None) -> str:
     if (resume / "task.yaml").exists():
         return f"interrupted by {by} before training; nothing was to be saved. {go_on}"
     return f"interrupted by {by} before anything was begun; nothing was to be saved. Start again with the same command"
+
+
+def end_as_worse(run_directory: Path, *, as_json: bool) -> NoReturn:
+    """Say that a run is done and was of no use, and end so: a script must not take its adapter for an improvement."""
+    if not as_json:
+        with unless_terminal_is_gone():
+            print(
+                f"the run is done, but no trial beats the base model: the adapter in {run_directory / 'best'} is worse "
+                "than none. Search over lower learning rates, or look at rows and losses in the report",
+                file=sys.stderr,
+            )
+    raise typer.Exit(EXIT_WORSE)
 
 
 def reader_is_gone(error: BaseException) -> bool:

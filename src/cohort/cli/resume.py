@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, RunOrQueueArgument
-from cohort.cli.exits import exits
+from cohort.cli.exits import end_as_worse, exits
 from cohort.cli.launched_ranks import launched_ranks, most_losses, options_with, refuse_own_recovery, refuse_queue
 from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 
@@ -78,8 +78,11 @@ def resume(
             options = options_with(ranks)
             begin = partial(resume_run, run_dir, watcher=watcher, options=options, places=context.obj or ())
             train_despite_losses(begin, run_dir, watcher=watcher, most_losses=most_losses(on_lost_gpu))
-        print_results(run_dir, as_json=as_json)
+        is_worse = print_results(run_dir, as_json=as_json)
         announce()
+    # after the block, which ends the processes of other ranks in peace
+    if is_worse:
+        end_as_worse(run_dir, as_json=as_json)
 
 
 def _train_again(run_dir: Path, trials: list[int], *, places: Sequence[str], ranks: LaunchedRanks | None) -> None:

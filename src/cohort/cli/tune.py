@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
-from cohort.cli.exits import exits
+from cohort.cli.exits import end_as_worse, exits
 from cohort.cli.launched_ranks import (
     launched_ranks,
     most_losses,
@@ -78,8 +78,11 @@ def tune(
 
         existing = on_existing if holds_run else "error"
         _train(loaded, directory, existing=existing, ranks=ranks, most_losses=most_losses(on_lost_gpu))
-        print_results(run_directory, as_json=as_json)
+        is_worse = print_results(run_directory, as_json=as_json)
         announce()
+    # after the block, which ends the processes of other ranks in peace
+    if is_worse:
+        end_as_worse(run_directory, as_json=as_json)
 
 
 def _base_hash(task: TaskFile) -> str:

@@ -25,7 +25,14 @@ from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialStatus
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.results.results_table import results_json
-from cohort.runs.results.verdicts import chance_text, comparison_lines, training_value_text, verdicts
+from cohort.runs.results.verdicts import (
+    chance_text,
+    comparison_lines,
+    is_worse,
+    no_gain,
+    training_value_text,
+    verdicts,
+)
 from cohort.runs.searched_parameters import chosen_names, searched_names
 from cohort.runs.status import RankStatus, RunStatus
 
@@ -74,17 +81,18 @@ def _outcome(results: RunResults) -> dict[str, str]:
     if results.facts.search_ended is not None:
         facts["search"] = results.facts.search_ended
     facts["time"] = format_duration(results.run_seconds)
-    return facts
+    # first, where nothing was gained: numbers above it would look like a success
+    return {"verdict": facts["verdict"], **facts} if no_gain(results) is not None else facts
 
 
-def print_results(run_directory: Path, *, as_json: bool) -> None:
-    """Print the best adapter, what it cost, and where everything is."""
+def print_results(run_directory: Path, *, as_json: bool) -> bool:
+    """Print the best adapter, what it cost, and where everything is; return whether it is worse than the base model."""
     directory = RunDirectory.open(run_directory)
     with RunReader.open(directory.database) as reader:
         results = read_results(reader)
     if as_json:
         print(json.dumps({"run_directory": str(run_directory), **results_json(results)}, indent=2))
-        return
+        return is_worse(results)
     console = wide_console(160)
     left_out = _print_trials(console, results.ranked, results)
     facts = left_out | _outcome(results)
@@ -93,6 +101,7 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
     if (run_directory / "report.html").exists():
         facts["report"] = str(run_directory / "report.html")
     print_facts(console, facts)
+    return is_worse(results)
 
 
 def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "estimate_text",
     "gain_over",
     "gain_text",
+    "is_worse",
     "no_gain",
     "training_value_text",
     "verdicts",
@@ -108,6 +109,18 @@ def no_gain(results: RunResults) -> str | None:
         if gain.value < 0:
             return "nothing beats the base model: the best trial is worse"
     return None
+
+
+def is_worse(results: RunResults) -> bool:
+    """Return whether the best adapter is worse than the base model, or than chance, by more than noise."""
+    finals, metric = results.facts.finals, results.metric
+    if finals is None or metric.name not in finals.winner.values:
+        return False
+    if results.chance is not None:
+        high = finals.winner.values[metric.name].high
+        return high is not None and high < results.chance
+    gain = None if finals.base is None else gain_over(finals.base, metric)
+    return gain is not None and gain.excludes_zero and gain.value < 0
 
 
 def verdicts(results: RunResults) -> list[str]:
