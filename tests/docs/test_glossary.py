@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from cohort.runs.records import TrialStatus
 from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -54,3 +55,8 @@ def test_messages_have_the_words_of_the_field() -> None:
     page = (REPOSITORY / "src/cohort/report/report.html.j2").read_text(encoding="utf-8")
     found += [text for text in re.findall(r">([^<>{}]+)<", page) if house.search(text)]
     assert found == [], f"say {INSTEAD} in what users read"
+
+
+def test_a_status_is_shown_in_the_words_of_the_field() -> None:
+    assert {status.label for status in TrialStatus} & INSTEAD.keys() == set()
+    assert TrialStatus("parked").label == "paused"

@@ -37,6 +37,11 @@ class TrialStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
 
+    @property
+    def label(self) -> str:
+        """The word for people; the value is what ``run.db`` and JSON hold."""
+        return "paused" if self is TrialStatus.PARKED else self.value
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewTrial:

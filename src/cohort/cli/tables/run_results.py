@@ -119,7 +119,7 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
     # `stopped` is what --json says, and what a trial is that a rule ended
     state = "interrupted" if status.state == "stopped" else status.state
     facts = {"state": state + (f" ({status.holder})" if status.holder else "")}
-    facts["trials"] = ", ".join(f"{counts[name]} {name.value}" for name in TrialStatus if counts[name])
+    facts["trials"] = ", ".join(f"{counts[name]} {name.label}" for name in TrialStatus if counts[name])
     if status.stopped_reasons:
         facts["stopped"] = ", ".join(f"{count} {reason}" for reason, count in status.stopped_reasons.items())
     if status.tokens_per_second is not None:

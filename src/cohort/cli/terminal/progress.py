@@ -114,7 +114,7 @@ def progress_line(progress: RunProgress) -> str:
     parts = [f"[{format_duration(progress.elapsed_seconds)}] {progress.phase}"]
     if progress.trials:
         counts = [
-            f"{progress.count(status)} {status.value}"
+            f"{progress.count(status)} {status.label}"
             for status in (TrialStatus.RUNNING, TrialStatus.PARKED, TrialStatus.WAITING, TrialStatus.COMPLETED)
             if progress.count(status)
         ]
