@@ -227,6 +227,21 @@ def test_the_sweeps_of_the_readme_are_whole_ones() -> None:
     assert f"**{wall['sweep, warm']:.0f} s**, **{wall['sweep, cold']:.0f} s** the first time" in rows[0]
 
 
+def test_the_seconds_of_a_price_all_in_are_those_of_its_longest_sweep(tmp_path: Path) -> None:
+    rows = [
+        {"what": "PEFT, batch 1", "start_s": 20.0, "step_ms": 400.0, "rows": 320, "format": "none"},
+        {"what": "PEFT, loads on the GPU", "start_s": 10.0, "step_ms": 400.0, "rows": 320, "format": "none"},
+        {"what": "sweep, first", "wall_s": 90.0, "rows": 320, "format": "none"},
+        {"what": "sweep, again", "wall_s": 80.0, "rows": 320, "format": "none"},
+        {"what": "sweep, again", "wall_s": 40.0, "rows": 96, "format": "none"},
+        {"what": "sweep, again", "wall_s": 70.0, "rows": 320, "format": "fp8"},
+    ]
+    _result(tmp_path, "all_in_price_8b", rows=rows, notes={"fast_host_step_ms": 150.0, "layers": "all"})
+    found = measured_table.facts("all_in_price_8b", tmp_path)
+    assert (found["sweep_cold_seconds"], found["sweep_warm_seconds"], found["rows"]) == (90.0, 80.0, 320)
+    assert (found["peft_seconds"], found["peft_fast_seconds"]) == (148.0, 68.0)
+
+
 def test_which_torch_results_are_of_is_said(tmp_path: Path) -> None:
     _result(tmp_path, "a")
     _result(tmp_path, "b", machine={"gpu": "NVIDIA H200"}, versions={"torch": "2.11.0"})
