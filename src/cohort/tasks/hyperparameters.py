@@ -94,7 +94,8 @@ class TrainingKeys:
     weight_decay: float = number(0.01, "AdamW's decoupled decay")
     max_grad_norm: float = number(1.0, "norm the gradient is clipped to; 0: no clipping")
     seed: int = whole(0, "seed of the task and of its trials", minimum=0, most=2**63 - 1)
-    learning_rate: float = number(2e-4, "peak learning rate", minimum=None)
+    # Above what any trial survives: a rate that overflows at once is a way to see what the others do then.
+    learning_rate: float = number(2e-4, "peak learning rate", minimum=None, most=1e30)
     adam_beta1: float = number(0.9, "adamw, adamw_8bit, lion: weight of the past in the mean gradient", below=1)
     adam_beta2: float = number(0.999, "adamw, adamw_8bit: weight of the past in the mean square", below=1)
     adam_epsilon: float = number(
