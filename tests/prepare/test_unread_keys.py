@@ -9,13 +9,14 @@ import pytest
 
 from cohort.core.setting_fields import SettingField, setting_fields
 from cohort.prepare.unread_keys import READ_WHEN, unread_warnings
+from cohort.tasks.loading import load_task, task_from_mapping
 from cohort.tasks.sections.dataset_section import DatasetSection
 from cohort.tasks.sections.evaluation_section import EvaluationSection
 from cohort.tasks.sections.sections import LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.early_exit.rule import CommonSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
-from tests.end_to_end.tiny_tasks import tiny_task
+from tests.end_to_end.tiny_tasks import tiny_data
 
 RULES = [entry.name for entry in EXIT_RULES.built_in()]
 # what every task reads, whatever else it says
@@ -57,7 +58,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def warnings(folder: Path, **sections: Any) -> list[str]:
-    return list(unread_warnings(tiny_task(folder, **sections)))
+    return list(unread_warnings(written(folder, **sections)))
+
+
+def written(folder: Path, **sections: Any) -> TaskFile:
+    """Return a tiny task whose exit section is no other than the one given."""
+    data = tiny_data(**sections)
+    data["early_exit"] = sections.get("early_exit", {})
+    return task_from_mapping(data, base_directory=folder)
 
 
 def other_value(field: SettingField) -> Any:
@@ -76,9 +84,7 @@ def test_a_key_of_another_rule_is_named_and_one_of_the_rule_is_not(folder: Path,
     own = {**setting_fields(entry.settings), **setting_fields(CommonSettings)}
     for name, field in built_in_keys().items():
         value = other_value(field)
-        options = {"warmup_fraction": 0.05, "select_fraction": 0.5, "rule": rule} | {name: value}
-        if name not in ("warmup_fraction", "select_fraction"):
-            options.pop("select_fraction")
+        options = {"rule": rule, name: value}
         found = [line for line in warnings(folder, early_exit=options) if f"early_exit.{name} is" in line]
         is_read = name in own and name not in entry.settings(**_own(options, entry)).unread()
         assert bool(found) == (not is_read), (rule, name, found)
@@ -89,18 +95,17 @@ def _own(options: dict[str, Any], entry: Any) -> dict[str, Any]:
 
 
 def test_the_words_name_the_nearest_key_and_the_rule_that_reads(folder: Path) -> None:
-    clear = {"select_fraction": 0.5, "warmup_fraction": 0.05}
-    assert warnings(folder, early_exit={**clear, "rule": "patience", "reduction_factor": 9}) == [
+    assert warnings(folder, early_exit={"rule": "patience", "reduction_factor": 9}) == [
         "early_exit.reduction_factor is 9, which rule: patience does not read; of its own keys patience is the "
         "nearest; remove it, or write rule: asha"
     ]
-    assert warnings(folder, early_exit={**clear, "rule": "none", "select_fraction": 0.25}) == [
+    assert warnings(folder, early_exit={"rule": "none", "select_fraction": 0.25}) == [
         "early_exit.select_fraction is 0.25, which rule: none does not read; remove it, or write rule: patterns"
     ]
-    assert warnings(folder, early_exit={**clear, "window": 5}) == [
+    assert warnings(folder, early_exit={"window": 5}) == [
         "early_exit.window is 5, which is not read with divergence: rise; remove one of the two"
     ]
-    slopes = {**clear, "divergence": "slopes", "rise_margin": 0.5, "select_fraction": 1.0, "reselect_at": 0.5}
+    slopes = {"divergence": "slopes", "rise_margin": 0.5, "select_fraction": 1.0, "reselect_at": 0.5}
     assert [line.split(";")[0] for line in warnings(folder, early_exit=slopes)] == [
         "early_exit.reselect_at is 0.5, which is not read with select_fraction: 1",
         "early_exit.rise_margin is 0.5, which is not read with divergence: slopes",
@@ -147,9 +152,7 @@ def test_each_key_of_a_section_says_when_it_is_read(section: str) -> None:
 
 
 def test_a_resolved_task_has_no_such_warning(folder: Path) -> None:
-    from cohort.tasks.loading import load_task
-
-    task = tiny_task(folder, early_exit={"rule": "patience", "warmup_fraction": 0.05, "select_fraction": 0.5})
+    task = written(folder, early_exit={"rule": "patience"})
     (folder / "resolved.yaml").write_text(task.resolved_yaml())
     resolved: TaskFile = load_task(folder / "resolved.yaml")
     assert list(unread_warnings(resolved)) == []
