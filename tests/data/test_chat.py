@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cohort.core.errors import InputError
 from cohort.core.place import Place
-from cohort.data.chat import ChatRenderer, require_chat_template
+from cohort.data.chat import ChatRenderer, require_chat_template, use_chat_template
 from cohort.data.examples import Conversation
 from cohort.data.files.messages import parse_messages
 from cohort.data.masking import RenderedRow
@@ -193,3 +193,24 @@ def test_no_chat_template_is_an_input_error(tokenizer: PreTrainedTokenizerBase) 
     assert str(problem.where) == "dataset.train"
     assert "without a chat template" in problem.found
     assert "prompt and completion" in problem.hint
+
+
+def test_the_words_that_end_an_answer_and_are_no_token_are_named(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str]
+) -> None:
+    # a token of the tokenizer ends turns, or the template has nothing behind an answer
+    for name in ("chatml", "llama_3", "instruct"):
+        assert ChatRenderer(tokenizer=make_tokenizer(chat_template=templates[name])).unknown_end() is None
+    words = templates["chatml"].replace("<|im_end|>", "<|done|>")
+    tokenizer = make_tokenizer(chat_template=words)
+    assert ChatRenderer(tokenizer=tokenizer).unknown_end() == "<|done|>"
+    row = ChatRenderer(tokenizer=tokenizer).render(conversation("user: Q", "assistant: A"))
+    # trained as text, and the token that stops behind it
+    assert trained_texts(row) == ["A<|done|>\n"]
+    assert row.append_eos
+    # known by name, each ends with the tokenizer's own token
+    for name in ("plain", "zephyr"):
+        use_chat_template(tokenizer, name)
+        assert ChatRenderer(tokenizer=tokenizer).unknown_end() is None
+    refusing = make_tokenizer(chat_template="{{ raise_exception('no') }}")
+    assert ChatRenderer(tokenizer=refusing).unknown_end() is None

@@ -163,3 +163,21 @@ def test_an_end_token_that_was_never_learned_is_told_where_answers_are_generated
         text.startswith("the base model seems never to have learned its end-of-sequence token </s>") for text in found
     )
     assert check_task(tiny_task(folder, **base)).warnings == (), "a loss needs no end"
+
+
+def test_an_end_of_turn_that_is_no_token_is_told_with_what_to_choose(folder: Path, tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": f"{number}+1="}, {"role": "assistant", "content": f"{number + 1}"}]}
+        for number in range(80)
+    ]
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def warnings_with(template: str) -> list[str]:
+        data = {**SOUND["dataset"], "max_length": 256, "train": str(tmp_path / "chat.jsonl"), "chat_template": template}
+        found = check_task(tiny_task(folder, **{**SOUND, "dataset": data})).warnings
+        return [text for text in found if text.startswith("the chat template ends an answer with ")]
+
+    (told,) = warnings_with("chatml")
+    assert "with <|im_end|>, which is no token of this tokenizer" in told
+    assert "choose a template that ends answers with </s>" in told
+    assert warnings_with("plain") == warnings_with("zephyr") == []

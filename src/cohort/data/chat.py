@@ -117,6 +117,23 @@ class ChatRenderer:
         """
         return self._text(conversation.messages, tools=conversation.tools, generation_prompt=True)
 
+    def unknown_end(self) -> str | None:
+        """Return the words that the template ends an answer with where they are no token of the tokenizer's.
+
+        The end-of-sequence token is trained behind them; None where a token of the template ends an answer, where
+        nothing does, and where the template refuses a question with its answer.
+        """
+        asked = Message(role="user", content="Q", trained=False)
+        answered = Message(role="assistant", content="A", trained=True)
+        try:
+            row = self.render(Conversation(messages=(asked, answered)))
+        except BadRowError:
+            return None
+        if not row.append_eos or not row.trained_spans:
+            return None
+        start, end = row.trained_spans[-1]
+        return row.text[start:end].strip().removeprefix(answered.content).strip() or None
+
     def _answer_span(
         self, full: str, *, messages: Sequence[Message], place: int, tools: Sequence[Mapping[str, Any]] | None
     ) -> tuple[int, int, bool]:

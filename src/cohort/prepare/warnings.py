@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cohort.adapters.saved.saved_modules import HEAD, SAVED_NAMES
 from cohort.core.units import counted
+from cohort.data.chat import ChatRenderer
 from cohort.data.problems import ProblemKind
 from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
 from cohort.metrics.answers import find_answer, last_number
@@ -42,6 +43,7 @@ def task_warnings(
     yield from _shared_row_warnings(inputs)
     yield from _unknown_token_warnings(inputs)
     yield from _answer_warnings(task, inputs)
+    yield from _template_warnings(inputs)
     yield from _end_warnings(task, inputs)
     yield from _rank_warnings(inputs, trials)
     yield from _whole_module_warnings(task, inputs)
@@ -151,6 +153,19 @@ def _answer_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
             f"none of the {counted(len(expected), 'expected answer')} (the first is {expected[0]!r:.60}) holds a "
             "number, so every answer scores 0 in number_match; choose another metric"
         )
+
+
+def _template_warnings(inputs: TaskInputs) -> Iterator[str]:
+    tokenizer = inputs.tokenizer
+    if not inputs.data.report.is_chat or (end := ChatRenderer(tokenizer=tokenizer).unknown_end()) is None:
+        return
+    count = len(tokenizer(end, add_special_tokens=False, verbose=False)["input_ids"])
+    yield (
+        f"the chat template ends an answer with {end}, which is no token of this tokenizer but {count} of text: "
+        f"{tokenizer.eos_token} is trained behind it, so that answers end, and they hold {end} as text (exact_match is "
+        f"0, and a server needs it as a stop string); choose a template that ends answers with {tokenizer.eos_token} "
+        f"(dataset.chat_template: plain or zephyr), or a base model whose tokenizer has {end}"
+    )
 
 
 def _end_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
