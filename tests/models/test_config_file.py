@@ -73,3 +73,9 @@ def test_sizes_that_contradict_each_other(checkpoint: Path) -> None:
     edit_config(checkpoint, num_key_value_heads=2, hidden_size="wide")
     (problem,) = problems_of(checkpoint)
     assert "hidden_size" in problem
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads", "vocab_size"])
+def test_a_size_of_zero_is_refused(checkpoint: Path, key: str) -> None:
+    edit_config(checkpoint, **{key: 0})
+    assert len(problems_of(checkpoint)) >= 1

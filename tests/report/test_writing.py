@@ -19,6 +19,7 @@ from cohort.runs.records import DataProblem, NewTrial
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
+from tests.runs.results.test_verdicts import CLOSE, FAR, results_with
 from tests.runs.synthetic_run import SyntheticRun, new_best, write_synthetic_run
 
 
@@ -197,3 +198,50 @@ def test_a_page_that_is_written_again_and_again_loads_itself_again(tmp_path: Pat
     path = write_synthetic_run(tmp_path / "run.db", SyntheticRun(trials=1, steps=20))
     with RunReader.open(path) as reader:
         assert '<meta http-equiv="refresh" content="10">' in render_report(reader, reload_seconds=10.0)
+
+
+class _Tables(HTMLParser):
+    """Collects the tables without the class that a phone's style needs, and cells that it would show without a name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes: list[str] = []
+        self.unnamed: list[str] = []
+        self.parents: list[str] = []
+        self._open: list[tuple[str, str]] = []
+        self._cell: str | None = None
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attributes}
+        if tag == "table":
+            self.classes.append(values.get("class", ""))
+            self.parents.append(self._open[-1][1])
+        self._cell = "" if tag == "td" and "data-label" not in values else None if tag == "td" else self._cell
+        if tag not in _Page.VOID:
+            self._open.append((tag, values.get("class", "")))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "td" and self._cell:
+            self.unnamed.append(self._cell)
+        self._cell = None if tag == "td" else self._cell
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._cell is not None:
+            self._cell += data.strip()
+
+
+def test_every_table_can_be_read_on_a_phone(finished: str, tmp_path: Path) -> None:
+    """A row becomes a few lines there, so each cell with text says which column it is of."""
+    results_with(tmp_path / "compared", base=FAR, runner_up=CLOSE, default_id=0)
+    compared = _rendered(tmp_path / "compared" / "run.db")
+    assert "Final comparison" in compared
+    for html, count in ((finished, 4), (compared, 3)):
+        page = _Tables()
+        page.feed(html)
+        assert len(page.classes) >= count
+        assert all("stacks" in entry.split() for entry in page.classes)
+        assert all("scroll" in entry.split() for entry in page.parents), "what is too wide scrolls in its own frame"
+        assert page.unnamed == []
+    assert "@media screen and (max-width: 640px)" in finished
+    assert "content: attr(data-label)" in finished

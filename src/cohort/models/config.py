@@ -135,6 +135,9 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         if self.bridged is not None:
             return
+        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
         if self.head_dim % 2 or len(self.rotary.inverse_frequencies) != self.head_dim // 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -20,6 +21,9 @@ from cohort.tasks.overrides import Override
 from cohort.tasks.yaml_lines import TaskOrigin
 
 __all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model", "locate_reference"]
+
+
+_HUB_PAGE = re.compile(r"https?://(?:huggingface\.co|hf\.co)/([\w.-]+(?:/[\w.-]+)?)")
 
 
 def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
@@ -45,6 +49,9 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
         return []
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, siblings, n=1)
+    if (page := _HUB_PAGE.match(text)) is not None:
+        hint = f"Write {page[1]}, the model's id."
+        return [Problem(where=where, found=f"{text!r}, an address", allowed=allowed, hint=hint)]
     hint = (
         f"Did you mean {near[0]!r}?"
         if near

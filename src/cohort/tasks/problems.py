@@ -132,6 +132,9 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
         found = f"the unknown key {str(path[-1])!r}"
         allowed = f"the keys {', '.join((section or model).model_fields)}"
         hint = unknown_key_hint(model, path)
+        # {target_modules: q_proj, v_proj}: to YAML the second is a key
+        if detail["input"] is None and hint == "Remove it.":
+            hint = "Write a value behind it; a list stands in brackets: [a, b]. Or remove it."
     elif detail["type"] == "missing":
         found, allowed = "nothing", _allowed(info)
         hint = f"Add {dotted(path)}: {(info.description if info else None) or 'a value'}."

@@ -6,7 +6,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.core.place import Place
-from cohort.data.files.formats import DataFormat, detect_format, note_other_format, parse_rows
+from cohort.data.files.formats import DataFormat, detect_format, guess_columns, note_other_format, parse_rows
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings
@@ -173,3 +173,7 @@ def test_rows_of_another_format_than_the_task_names_are_one_problem() -> None:
     assert not note_other_format(mixed, settings=DatasetSettings(train="f", format="alpaca"), log=log)
     misspelt = DatasetSettings(train="f", format="prompt_completion", columns={"completion": "answr"})
     assert not note_other_format(raw({"prompt": "Q", "answer": "A", "text": "T"}), settings=misspelt, log=log)
+
+
+def test_column_names_are_found_whatever_space_is_around_them() -> None:
+    assert guess_columns(["prompt ", " Completion"]) == {"prompt": "prompt ", "completion": " Completion"}

@@ -102,3 +102,18 @@ def test_rows_of_a_list_on_one_line_are_told_by_their_place(tmp_path: Path) -> N
     found, problems = read(tmp_path / "a.json")
     assert [str(row.where).rpartition("/")[2] for row in found.rows] == ["a.json:1: [0]", "a.json:1: [2]"]
     assert [str(problem.where).rpartition("/")[2] for problem in problems] == ["a.json:1: [1]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        # as an old Mac ends lines, and as Python's str writes a dict
+        ("a.jsonl", b'{"text": "1"}\r{"text": "2"}\r', "these end in carriage returns alone: `tr "),
+        ("a.jsonl", b"{'text': '1'}\n", "in Python json.dumps(row), not str(row)."),
+        ("a.json", b'{"train": [{"text": "1"}]}', "Rename 'train' to 'data', or write its list alone."),
+        ("a.json", b'{"a": 1}', "Put the rows into a list."),
+    ],
+)
+def test_what_other_programs_write_is_told_by_its_cause(tmp_path: Path, name: str, content: bytes, hint: str) -> None:
+    _, problems = read(written(tmp_path, name, content))
+    assert hint in problems[0].hint

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cohort.models.checkpoint.safetensors_files import read_headers
 from tests.models.tiny_checkpoints import problems_of, save_checkpoint
 
 
@@ -77,3 +78,9 @@ def test_no_weights_at_all(checkpoint: Path) -> None:
     (problem,) = problems_of(checkpoint)
     assert "pytorch_model.bin" in problem
     assert "save_pretrained" in problem
+
+
+def test_a_pointer_of_git_lfs_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n")
+    (problem,) = read_headers(tmp_path).problems
+    assert "a Git LFS pointer, which stands for the file: `git lfs pull` fetches it" in problem.found

@@ -224,7 +224,7 @@ def _note_missing_fields(rows: Sequence[RawRow], *, settings: DatasetSettings, l
 
 def guess_columns(names: Iterable[str]) -> dict[str, str] | None:
     """Return which columns seem to hold prompt and completion; None where none is called like one of them."""
-    found = {name.lower(): name for name in names}
+    found = {name.strip().lower(): name for name in names}
     prompt = next((found[name] for name in _PROMPTS if name in found), None)
     completion = next((found[name] for name in _COMPLETIONS if name in found), None)
     if prompt is None or completion is None:
@@ -240,6 +240,9 @@ def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) ->
     hint = f"Map the file's columns{': write' if guessed else ', e.g.'} {columns}: {{{mapped}}}."
     if detect_format(dict.fromkeys(row.values, "")) is not None:
         hint = "Fill in the values that are null, or remove the rows."
+    elif guessed is None and row.where.file.lower().endswith(".csv"):
+        # its first line may have been a row like the others
+        hint = f"{hint[:-1]}; if the file has no header, write one as its first line."
     log.add(
         ProblemKind.INPUT,
         where=row.where,

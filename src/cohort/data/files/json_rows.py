@@ -45,7 +45,11 @@ def _parsed(line: bytes) -> Mapping[str, Any] | BadRowError:
     if (too_long := too_long_row(len(line))) is not None:
         return too_long
     hint = "Write one whole JSON object on this line."
-    if line.strip() in (b"[", b"{"):
+    if b"\r{" in line or b'\r"' in line:
+        hint = "End lines in line feeds; these end in carriage returns alone: `tr '\\r' '\\n' < FILE > NEW_FILE`."
+    elif line.lstrip().startswith((b"{'", b"[{'")):
+        hint = "Write double quotes, as JSON has them: in Python json.dumps(row), not str(row)."
+    elif line.strip() in (b"[", b"{"):
         hint = "If this is one JSON document over many lines, name the file .json."
     elif line.rstrip().endswith(b"},"):
         hint = "Remove the comma after the object; if the file is one JSON array, name it .json."
@@ -134,7 +138,11 @@ def json_document(data: bytes) -> Iterator[Entry]:
         found = (
             f"a JSON {_json_type(document)}" if not isinstance(document, dict) else "an object without a list `data`"
         )
-        yield (1, unreadable(found=found, allowed=allowed, hint="Put the rows into a list."))
+        lists = (
+            [key for key, value in document.items() if isinstance(value, list)] if isinstance(document, dict) else []
+        )
+        hint = f"Rename {lists[0]!r} to 'data', or write its list alone." if lists else "Put the rows into a list."
+        yield (1, unreadable(found=found, allowed=allowed, hint=hint))
         return
     line, counted = 1, 0
     for place, value in _elements(text, start):

@@ -153,6 +153,15 @@ def _could_be_hub_id(text: str) -> bool:
 def _directory_files(
     directory: Path, *, shown: str, split: SplitName, where: Place, log: ProblemLog
 ) -> list[SourceFile | HubSource]:
+    if (directory / "config.json").is_file() and any(directory.glob("*.safetensors")):
+        log.add(
+            ProblemKind.INPUT,
+            where=where,
+            found=f"the directory of a model {shown!r}",
+            allowed=f"a directory with files of rows ({', '.join(READABLE_SUFFIXES)})",
+            hint="Name the rows here and the model under model_name_or_path; `cohort init` takes MODEL, then DATA.",
+        )
+        return []
     files = sorted(p for p in directory.iterdir() if p.is_file() and p.suffix.lower() in READABLE_SUFFIXES)
     named = {path: _split_of(path) for path in files}
     if any(name is not None for name in named.values()):
@@ -201,10 +210,23 @@ def _suffix_hint(path: Path) -> str:
     return "Convert the file to JSON lines, one object a line, and name it .jsonl."
 
 
+def _unread_name(shown: str) -> str | None:
+    """Return what to do about a name that other programs replace by something else; None for a plain path."""
+    if "://" in shown:
+        return "Download the file and name it, or name a data set of the hub as owner/name."
+    if "*" in shown or "?" in shown:
+        return "Name the folder, which stands for its files, or list the files: patterns are not expanded."
+    if "$" in shown:
+        return "Write the path itself: variables are not replaced."
+    return None
+
+
 def _note_missing(path: Path, *, shown: str, where: Place, log: ProblemLog) -> None:
     siblings = [p.name for p in path.parent.iterdir() if p.exists()] if path.parent.is_dir() else []
     near = nearest_file(path.name, siblings)
-    hint = (
+    if (unread := _unread_name(shown)) is not None:
+        near = None
+    hint = unread or (
         f"Did you mean {near!r}?"
         if near
         else "Check the path; relative paths start at the task file, in Python at the working directory."

@@ -20,6 +20,7 @@ __all__ = ["StoredTensor", "TensorFiles", "is_whole", "read_headers"]
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100_000_000
+_LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ def _parse_header(file: Path) -> tuple[dict[str, dict[str, Any]], int]:
         if len(start) < 8:
             raise ValueError(f"only {size} bytes")
         (length,) = struct.unpack("<Q", start)
+        if start == _LFS_POINTER[:8] and stream.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
+            raise ValueError("a Git LFS pointer, which stands for the file: `git lfs pull` fetches it")
         if length > min(_MAX_HEADER_BYTES, size - 8):
             raise ValueError("the header runs past the end")
         header = json.loads(stream.read(length))
