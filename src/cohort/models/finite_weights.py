@@ -116,7 +116,10 @@ def refusing_non_finite(
             ends.append(_ends(values))
         yield fused, content
     # asked once: on a GPU each question waits for its answer
-    finite = torch.stack([end.double() for end in ends]).isfinite().all(dim=1).tolist() if ends else []
+    finite: list[bool] = []
+    if ends:
+        device = ends[0].device
+        finite = torch.stack([end.double().to(device) for end in ends]).isfinite().all(dim=1).tolist()
     bad = list(dict.fromkeys(key for key, is_finite in zip(keys, finite, strict=True) if not is_finite))
     if bad:
         raise InputError(list(_problems(bad, stored)))
