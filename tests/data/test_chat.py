@@ -214,3 +214,9 @@ def test_the_words_that_end_an_answer_and_are_no_token_are_named(
         assert ChatRenderer(tokenizer=tokenizer).unknown_end() is None
     refusing = make_tokenizer(chat_template="{{ raise_exception('no') }}")
     assert ChatRenderer(tokenizer=refusing).unknown_end() is None
+
+
+def test_a_template_that_is_no_jinja_is_its_own_problem(make_tokenizer: MakeTokenizer) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template="{% for m in messages %}\n{{ m.content }}{% endfor"))
+    with pytest.raises(InputError, match=r"dataset.chat_template: found a template that is not Jinja \(line 2"):
+        chat.render(conversation("user: Q", "assistant: A"))

@@ -181,3 +181,15 @@ def test_an_end_of_turn_that_is_no_token_is_told_with_what_to_choose(folder: Pat
     assert "with <|im_end|>, which is no token of this tokenizer" in told
     assert "choose a template that ends answers with </s>" in told
     assert warnings_with("plain") == warnings_with("zephyr") == []
+
+
+def test_a_prompt_template_without_a_column_is_told(folder: Path) -> None:
+    """As a file's name in its place would be: the prompt of every row is that name."""
+
+    def warnings_with(template: str) -> list[str]:
+        data = {**SOUND["dataset"], "prompt_template": template}
+        found = check_task(tiny_task(folder, **{**SOUND, "dataset": data})).warnings
+        return [text for text in found if text.startswith("dataset.prompt_template has no {column} field")]
+
+    assert warnings_with("{prompt}") == []
+    assert len(warnings_with("template.txt")) == 1

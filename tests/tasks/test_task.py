@@ -95,6 +95,8 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"dataset": {"train": "train.jsonl", "eval": "x"}}, r"Did you mean dataset\.validation\?"),
         ({"dataset": [["a", "b"]]}, "allowed: files, a list of dicts"),
         ({"dataset": None}, "train: found None; allowed: files, a list of dicts"),
+        # the entry that is wrong, not the whole list
+        ({"dataset": ["a.jsonl", 5]}, r"train\[1\]: found 5 \(int\) among 2 entries; allowed: files, a list of dicts"),
         ({"dataset": "qq/none.jsonl"}, "in Python at the working directory"),
         ({"training": "x"}, "in Python a dict"),
         ({"output_dir": "x"}, r"run_directory=\.\.\."),

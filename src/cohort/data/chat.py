@@ -78,6 +78,7 @@ class ChatRenderer:
 
         Raises:
             BadRowError: the template refuses the conversation, or a shorter rendering is not a prefix of a longer one.
+            InputError: the template is no Jinja.
         """
         messages, tools = conversation.messages, conversation.tools
         full = self._text(messages, tools=tools, generation_prompt=False)
@@ -127,7 +128,7 @@ class ChatRenderer:
         answered = Message(role="assistant", content="A", trained=True)
         try:
             row = self.render(Conversation(messages=(asked, answered)))
-        except BadRowError:
+        except (BadRowError, InputError):
             return None
         if not row.append_eos or not row.trained_spans:
             return None
@@ -195,6 +196,8 @@ class ChatRenderer:
             ) from error
         # the template is a program we did not write: it may raise anything, and its message is for the user
         except Exception as error:
+            if type(error).__name__ == "TemplateSyntaxError":
+                raise _not_jinja(error) from error
             roles = ", ".join(message.role for message in messages)
             raise BadRowError(
                 kind=ProblemKind.TEMPLATE,
@@ -203,6 +206,18 @@ class ChatRenderer:
                 hint="Change the conversation as the template's message says.",
             ) from error
         return str(text)
+
+
+def _not_jinja(error: Exception) -> InputError:
+    """Return the problem of a template that is wrong by itself, whatever the rows are."""
+    return InputError(
+        Problem(
+            where=Place(key=("dataset", "chat_template")),
+            found=f"a template that is not Jinja (line {getattr(error, 'lineno', 1)}: {error})",
+            allowed=f"a Jinja template, or one of {', '.join(known_templates())}",
+            hint="Correct the template at that line.",
+        )
+    )
 
 
 def _not_a_prefix(*, shorter: str, longer: str, turn: int, with_prompt: bool) -> BadRowError:

@@ -8,6 +8,7 @@ from cohort.adapters.saved.saved_modules import HEAD, SAVED_NAMES
 from cohort.core.units import counted
 from cohort.data.chat import ChatRenderer
 from cohort.data.problems import ProblemKind
+from cohort.data.settings import template_fields
 from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
 from cohort.metrics.answers import find_answer, last_number
 from cohort.models.checkpoint_layout import linear_shapes
@@ -43,7 +44,7 @@ def task_warnings(
     yield from _shared_row_warnings(inputs)
     yield from _unknown_token_warnings(inputs)
     yield from _answer_warnings(task, inputs)
-    yield from _template_warnings(inputs)
+    yield from _template_warnings(task, inputs)
     yield from _end_warnings(task, inputs)
     yield from _rank_warnings(inputs, trials)
     yield from _whole_module_warnings(task, inputs)
@@ -155,7 +156,13 @@ def _answer_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
         )
 
 
-def _template_warnings(inputs: TaskInputs) -> Iterator[str]:
+def _template_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
+    template = task.dataset.prompt_template
+    if template is not None and not template_fields(template):
+        yield (
+            f"dataset.prompt_template has no {{column}} field, so every row is asked the same: {template!r:.80}; "
+            'write one such as "Question: {question}\nAnswer:\n"'
+        )
     tokenizer = inputs.tokenizer
     if not inputs.data.report.is_chat or (end := ChatRenderer(tokenizer=tokenizer).unknown_end()) is None:
         return

@@ -116,6 +116,10 @@ def _read_chat_template(section: dict[str, Any], base: Path, origin: TaskOrigin)
     if not isinstance(written, str) or written in known_templates() or is_template_text(written):
         return []
     path = base / Path(written).expanduser()
+    if (unusual := unusual_path(path)) is not None:
+        where, found = origin.where("dataset.chat_template"), f"{written!r:.80}, {unusual.found}"
+        allowed = f"a file, or one of {', '.join(known_templates())}"
+        return [Problem(where=where, found=found, allowed=allowed, hint=unusual.hint)]
     if not path.is_file():
         # validation says that it is neither a name nor a file
         return []

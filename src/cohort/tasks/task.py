@@ -296,6 +296,15 @@ def _are_files(value: object) -> bool:
 def _neither_rows_nor_files(value: object, *, where: Place) -> Problem:
     allowed = "files, a list of dicts, a pandas DataFrame or a datasets.Dataset"
     hint = "Write 'train.jsonl', or a list of rows such as {'prompt': 'P', 'completion': 'C'}."
+    if isinstance(value, list | tuple):
+        # one entry of many is wrong, which a look at the whole list would not show
+        index, entry = next(
+            ((i, entry) for i, entry in enumerate(value) if not isinstance(entry, str | os.PathLike | Mapping)),
+            (0, value),
+        )
+        if entry is not value:
+            found = f"{entry!r:.60} ({type(entry).__name__}) among {len(value):,} entries"
+            return Problem(where=where.below(index), found=found, allowed=allowed, hint=hint)
     return Problem(where=where, found=repr(value)[:60], allowed=allowed, hint=hint)
 
 
