@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cohort.core.errors import InputError
-from cohort.models.finite_weights import checked_weights, non_finite_weights
+from cohort.models.checkpoint_layout import FusedTensor, Piece
+from cohort.models.finite_weights import checked_weights, non_finite_weights, refusing_non_finite
 from cohort.models.weights import load_decoder
 from tests.models.bridge.architectures import save_tiny
 from tests.models.tiny_checkpoints import save_checkpoint
@@ -102,3 +103,17 @@ def test_a_model_that_transformers_computes_is_looked_at_as_well(tmp_path: Path)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=f"{name}: found NaN or infinite weights"):
         load_decoder(folder)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.nan, 448.0, 0.0])
+def test_codes_of_8_bits_are_looked_at_where_their_scale_says_nothing(tmp_path: Path, value: float) -> None:
+    codes = torch.full((4, 3), 2.0)
+    codes[2, 1] = value
+    kept = {"codes": codes.to(torch.float8_e4m3fn), "scales": torch.ones(4)}
+    fused = FusedTensor(name="layers.0.down.weight", pieces=(Piece(key="a.weight", shape=(4, 3)),))
+    read = refusing_non_finite([(fused, [kept])], {})
+    if math.isnan(value):
+        with pytest.raises(InputError, match=r"a\.weight: found NaN or infinite weights"):
+            list(read)
+    else:
+        assert len(list(read)) == 1

@@ -126,16 +126,23 @@ def refusing_non_finite(
 
 
 def _by_piece(fused: FusedTensor, content: FusedContent) -> Iterator[tuple[str, Tensor]]:
-    """Yield the numbers of each checkpoint tensor; of a quantised one its scales, which are NaN where a weight was."""
+    """Yield the numbers of each checkpoint tensor; of a quantised one what is NaN where a weight was no number."""
     if isinstance(content, Tensor):
         rows: Sequence[Tensor] = content.split([piece.shape[0] for piece in fused.pieces])
         yield from ((piece.key, own) for piece, own in zip(fused.pieces, rows, strict=True) if own.numel())
         return
     for piece, kept in zip(fused.pieces, content, strict=True):
         for tensor in kept.values():
-            # codes of 8 bits are read by their scales
-            if tensor.is_floating_point() and tensor.element_size() > 1 and tensor.numel():
-                yield piece.key, tensor
+            if not tensor.is_floating_point() or not tensor.numel():
+                # whole numbers are codes, whose scale is NaN or infinite
+                continue
+            yield piece.key, tensor if tensor.element_size() > 1 else _largest_code(tensor)
+
+
+def _largest_code(codes: Tensor) -> Tensor:
+    """Return NaN [1] where one of e4m3's codes is, else 0: a kernel's maximum may have passed over the weight's NaN."""
+    largest = (codes.view(torch.uint8) & 0x7F).amax().reshape(1)
+    return torch.where(largest == 0x7F, math.nan, 0.0)
 
 
 def _ends(values: Tensor) -> Tensor:
