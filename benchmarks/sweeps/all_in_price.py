@@ -136,8 +136,11 @@ class Prices:
         print_table(self._rows, columns=COLUMNS)
         notes = {"fast_host_step_ms": FAST_HOST_MS.get(self._shape), "layers": self._options.num_layers or "all"}
         out = self._options.out or RESULTS / f"all_in_price_{self._shape}.json"
-        write_result(out, question=QUESTION, headline=self._headline, rows=self._rows, notes=notes)
-        print({key: round(value, 3) for key, value in self._headline.items()}, flush=True)
+        # what tables show of many figures are the first ones
+        order = sorted(self._headline, key=lambda name: (name.startswith("peft"), "_gpu_load" in name, len(name)))
+        headline = {name: self._headline[name] for name in order}
+        write_result(out, question=QUESTION, headline=headline, rows=self._rows, notes=notes)
+        print({key: round(value, 3) for key, value in headline.items()}, flush=True)
 
 
 if __name__ == "__main__":
