@@ -166,7 +166,13 @@ def _said(found: Conversion, *, is_on_inputs: bool) -> str:
 
 
 def _read(source: Path, *, base: RunBase) -> tuple[PeftAdapter, AdapterLayout, Tensor]:
-    adapter, known = read_adapter(source), linear_shapes(check_checkpoint(base.directory))
+    adapter, config = read_adapter(source), check_checkpoint(base.directory)
+    known = linear_shapes(config)
+    if config.bridged is not None:
+        # blocks follow the linears of a layer as the native families have them
+        found = f"an adapter of {config.architecture}, which transformers computes"
+        hint = "Export it with --to peft or --to merged."
+        raise InputError(Problem(where="--to", found=found, allowed="an adapter of a native family", hint=hint))
     if adapter.spec.use_dora:
         hint = "Export it with --to peft or --to merged."
         raise InputError(Problem(where="--to", found="a DoRA adapter", allowed="plain LoRA or BD-LoRA", hint=hint))

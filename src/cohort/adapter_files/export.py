@@ -20,6 +20,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.unusual_path import unusual_path
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
+from cohort.models.config_file import read_config
 from cohort.models.source import find_local_model
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
@@ -183,11 +184,12 @@ def _name_base(folder: Path, base: str) -> None:
 
 
 def _merge(source: Path, target: Path, *, base: Path) -> None:
-    adapter = read_adapter(source)
+    adapter, bridged = read_adapter(source), read_config(base).bridged
     # the base model keeps its division into files, so that its index still fits
     shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
     with atomic_directory(target) as partial:
-        merge_into_base(base, adapter, partial, shards=shards)
+        is_transposed = bridged is not None and bridged.are_transposed
+        merge_into_base(base, adapter, partial, shards=shards, fan_in_fan_out=is_transposed)
 
 
 def _require_gguf_place(output: Path | None) -> None:
@@ -198,10 +200,14 @@ def _require_gguf_place(output: Path | None) -> None:
 
 
 def _write_gguf(source: Path, target: Path, *, base: RunBase, kind: GgufType) -> str:
-    adapter = read_adapter(source)
+    adapter, config = read_adapter(source), check_checkpoint(base.directory)
+    if config.bridged is not None:
+        found = f"an adapter of {config.architecture}, which transformers computes"
+        hint = "Export it with --to peft, and convert it with llama.cpp's own convert_lora_to_gguf.py."
+        raise InputError(Problem(where="--to", found=found, allowed="an adapter of a native family", hint=hint))
     with atomic_directory(target) as partial:
         path = partial / GGUF_FILE
-        write_gguf(adapter, path, config=check_checkpoint(base.directory), base_model=base.name, kind=kind)
+        write_gguf(adapter, path, config=config, base_model=base.name, kind=kind)
         if (source / "README.md").is_file():
             shutil.copy2(source / "README.md", partial / "README.md")
     return f"{GGUF_FILE} in {kind.value}: llama-cli -m BASE.gguf --lora {target / GGUF_FILE}"

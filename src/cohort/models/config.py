@@ -56,6 +56,7 @@ class BridgedModel:
         layers: Path of the list of layers.
         head_scale: Factor on the logits.
         are_transposed: Whether the model keeps the weights of its linears as [K, N], as GPT-2 does.
+        experts_per_token: Experts of a layer that one token passes, where it has any.
         left_alone: Parts of the checkpoint that no text passes through, such as ``vision_tower``.
     """
 
@@ -64,7 +65,25 @@ class BridgedModel:
     layers: str
     head_scale: float = 1.0
     are_transposed: bool = False
+    experts_per_token: int = 1
     left_alone: tuple[str, ...] = ()
+
+    @property
+    def experts(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of stacked weights of experts, whose first axis counts the experts."""
+        return tuple(shape for key, shape in self.others if len(shape) == 3 and key.startswith(f"{self.layers}."))
+
+    @property
+    def values_per_token(self) -> int:
+        """Inputs and outputs of all linears and experts that one token passes."""
+        linears = sum(ins + outs for _, ins, outs in self.linears)
+        return linears + sum(self.experts_per_token * (ins + outs) for _, ins, outs in self.experts)
+
+    @property
+    def passed_weights(self) -> int:
+        """Weights of the linears and experts that one token passes."""
+        linears = sum(ins * outs for _, ins, outs in self.linears)
+        return linears + sum(min(count, self.experts_per_token) * ins * outs for count, ins, outs in self.experts)
 
 
 @dataclass(frozen=True, kw_only=True)

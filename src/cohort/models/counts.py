@@ -44,7 +44,7 @@ def count_model(config: DecoderConfig) -> ModelCounts:
         parameters=sum(math.prod(fused.shape) for fused in layout),
         linear_parameters=linear,
         head_parameters=table,
-        linear_flops_per_token=2 * linear,
+        linear_flops_per_token=2 * (linear if config.bridged is None else config.bridged.passed_weights),
         head_flops_per_token=2 * table,
         # scores and their product with the values
         attention_flops_per_pair=4 * config.query_width * config.num_layers,
@@ -98,6 +98,9 @@ def recomputed_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, p
 
 
 def _values_of_a_layer(config: DecoderConfig, *, padding: float) -> int:
+    if config.bridged is not None:
+        # twice for what stands between the linears: norms, activations, rotated copies and both sides of attention
+        return 2 * (config.bridged.values_per_token // config.num_layers) + 8 * config.hidden_size
     heads = config.query_width + 2 * config.kv_width + config.query_width
     # a norm after a block keeps what the block gave
     streams = (4 + 2 * config.post_norms) * config.hidden_size

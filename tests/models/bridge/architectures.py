@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.pytorch_utils import Conv1D
 
 from cohort.adapters.initialization import initial_weights
-from cohort.adapters.peft_files.peft_format import peft_tensors
+from cohort.adapters.peft_files.peft_config import adapter_config, shortest_target_modules
+from cohort.adapters.peft_files.peft_format import peft_tensors, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows
+from cohort.models.checkpoint_layout import module_names
 from cohort.models.decoder import Decoder
 from cohort.models.targets import select_linears
 from cohort.models.weights import load_decoder
@@ -82,7 +85,7 @@ _SMALL: Mapping[str, Any] = {
 _LATENT: Mapping[str, Any] = {"num_key_value_heads": 4, "head_dim": 8}
 _OWN: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa", "youtu"), _LATENT),
-    **dict.fromkeys(("axk1", "axk2"), _LATENT),
+    **dict.fromkeys(("axk1", "axk2", "minicpm3"), _LATENT),
     "bamba": {"attn_layer_indices": [1, 3]},
     "codegen": {"rotary_dim": 8},
     "dots1": {"n_shared_experts": 1},
@@ -97,11 +100,11 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
 _KEPT = {"falcon": ("head_dim",), "lfm2_moe": ("layer_types",)}
 
 
-def tiny_config(name: str) -> Any:
+def tiny_config(name: str, *, vocabulary: int = VOCABULARY) -> Any:
     """Return a small configuration of a model type, every kind of layer in it."""
     text = CONFIG_MAPPING[name]().get_text_config()
     values: dict[str, Any] = {}
-    for key, value in _SMALL.items():
+    for key, value in {**_SMALL, "vocab_size": vocabulary}.items():
         is_plain = not isinstance(getattr(type(text), key, None), property)
         with contextlib.suppress(Exception):  # a setting that differs from layer to layer raises
             if is_plain and hasattr(text, key) and key not in _KEPT.get(name, ()):
@@ -116,10 +119,10 @@ def tiny_config(name: str) -> Any:
     return type(text)(**values)
 
 
-def save_tiny(name: str, folder: Path) -> Path:
+def save_tiny(name: str, folder: Path, *, vocabulary: int = VOCABULARY) -> Path:
     """Save a random checkpoint of a model type, whose biases and gains are not the ones it begins with."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(tiny_config(name)).float()
+    model = AutoModelForCausalLM.from_config(tiny_config(name, vocabulary=vocabulary)).float()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.08)
@@ -132,16 +135,22 @@ class Compared:
     """How far the product is from transformers and PEFT with one checkpoint.
 
     Attributes:
+        way: ``native`` or ``bridged``.
         logits: Largest difference of a logit.
         losses: Largest relative difference of a step's loss.
-        weights: Largest relative difference of a trained tensor.
+        weights: Difference of the trained adapters, relative to what training has changed.
+        loaded: Relative difference of the loss that is reported and that of the saved adapter as PEFT loads it.
+        is_isolated: Whether a neighbour that diverges leaves the trial its bits.
+        adapted: Last names of the adapted linears.
     """
 
     way: str
     logits: float
     losses: float
     weights: float
-    num_linears: int
+    loaded: float
+    is_isolated: bool
+    adapted: tuple[str, ...]
 
 
 def rows_of(count: int, *, seed: int = 0) -> TokenisedRows:
@@ -155,12 +164,14 @@ def spec_of(*, r: int = 4) -> TrialSpec:
         trial_id=0,
         seed=17,
         adapter=AdapterSpec(r=r, lora_alpha=2.0 * r),
-        learning_rate=1e-2,
+        # plain gradient steps: where a gradient is rounding alone, AdamW would step as far as anywhere
+        learning_rate=0.3,
+        optim="sgd",
         batch_size=4,
         num_steps=STEPS,
         schedule=Schedule.COSINE,
         warmup_ratio=0.1,
-        weight_decay=0.01,
+        weight_decay=0.0,
         max_grad_norm=1.0,
         loraplus_lr_ratio=1.0,
     )
@@ -204,6 +215,7 @@ def compare(folder: Path) -> Compared:
     executor.load(spec)
     losses = [executor.step()[0].loss for _ in range(spec.num_steps)]
     layout = executor.bank.layout
+    reported = executor.evaluate([0], rows=rows, row_ids=range(len(rows)))[0].loss
     found = peft_tensors(layout, spec.adapter, executor.weights(0))
     start = initial_weights(layout, spec.adapter, seed=spec.seed, dtype=torch.float32, weight_of=decoder.weight_of)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -228,14 +240,47 @@ def compare(folder: Path) -> Compared:
         way="native" if decoder.config.bridged is None else "bridged",
         logits=logits,
         losses=max(abs(own - other) / abs(other) for own, other in zip(losses, expected, strict=True)),
-        weights=max(_relative(found[name], parameter.detach()) for name, parameter in trained.items()),
-        num_linears=len(layout.linears),
+        weights=_of_change(found, {name: own.detach() for name, own in trained.items()}, begun),
+        loaded=abs(_loss_of_saved(folder, decoder, executor, rows) - reported) / reported,
+        is_isolated=_is_isolated(decoder, executor, rows),
+        adapted=tuple(sorted({name.rsplit(".", 1)[-1] for name in layout.linears})),
     )
+
+
+def _loss_of_saved(folder: Path, decoder: Decoder, executor: Executor, rows: TokenisedRows) -> float:
+    """Return the loss of the rows with the adapter as PEFT loads it from its files."""
+    layout, spec, bridged = executor.bank.layout, spec_of().adapter, decoder.config.bridged
+    config = adapter_config(
+        spec,
+        base_model="base",
+        target_modules=shortest_target_modules(layout.linears, linears=module_names(decoder.config)),
+        fan_in_fan_out=bridged is not None and bridged.are_transposed,
+    )
+    saved = folder / "adapter"
+    saved.mkdir()
+    (saved / "adapter_config.json").write_text(json.dumps(config))
+    (saved / "adapter_model.safetensors").write_bytes(serialised_weights(layout, spec, executor.weights(0)))
+    base: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, saved).eval()
+    samples = [rows.sample(row) for row in range(len(rows))]
+    with torch.no_grad():
+        total = sum(float(sample_loss(model, sample)) for sample in samples)
+    return total / sum(int(sample.trained[1:].sum()) for sample in samples)
+
+
+def _is_isolated(decoder: Decoder, executor: Executor, rows: TokenisedRows) -> bool:
+    beside, spec = executor_of(decoder, rows, token_budget=41), spec_of()
+    other = replace(spec.adapter, r=7)
+    beside.load(replace(spec, trial_id=1, seed=5, learning_rate=1e9, adapter=other))
+    beside.load(spec)
+    for _ in range(spec.num_steps):
+        beside.step()
+    return torch.equal(beside.weights(0), executor.weights(0))
 
 
 def _train_with_peft(model: Any, parameters: list[Tensor], spec: TrialSpec, rows: TokenisedRows) -> list[float]:
     """Train one sequence at a time with a plain loop; return the losses of the steps."""
-    optimizer = torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
+    optimizer = torch.optim.SGD(parameters, lr=spec.learning_rate)
     order, losses = spec.order(len(rows)), []
     # frozen parts of some architectures drop or differ while they train
     model.eval()
@@ -283,5 +328,8 @@ def _largest_difference(decoder: Decoder, model: Any) -> float:
     return float((own - other).abs().max())
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm().clamp_min(1e-12))
+def _of_change(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], begun: Mapping[str, Tensor]) -> float:
+    """Return how far two trained adapters are apart, relative to what training has changed."""
+    apart = sum(float((found[name] - expected[name]).norm()) ** 2 for name in expected)
+    changed = sum(float((expected[name] - begun[name]).norm()) ** 2 for name in expected)
+    return (apart / changed) ** 0.5

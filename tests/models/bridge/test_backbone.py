@@ -39,7 +39,9 @@ def test_logits_losses_and_weights_are_those_of_transformers_and_peft(tmp_path: 
     assert found.way == "bridged"
     assert found.logits <= 1e-5
     assert found.losses <= 1e-5
-    assert found.num_linears > 0
+    assert found.weights <= 1e-5
+    assert found.loaded <= 1e-5
+    assert found.is_isolated
 
 
 def trained(executor: Executor, trial_id: int, *, steps: int = 4) -> tuple[list[float], Tensor]:

@@ -20,11 +20,17 @@ from cohort.core.errors import InputError, Problem
 
 __all__ = ["merge_into_base"]
 
+_HOLDERS = {"language_model", "model", "transformer"}
 _NOT_COPIED = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
 
 def merge_into_base(
-    base_directory: Path, adapter: PeftAdapter, output_directory: Path, *, shards: Sequence[Path]
+    base_directory: Path,
+    adapter: PeftAdapter,
+    output_directory: Path,
+    *,
+    shards: Sequence[Path],
+    fan_in_fan_out: bool = False,
 ) -> None:
     """Write the base model with the adapted weight in place of every W, in the base's own files and number type.
 
@@ -39,11 +45,13 @@ def merge_into_base(
         output_directory: Existing empty directory.
         shards: The safetensors files of ``base_directory`` that make up the model; others, such as a second copy of
             the weights in another layout, are left out: they would not hold the adapter.
+        fan_in_fan_out: Whether the base model keeps the weights of its linears as [K, N].
 
     Raises:
         InputError: an adapted linear has no weight in the base, or a stored format without plain weights.
     """
     missing, whole = set(adapter.modules), _whole_modules(adapter)
+    adapted = {_without_holders(module): module for module in adapter.modules}
     # where both read one table the file has one, and the head's is to be added
     lacks_head = bool(whole) and not _has_tensor(shards, f"{SAVED_PATHS[HEAD]}.weight")
     for shard in shards:
@@ -53,14 +61,17 @@ def merge_into_base(
             for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
                 module = name.removesuffix(".weight")
                 # checkpoints saved from the bare decoder lack the first part of every name
-                module = module if module in missing or module in SAVED_PATHS.values() else f"model.{module}"
+                module = adapted.get(_without_holders(module), module)
+                module = module if module in adapter.modules or module in SAVED_PATHS.values() else f"model.{module}"
                 tensor = opened.get_tensor(name)
                 if module == SAVED_PATHS[EMBEDDING] and lacks_head:
                     head = adapter.saved_table(HEAD).to(tensor.dtype) if HEAD in whole.values() else tensor
                     tensors[f"{SAVED_PATHS[HEAD]}.weight"] = head.clone()
                 if module in missing:
                     missing.discard(module)
+                    tensor = tensor.t() if fan_in_fan_out else tensor
                     tensor = _merged(tensor, adapter, module)
+                    tensor = tensor.t().contiguous() if fan_in_fan_out else tensor
                 elif module in whole:
                     tensor = _replaced(tensor, adapter, whole[module])
                 tensors[name] = tensor
@@ -82,6 +93,14 @@ def merge_into_base(
             shutil.copy2(path, output_directory / path.name)
     if lacks_head:
         _untie(output_directory)
+
+
+def _without_holders(path: str) -> str:
+    """Return the path of a module within its decoder: files and models differ in what they put before that."""
+    parts = path.split(".")
+    while parts[0] in _HOLDERS:
+        parts = parts[1:]
+    return ".".join(parts)
 
 
 def _whole_modules(adapter: PeftAdapter) -> dict[str, str]:

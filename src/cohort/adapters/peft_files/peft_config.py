@@ -74,4 +74,6 @@ def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -
     adapted = set(adapted)
     suffixes = {name.rsplit(".", 1)[-1] for name in adapted}
     matched = {name for name in linears if name.rsplit(".", 1)[-1] in suffixes}
-    return sorted(suffixes) if matched == adapted else sorted(adapted)
+    # a number is the name of a layer as well
+    are_exact = matched == adapted and not any(suffix.isdigit() for suffix in suffixes)
+    return sorted(suffixes) if are_exact else sorted(adapted)

@@ -31,7 +31,7 @@ _FACTORS = {
     "lm_head_multiplier": lambda value: value,
 }
 # with another number what was kept on disk is asked for again: count it up with every change of what is said
-_QUESTION = "bridged model 4"
+_QUESTION = "bridged model 5"
 # the oldest version whose attention and masks can be replaced by name
 _LEAST_VERSION = "4.56"
 
@@ -68,6 +68,7 @@ def describe_bridged(folder: Path, raw: Mapping[str, Any], *, native: str) -> De
             layers=facts["layers"],
             head_scale=facts["head_scale"],
             are_transposed=facts["are_transposed"],
+            experts_per_token=facts["experts_per_token"],
             left_alone=tuple(facts["left_alone"]),
         ),
         qkv_bias=False,
@@ -203,6 +204,7 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
         "logit_cap": _setting(text, "final_logit_softcapping", "logits_soft_cap"),
         "head_scale": _head_scale(text),
         "are_transposed": any(is_transposed(model.get_submodule(name)) for name, _, _ in linears),
+        "experts_per_token": int(_size(text, "num_experts_per_tok", "moe_topk", "top_k_experts", "moe_k") or 1),
         "layers": layers,
         "linears": linears,
         "others": other_tensors(model, linears),

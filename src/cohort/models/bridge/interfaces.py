@@ -43,10 +43,9 @@ def attend(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    **_options: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Return o [1, T, H, E] of query [1, H, T, E], key and value [1, G, T, E], each row within its own sequence.
 
@@ -62,7 +61,8 @@ def attend(
     if attention_mask is not None or dropout != 0.0:
         raise ValueError("attention with a mask of the model's own, or with dropout")
     q_THE, k_TGE, v_TGE = (x[0].transpose(0, 1) for x in (query, key, value))
-    window = sliding_window if sliding_window is not None else getattr(module, "sliding_window", None)
+    # a layer without a window says so, or has nothing to say
+    window = options["sliding_window"] if "sliding_window" in options else getattr(module, "sliding_window", None)
     plain = scaling is None or scaling == query.shape[-1] ** -0.5
     rule = AttentionRule(window=window, scale=None if plain else scaling, cap=softcap)
     if now.attention is None:

@@ -220,7 +220,7 @@ def _first_that_differs(
 
         def keep(place: int) -> Callable[..., None]:
             def hook(_module: nn.Module, _inputs: object, output: Any) -> None:
-                hidden = output[0] if isinstance(output, tuple) else output
+                hidden = output[0] if isinstance(output, tuple | list) else output
                 found[place].append(hidden.reshape(-1, hidden.shape[-1]))
 
             return hook
