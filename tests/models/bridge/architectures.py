@@ -332,4 +332,4 @@ def _of_change(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], begu
     """Return how far two trained adapters are apart, relative to what training has changed."""
     apart = sum(float((found[name] - expected[name]).norm()) ** 2 for name in expected)
     changed = sum(float((expected[name] - begun[name]).norm()) ** 2 for name in expected)
-    return (apart / changed) ** 0.5
+    return float((apart / changed) ** 0.5)

@@ -64,7 +64,13 @@ def _read(folder: Path, *, dtype: torch.dtype) -> Any:
     try:
         with _quiet():
             model, report = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
+                folder,
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                # all of them are listed below, with what is missing
+                ignore_mismatched_sizes=True,
             )
     except Exception as error:  # files are read by several libraries, each with errors of its own
         raise InputError(
