@@ -31,7 +31,7 @@ _FACTORS = {
     "lm_head_multiplier": lambda value: value,
 }
 # with another number what was kept on disk is asked for again: count it up with every change of what is said
-_QUESTION = "bridged model 5"
+_QUESTION = "bridged model 6"
 # the oldest version whose attention and masks can be replaced by name
 _LEAST_VERSION = "4.56"
 
@@ -208,7 +208,7 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
         "layers": layers,
         "linears": linears,
         "others": other_tensors(model, linears),
-        "left_alone": sorted({name.split(".")[-1] for name in _outside(model, decoder, head)}),
+        "left_alone": sorted({name.split(".")[-1] for name in _outside(model, decoder, head)} or _of_others(path)),
     }
 
 
@@ -252,6 +252,12 @@ def _outside(model: Any, decoder: Any, head: Any) -> list[str]:
         if any(True for _ in module.parameters()):
             found.append(name)
     return found
+
+
+def _of_others(path: Path) -> set[str]:
+    """Return the parts that a checkpoint's settings name and a class of text alone does not load."""
+    names = json.loads(path.read_text(encoding="utf-8"))
+    return {name.removesuffix("_config") for name in names if name in ("audio_config", "vision_config")}
 
 
 def _first(value: Any) -> int | None:
