@@ -10,6 +10,7 @@ from cohort.core.errors import InputError
 from cohort.models.weights import load_decoder
 from cohort.service.opening_checks import require_context, serving_machine
 from cohort.service.settings import ServedSettings
+from tests.models.bridge.architectures import save_tiny
 
 
 def test_the_format_is_the_runs_unless_another_is_asked_for(model: Path) -> None:
@@ -25,3 +26,12 @@ def test_more_than_the_models_context_is_refused(model: Path) -> None:
     require_context(ServedSettings(model=str(model), max_model_len=384), decoder)
     with pytest.raises(InputError, match="found 385; allowed: at most 384, the model's context"):
         require_context(ServedSettings(model=str(model), max_model_len=385), decoder)
+
+
+def test_a_model_that_transformers_computes_is_not_divided(tmp_path: Path) -> None:
+    folder = save_tiny("phi3", tmp_path)
+    whole = ServedSettings(model=str(folder), gpus=0)
+    assert serving_machine(whole, folder, trained=None).quantization == "none"
+    divided = ServedSettings(model=str(folder), gpus=0, tensor_parallel_size=2)
+    with pytest.raises(InputError, match="--tensor-parallel-size: found 2 with Phi3ForCausalLM"):
+        serving_machine(divided, folder, trained=None)

@@ -83,6 +83,7 @@ def measure_tiles(model: str, *, say: Callable[[str], None]) -> TileReport:
         # one at a time: what is measured is kept, whatever comes after
         keep_measured(name, [found[-1].row])
     # last: steps take the tiles that were chosen
-    has_form = config.stored_quantization == PLAIN.name and not config.pads_attention
+    is_native = config.bridged is None
+    has_form = is_native and config.stored_quantization == PLAIN.name and not config.pads_attention
     steps = measure_exact_steps(config, device=device, say=say) if has_form else ()
     return TileReport(model=model, device=name, linears=tuple(found), exact_steps=steps, kept_in=str(table_path(name)))

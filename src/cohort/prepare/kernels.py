@@ -66,8 +66,12 @@ class KernelWarmUp:
         rows: TokenisedRows,
         say: Callable[[str], None],
         workers: KernelCompiler | None = None,
+        is_native: bool = True,
     ) -> None:
-        """Look whether the kernels were compiled before; start workers if not and there are none."""
+        """Look whether the kernels were compiled before; start workers if not and there are none.
+
+        ``is_native``: of a model that transformers computes, the passes that need kernels compile them.
+        """
         self._machine, self._model, self._say = machine, model, say
         self._usual = max(2, round(float(rows.lengths.mean())))
         self._adapters = kinds_of_adapters(spec.adapter for spec in specs)
@@ -81,7 +85,7 @@ class KernelWarmUp:
             # a shard's layers end otherwise than those of a whole model of its sizes
             shard = () if model.region is None else ("shard",)
             self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS, *shard)
-        needs_some = self._marker is not None and not self._are_there(self._marker)
+        needs_some = is_native and self._marker is not None and not self._are_there(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None
 
     def __enter__(self) -> KernelWarmUp:

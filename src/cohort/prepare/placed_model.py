@@ -127,6 +127,7 @@ def place_model(
         rows=rows,
         say=say,
         workers=workers,
+        is_native=config.bridged is None,
     )
     if place.group is not None and place.held is not None:
         # every rank is a process of its own, which loads its part, and finds the kernels compiled

@@ -40,6 +40,13 @@ def serving_machine(settings: ServedSettings, directory: Path, *, trained: str |
         allowed = " | ".join(WEIGHT_FORMATS)
         raise InputError(Problem(where=where, found=kept, allowed=allowed, hint="Choose one of these."))
     problem = format_problem(kept, device=machine.device, where=where) or stored_problem(config, name=kept, where=where)
+    if problem is None and size > 1 and config.bridged is not None:
+        problem = Problem(
+            where=Place(option="command line --tensor-parallel-size"),
+            found=f"{size} with {config.architecture}, whose layers transformers computes",
+            allowed="1 with this model: native families alone are divided",
+            hint="Leave --tensor-parallel-size out.",
+        )
     if problem is None and size > 1 and kept != PLAIN.name:
         problem = Problem(
             where=where,
