@@ -38,9 +38,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# nohup ignores it, and processes that tests start would go on where a user's would be saved
-if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# nohup ignores the one and a shell's background the other, and processes that tests start would go on where a user's
+# would be saved
+if threading.current_thread() is threading.main_thread():
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cohort.scheduling.cost.hardware import KNOWN_GPUS
 from tests.cli.command import cohort
 from tests.cli.tiny_task import TASK, write_tiny_task
 
@@ -178,9 +180,13 @@ def test_wrong_input_is_named_with_its_hint(
     assert allowed in err
 
 
-def test_a_task_that_fits_no_gpu_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_that_fits_no_gpu_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the largest rank that a task may ask for fits into that of a real one
+    monkeypatch.setitem(KNOWN_GPUS, "L4", replace(KNOWN_GPUS["L4"], memory_bytes=5e9))
     large = tmp_path / "large.yaml"
-    text = TASK.replace("num_gpus: 0", "num_gpus: auto").replace("r: [2, 4]", "r: [100000000]")
+    text = TASK.replace("num_gpus: 0", "num_gpus: auto").replace("r: [2, 4]", "r: [1000000]")
     large.write_text(text.replace("base_model: model", f"base_model: {folder / 'model'}").replace(
         "train: train.jsonl", f"train: {folder / 'train.jsonl'}"))  # fmt: skip
     code, _, err = cohort(capsys, "plan", folder / "gpu.yaml", large, "--dry-run", "2xL4")

@@ -125,7 +125,8 @@ def test_the_schema_and_the_command_line_know_them(folder: Path, capsys: pytest.
     assert early_exit["rule"]["enum"][0] == "patterns"
     assert early_exit["rule"]["enum"][-1] == "lottery"
     assert early_exit["unlucky"] == {
-        "allowed": "a whole number of at least 2", "default": 2, "minimum": 2, "title": "Unlucky", "type": "integer",
+        "allowed": "a whole number of at least 2, at most 1,000,000,000", "default": 2, "minimum": 2,
+        "maximum": 1_000_000_000, "title": "Unlucky", "type": "integer",
         "description": "lottery: trials whose number this divides are stopped",
     }  # fmt: skip
     assert sections["SearchSection"]["properties"]["sampler"]["enum"] == ["grid", "random", "tpe", "last_first"]
@@ -140,7 +141,7 @@ def test_mistakes_in_its_keys_are_named_with_all_others(folder: Path) -> None:
     with pytest.raises(InputError) as caught:
         tiny_task(folder, early_exit={"rule": "lottery", "unlucky": 1, "window": 1}, search={"sampler": "last_frist"})
     problems = {str(problem.where): problem for problem in caught.value.problems}
-    assert problems["task: early_exit.unlucky"].allowed == "a whole number of at least 2"
+    assert problems["task: early_exit.unlucky"].allowed == "a whole number of at least 2, at most 1,000,000,000"
     assert problems["task: early_exit.window"].found == "1"
     assert problems["task: search.sampler"].hint == "Did you mean sampler: last_first?"
     with pytest.raises(InputError, match=r"unknown key 'unlucki'; allowed: .*unlucky.*Did you mean early_exit.unlucky"):

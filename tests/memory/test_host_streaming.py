@@ -142,4 +142,4 @@ def test_other_values_are_refused(value: object) -> None:
     with pytest.raises(InputError) as caught:
         task_of(host_streamed_layers=value)
     (problem,) = caught.value.problems
-    assert problem.allowed == "auto, 0 (none), or a whole number of at least 3"
+    assert problem.allowed == "auto, 0 (none), or a whole number of at least 3, at most 100,000"

@@ -46,7 +46,7 @@ __all__ = [
     "unbounded_number",
 ]
 
-MOST_RANK = 65_536
+MOST_RANK = 1_048_576
 """Above the width of any layer that there is."""
 
 # what a person may type for a number, in quotes or out of them
