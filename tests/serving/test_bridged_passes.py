@@ -22,6 +22,7 @@ from cohort.models.weights import load_decoder
 from cohort.serving.bridged_passes import BridgedPassComputer
 from cohort.serving.engine import ServingEngine
 from cohort.serving.generate import GenerateRequest, generate
+from cohort.serving.pass_record import PassRecord, SequencePart
 from cohort.serving.scheduler import Admission, SchedulerSettings
 from cohort.serving.sequence import SequenceRequest
 from tests.models.bridge.architectures import save_tiny
@@ -128,3 +129,39 @@ def test_preempted_sequences_and_prompts_in_parts_change_nothing(tmp_path: Path)
     assert engine.scheduler.num_preemptions > 0
     assert isinstance(engine._computer, BridgedPassComputer)
     assert len(engine._computer._live) <= 2
+
+
+class _Recorder:
+    """Stands in for a bridged decoder: notes the tokens of each call."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+
+    def continued(self, tokens_L: torch.Tensor, _cache: object, *, lora_for: object) -> torch.Tensor:
+        del lora_for
+        self.calls.append(tokens_L.tolist())
+        return torch.zeros(len(tokens_L), 4)
+
+
+def test_a_sequence_that_came_back_is_not_let_go_with_the_blocks_that_it_had_before() -> None:
+    """Its prompt waits for room, and meanwhile another sequence takes a block that was its own once."""
+    recorder: Any = _Recorder()
+    adapters: Any = _NoAdapters()
+    computer = BridgedPassComputer(recorder, adapters=adapters, scores_of=lambda _hidden: None)  # type: ignore[arg-type, return-value]
+
+    def part(number: int, tokens: list[int], blocks: list[int], *, is_sampled: bool) -> SequencePart:
+        return SequencePart(
+            number=number, slot=None, start=0, tokens=tokens, blocks=blocks, is_prompt=True, is_sampled=is_sampled
+        )
+
+    for record in (
+        PassRecord(parts=[part(1, [5], [0], is_sampled=False)], fresh_blocks=[0]),
+        PassRecord(parts=[], stored=[(1, [0])]),
+        PassRecord(parts=[], restored=[(1, [2])]),
+        PassRecord(parts=[part(2, [7], [0], is_sampled=True)], fresh_blocks=[0]),
+        PassRecord(parts=[part(1, [6], [2], is_sampled=True)]),
+    ):
+        computer.compute(record)
+    assert recorder.calls == [[7], [5, 6]]

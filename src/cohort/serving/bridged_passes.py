@@ -74,8 +74,10 @@ class BridgedPassComputer:
         fresh = frozenset(record.fresh_blocks)
         for number in [number for number, kept in self._live.items() if kept.blocks & fresh]:
             del self._live[number]
-        for number, _ in record.restored:
-            self._live[number] = self._preempted.pop(number, _Kept())
+        for number, blocks in record.restored:
+            kept = self._live[number] = self._preempted.pop(number, _Kept())
+            # those it had are others' by now, and a prompt that waits for room names its own in a later pass only
+            kept.blocks = frozenset(blocks)
 
     def _last_hidden(self, part: SequencePart) -> Tensor | None:
         """Return the hidden state [D] of a part's last position; None while its prompt is not whole."""
