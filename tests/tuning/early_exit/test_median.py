@@ -49,3 +49,14 @@ def test_warmup_is_left_alone() -> None:
     curves.append(curve(3, validation=[3.0] * 3, warmup_steps=2))
     report = replay_curves(curves, SETTINGS, num_slots=1)
     assert [(d.trial_id, d.step) for d in report.decisions if d.kind is DecisionKind.STOP] == [(3, 2)]
+
+
+def test_by_rank_alone_a_stop_has_the_numbers_that_it_had_before_there_was_a_risk() -> None:
+    # a resume compares what it decides with the record, number by number
+    curves = [curve(i, validation=[x] * 2) for i, x in enumerate([1.0, 1.0, 1.0, 2.0])]
+    (stop,) = [d for d in replay_curves(curves, SETTINGS, num_slots=1).decisions if d.kind is DecisionKind.STOP]
+    own = {"best_validation_loss": 2.0, "median": 1.0, "num_others": 3, "startup_trials": 3, "share_of_steps": 0.5}
+    assert stop.numbers == own
+    asked = by_rank(**{**SETTINGS.as_keys(), "risk": 0.025})
+    (stop,) = [d for d in replay_curves(curves, asked, num_slots=1).decisions if d.kind is DecisionKind.STOP]
+    assert stop.numbers == own | {"chance": 0.0, "risk": 0.025, "num_rows": 0}

@@ -7,7 +7,7 @@ from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.early_exit.rule import SELECTED, UNDECIDED, UNDERPERFORMING, ExitRule, Observation, Rule, Verdict
 from cohort.tuning.early_exit.rungs import RungSettings, rung_shares, rung_steps_at
-from cohort.tuning.early_exit.separation import Standing, chances
+from cohort.tuning.early_exit.separation import Standing, chances, numbers_of_chance
 from cohort.tuning.early_exit.step_floor import StepFloor
 
 __all__ = ["EXIT_RULE", "AshaRule"]
@@ -59,9 +59,9 @@ class AshaRule(Rule):
         }
         kind, reason = DecisionKind.KEEP, SELECTED
         if rank > num_kept:
-            chance = chances([own], ranked[0], risk=self._risk)[trial_id]
-            num_rows = len(own.rows)
-            numbers |= {"best_trial": ranked[0].trial_id, "chance": chance, "risk": self._risk, "num_rows": num_rows}
+            best = ranked[0]
+            chance = chances([own], best, risk=self._risk)[trial_id]
+            numbers |= numbers_of_chance(chance, risk=self._risk, num_rows=len(own.rows), best_trial=best.trial_id)
             is_worse = chance <= self._risk
             kind, reason = (DecisionKind.STOP, UNDERPERFORMING) if is_worse else (DecisionKind.KEEP, UNDECIDED)
         return (Verdict(trial_id=trial_id, kind=kind, reason=reason, numbers=numbers),)

@@ -23,7 +23,7 @@ from cohort.tuning.early_exit.rule import (
     Rule,
     Verdict,
 )
-from cohort.tuning.early_exit.separation import Standing, chances
+from cohort.tuning.early_exit.separation import Standing, chances, numbers_of_chance
 from cohort.tuning.early_exit.step_floor import StepFloor
 from cohort.tuning.shares import ceil_share
 
@@ -212,13 +212,9 @@ class BarrierRule(Rule):
             if standing.cost != standing.loss:
                 numbers["cost"] = standing.cost
             # Every number is recorded: the report shows why, and a resume compares the record with what it decides.
-            if rank > num_kept and self._risk < 1:
-                numbers |= {
-                    "best_trial": best.trial_id,
-                    "chance": chance_of[trial_id],
-                    "risk": self._risk,
-                    "num_rows": len(standing.rows),
-                }
+            if rank > num_kept:
+                chance, num_rows = chance_of[trial_id], len(standing.rows)
+                numbers |= numbers_of_chance(chance, risk=self._risk, num_rows=num_rows, best_trial=best.trial_id)
             if rank > num_kept and chance_of[trial_id] <= self._risk:
                 verdicts.append(_verdict(trial_id, DecisionKind.STOP, UNDERPERFORMING, numbers))
                 continue

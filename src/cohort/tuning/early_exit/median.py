@@ -12,7 +12,7 @@ from cohort.core.setting_fields import whole
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.early_exit.rule import UNDERPERFORMING, ExitRule, Observation, Rule, RuleSettings, Verdict
-from cohort.tuning.early_exit.separation import Standing, chances
+from cohort.tuning.early_exit.separation import Standing, chances, numbers_of_chance
 from cohort.tuning.early_exit.step_floor import StepFloor
 
 __all__ = ["EXIT_RULE", "MedianRule", "MedianSettings"]
@@ -79,10 +79,7 @@ class MedianRule(Rule):
             "num_others": len(others),
             "startup_trials": self._startup_trials,
             "share_of_steps": float(share),
-            "chance": chance,
-            "risk": self._risk,
-            "num_rows": len(best.rows),
-        }
+        } | numbers_of_chance(chance, risk=self._risk, num_rows=len(best.rows))
         return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=UNDERPERFORMING, numbers=numbers),)
 
     def _of_others(self, trial_id: int, *, share: Fraction) -> list[Standing]:

@@ -14,7 +14,7 @@ from typing import Self
 from cohort.core.events import Evaluated
 from cohort.tuning.objective_metric import ObjectiveMetric
 
-__all__ = ["FEWEST_ROWS", "Standing", "chances"]
+__all__ = ["FEWEST_ROWS", "Standing", "chances", "numbers_of_chance"]
 
 FEWEST_ROWS = 8
 """With fewer rows no interval is worth its name, and no comparison ends a trial."""
@@ -78,6 +78,17 @@ def chances(standings: Sequence[Standing], best: Standing, *, risk: float) -> Ma
         by_loss = _chances(others, best, risk=risk, rows_of=lambda standing: standing.loss_rows)
         found = {trial_id: min(chance, by_loss[trial_id]) for trial_id, chance in found.items()}
     return {**found, best.trial_id: 1.0}
+
+
+def numbers_of_chance(chance: float, *, risk: float, num_rows: int, best_trial: int | None = None) -> dict[str, float]:
+    """Return what a decision records of a chance; nothing with a ``risk`` of 1, where only ranks counted.
+
+    Runs that began before there was a risk recorded no such numbers, and a resume compares the records.
+    """
+    if risk >= 1:
+        return {}
+    best = {} if best_trial is None else {"best_trial": best_trial}
+    return {**best, "chance": chance, "risk": risk, "num_rows": num_rows}
 
 
 def _chances(
