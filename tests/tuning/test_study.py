@@ -69,6 +69,29 @@ def test_the_result_follows_the_metric_and_the_rules_the_loss() -> None:
     assert news == [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2)], "equal values at equal losses: the later step is better"
 
 
+@pytest.mark.parametrize(("first_rows", "kept"), [((), 0), ((0.0,) * 8, 1)])
+def test_accuracies_are_not_ranked_with_losses_of_a_run_that_began_without_rows(
+    first_rows: tuple[float, ...], kept: int
+) -> None:
+    metric = ObjectiveMetric(name="reward_accuracy", maximize=True)
+    curves = [curve(i, validation=[1.0 + i, 1.0 + i]) for i in range(2)]
+    study = Study([c.candidate for c in curves], by_rank(select_fraction=0.5), metric=metric)
+    # a resume between the two: the second evaluation has rows, in which its trial is better, and a higher loss
+    for trial_id, rows in enumerate((first_rows, (1.0,) * 8)):
+        study.start(trial_id)
+        study.observe(step_done(trial_id, 1, 1.0))
+        study.observe(
+            Evaluated(
+                trial_id=trial_id,
+                step=1,
+                validation_loss=1.0 + trial_id,
+                metrics={"reward_accuracy": float(trial_id)},
+                row_values={"loss": (1.0,) * 8, "reward_accuracy": rows} if rows else {},
+            )
+        )
+    assert [d.trial_id for d in study.decisions if d.kind is DecisionKind.KEEP] == [kept]
+
+
 def _all_score_zero(ties: TieRule) -> Study:
     """Return a study whose trials score 0 throughout while their losses fall, trial 1's furthest."""
     losses = {0: [11.1, 9.0, 8.5], 1: [10.0, 5.0, 4.6], 2: [10.5, 7.0, 7.5]}

@@ -56,6 +56,7 @@ class Study:
         losses_compare: bool = True,
     ) -> None:
         self._settings, self._losses_compare = settings, losses_compare
+        self._has_rows: bool | None = None
         self._metric = metric
         self._rules: tuple[Rule, ...] = build_rules(settings)
         self._trials: dict[int, StudyTrial] = {}
@@ -284,7 +285,12 @@ class Study:
         return decisions
 
     def _standing(self, event: Evaluated) -> Standing:
-        return Standing.of(event, metric=self._metric, losses_compare=self._losses_compare)
+        # The first one settles it: accuracies after a resume must not be ranked with losses from before it, which are
+        # what a run that began without rows is compared by.
+        if self._has_rows is None:
+            self._has_rows = bool(event.row_values)
+        metric = self._metric if self._has_rows else LOSS
+        return Standing.of(event, metric=metric, losses_compare=self._losses_compare)
 
     def _carry_out(self, rule: Rule, verdicts: Iterable[Verdict]) -> list[Decision]:
         """Turn a rule's verdicts into decisions and states, and what their endings lead to in turn."""
