@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from cohort.core.events import TrialEvent, TrialFailed
 from cohort.runs.records import LoggedDecision, LoggedEvent
@@ -41,3 +42,13 @@ def test_appending_again_changes_nothing(store: RunStore) -> None:
     store.append([step_done(0, 1, 99.0), step_done(0, 2, 2.0)], [keep])
     assert [step.loss for step in store.reader.log.steps(0)] == [1.0, 2.0]
     assert len(store.reader.log.decisions()) == 1
+
+
+def test_row_values_come_back_with_the_log_and_not_with_the_evaluations_that_tables_read(store: RunStore) -> None:
+    # single precision, as trials are compared by: a resume has to compare the same numbers
+    rows = {"loss": (1.5, math.inf, -0.25), "reward_accuracy": (0.0, 1.0)}
+    event = replace(evaluated(0, 1, 2.5), row_values=rows)
+    store.append([event, evaluated(0, 2, 2.0)])
+    events = [entry.event for entry in store.reader.log.entries() if isinstance(entry, LoggedEvent)]
+    assert events == [event, evaluated(0, 2, 2.0)]
+    assert [record.row_values for record in store.reader.log.evaluations()] == [{}, {}]

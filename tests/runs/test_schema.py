@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from cohort.core.clock import ManualClock
+from cohort.core.events import Evaluated
 from cohort.core.memory_records import GradientCheckpointing, PassKind
 from cohort.report import render_report
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialStatus
+from cohort.runs.records import LoggedEvent, TrialStatus
 from cohort.runs.results.results import read_results
 from cohort.runs.schema import READABLE_VERSIONS, SCHEMA_VERSION
 from cohort.runs.store import RunStore
@@ -109,9 +110,12 @@ def test_a_run_of_version_3_is_read_as_it_is_and_resumed_with_this_one(tmp_path:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("ALTER TABLE evaluations DROP COLUMN row_values; PRAGMA user_version = 3")
     with RunReader.open(path) as reader:
-        (before,) = reader.log.evaluations()
-    assert before.row_values == {}
+        _, before = reader.log.entries()
+    assert isinstance(before, LoggedEvent)
+    assert before.event == evaluated(0, 1, 2.0)
     with closing(RunStore.resume(path, clock=ManualClock())) as store:
         store.append([step_done(0, 2), replace(evaluated(0, 2, 1.5), row_values={"loss": (1.0, 0.5)})])
-        assert [found.row_values for found in store.reader.log.evaluations()] == [{}, {"loss": (1.0, 0.5)}]
+        events = [entry.event for entry in store.reader.log.entries() if isinstance(entry, LoggedEvent)]
+        found = [event.row_values for event in events if isinstance(event, Evaluated)]
+        assert found == [{}, {"loss": (1.0, 0.5)}]
     assert _version(path) == SCHEMA_VERSION

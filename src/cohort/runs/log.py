@@ -10,7 +10,7 @@ import json
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -52,8 +52,8 @@ def _numbers_from_json(text: str) -> dict[str, float]:
 
 def _rows_from_json(text: str) -> dict[str, tuple[float, ...]]:
     return {
-        name: tuple(value for (value,) in struct.iter_unpack("<f", base64.b64decode(values)))
-        for name, values in json.loads(text).items()
+        name: struct.unpack(f"<{len(content) // 4}f", content)
+        for name, content in ((name, base64.b64decode(values)) for name, values in json.loads(text).items())
     }
 
 
@@ -154,8 +154,12 @@ class RunLog:
         return dict(curves)
 
     def evaluations(self, trial_id: int | None = None) -> list[EvaluationRecord]:
-        """Return the evaluations of one trial or of all, by trial and step."""
-        return list(self._select(EvaluationRecord, "evaluations", *_of_trial(trial_id, order="trial_id, step")))
+        """Return the evaluations of one trial or of all, by trial and step.
+
+        Without ``row_values``: a resume alone reads them, from :meth:`entries`, and they take longer than all the rest.
+        """
+        clause, arguments = _of_trial(trial_id, order="trial_id, step")
+        return list(self._select(EvaluationRecord, "evaluations", clause, arguments, without=("row_values",)))
 
     @cached_property
     def _has_row_values(self) -> bool:
@@ -213,11 +217,17 @@ class RunLog:
         )
 
     def _select(
-        self, kind: type[_Record], table: str, clause: str, arguments: tuple[object, ...] = ()
+        self,
+        kind: type[_Record],
+        table: str,
+        clause: str,
+        arguments: tuple[object, ...] = (),
+        *,
+        without: Collection[str] = (),
     ) -> Iterator[_Record]:
-        names = _columns(kind)
+        names = tuple(name for name in _columns(kind) if name not in without)
         make = _maker(kind, names)
-        return map(make, self._database.rows(f"SELECT {self._selected(names)} FROM {table} {clause}", arguments))
+        return map(make, self._database.rows(f"SELECT {', '.join(names)} FROM {table} {clause}", arguments))
 
     def _logged(
         self, kind: type[_Record], clause: str, arguments: tuple[object, ...] = ()

@@ -113,7 +113,7 @@ class StepRecord(StepDone):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRecord(Evaluated):
-    """One evaluation with its place in the log."""
+    """One evaluation with its place in the log, and without its ``row_values``."""
 
     position: int
     seconds: float
