@@ -32,21 +32,24 @@ def signal_of(error: KeyboardInterrupt) -> signal.Signals:
 
 
 class StopRequest:
-    """Whether a run was asked to stop, and by which signal if by one."""
+    """Whether a run was asked to stop, and by which signal if by one.
+
+    Without a lock: a signal may be handled in the middle of what another one, or the same thread, sets.
+    """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_set = False
         self._number: int | None = None
 
     def set(self, number: int | None = None) -> None:
         """Ask to stop; ``number``: the signal that asks."""
         # the first one is what a supervisor waits for
         self._number = number if self._number is None else self._number
-        self._event.set()
+        self._is_set = True
 
     def is_set(self) -> bool:
         """Return whether anyone has asked to stop."""
-        return self._event.is_set()
+        return self._is_set
 
     def error(self) -> KeyboardInterrupt:
         """Return what a run raises once it has stopped."""
