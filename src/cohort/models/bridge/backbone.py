@@ -163,7 +163,7 @@ class BridgedDecoder(Decoder):
         """Return the hidden states [L, D] of the next tokens of a sequence, and let ``cache`` know them; no gradients.
 
         Args:
-            lora_for: Gives the adapter for a stream of so many rows.
+            lora_for: Gives the adapter for a stream of that many rows.
         """
         if cache.state is None and cache.tokens_L is not None:
             tokens_L = torch.cat([cache.tokens_L, tokens_L])
