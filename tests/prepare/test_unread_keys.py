@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cohort import EarlyExit, Task
 from cohort.core.setting_fields import SettingField, setting_fields
 from cohort.prepare.unread_keys import READ_WHEN, unread_warnings
 from cohort.tasks.loading import load_task, task_from_mapping
@@ -14,7 +15,7 @@ from cohort.tasks.sections.dataset_section import DatasetSection
 from cohort.tasks.sections.evaluation_section import EvaluationSection
 from cohort.tasks.sections.sections import LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.task_file import TaskFile
-from cohort.tuning.early_exit.rule import CommonSettings
+from cohort.tuning.early_exit.rule import COMPARISON_KEYS, CommonSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
 from tests.end_to_end.tiny_tasks import tiny_data
 
@@ -81,7 +82,8 @@ def other_value(field: SettingField) -> Any:
 def test_a_key_of_another_rule_is_named_and_one_of_the_rule_is_not(folder: Path, rule: str) -> None:
     entry = EXIT_RULES.find(rule)
     assert entry is not None
-    own = {**setting_fields(entry.settings), **setting_fields(CommonSettings)}
+    shared = [key for key in setting_fields(CommonSettings) if key not in COMPARISON_KEYS]
+    own = {*setting_fields(entry.settings), *shared, *entry.comparison_keys}
     for name, field in built_in_keys().items():
         value = other_value(field)
         options = {"rule": rule, name: value}
@@ -102,6 +104,12 @@ def test_the_words_name_the_nearest_key_and_the_rule_that_reads(folder: Path) ->
     assert warnings(folder, early_exit={"rule": "none", "select_fraction": 0.25}) == [
         "early_exit.select_fraction is 0.25, which rule: none does not read; remove it, or write rule: patterns"
     ]
+    assert warnings(folder, early_exit={"rule": "patience", "risk": 0.5}) == [
+        "early_exit.risk is 0.5, which rule: patience does not read; remove it, or write rule: patterns"
+    ]
+    assert warnings(folder, early_exit={"select_fraction": 1.0, "compare_after_steps": 9}) == [
+        "early_exit.compare_after_steps is 9, which is not read with select_fraction: 1; remove one of the two"
+    ]
     assert warnings(folder, early_exit={"window": 5}) == [
         "early_exit.window is 5, which is not read with divergence: rise; remove one of the two"
     ]
@@ -110,6 +118,22 @@ def test_the_words_name_the_nearest_key_and_the_rule_that_reads(folder: Path) ->
         "early_exit.reselect_at is 0.5, which is not read with select_fraction: 1",
         "early_exit.rise_margin is 0.5, which is not read with divergence: slopes",
     ]
+
+
+def test_settings_from_python_say_the_same(folder: Path) -> None:
+    model, rows = str(folder / "model"), str(folder / "train.jsonl")
+    keys: dict[str, Any] = {"rule": "patience", "reduction_factor": 9, "risk": 0.5, "patience": 4}
+    expected = warnings(folder, early_exit=keys)
+    assert len(expected) == 2
+    settings = EarlyExit(**keys)
+    own = Task(model=model, dataset=rows, early_exit=settings)
+    # given to cohort.tune for all tasks that have none of their own
+    shared = Task(model=model, dataset=rows).with_early_exit(settings)
+    for file in (own.file, shared):
+        assert list(unread_warnings(file)) == expected
+    assert settings == EarlyExit(rule="patience", risk=0.5, patience=4), "what is not read makes no difference"
+    assert settings.with_keys(rule="asha").reduction_factor == 9, "the rule can be changed alone"
+    assert settings.with_keys(patience=5).others == settings.others == {"reduction_factor": 9}
 
 
 @pytest.mark.parametrize(
@@ -169,12 +193,19 @@ def test_a_rule_reads_each_setting_that_it_declares(rule: str) -> None:
             read.add(name)
             return super().__getattribute__(name)
 
+    class WatchedCommon(CommonSettings):
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
     ways = [{}] if "divergence" not in fields else [{"divergence": "rise"}, {"divergence": "slopes"}]
-    for way in ways:
-        settings = Watched(**way)
-        read.clear() if way is ways[0] else None
-        entry.build(settings, CommonSettings())
+    made = [(Watched(**way), WatchedCommon()) for way in ways]
+    # a class reads its fields when it checks them
+    read.clear()
+    for settings, common in made:
+        entry.build(settings, common)
         entry.kept_share(settings, CommonSettings())
         if entry.milestones is not None:
             entry.milestones(settings, CommonSettings())
     assert set(fields) <= read
+    assert read & set(COMPARISON_KEYS) == set(entry.comparison_keys)

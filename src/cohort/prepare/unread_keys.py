@@ -13,7 +13,7 @@ from typing import Any
 
 from cohort.core.setting_fields import setting_fields
 from cohort.tasks.task_file import TaskFile
-from cohort.tuning.early_exit.rule import CommonSettings, ExitRule
+from cohort.tuning.early_exit.rule import COMPARISON_KEYS, CommonSettings, ExitRule
 from cohort.tuning.early_exit.rules import EXIT_RULES
 
 __all__ = ["READ_WHEN", "ReadWhen", "unread_warnings"]
@@ -83,22 +83,33 @@ def _exit_warnings(task: TaskFile) -> Iterator[str]:
     section, settings = task.early_exit, task.early_exit_settings()
     rule = EXIT_RULES.find(settings.rule)
     assert rule is not None, "the section has checked the rule"
-    own, unread = _keys_of(rule), settings.options.unread()
+    own, unread, shared = _keys_of(rule), settings.options.unread(), _shared_keys_of(rule)
     for name in type(section).model_fields:
         if name == "rule" or (written := _written(section, name)) is None:
             continue
         if name in unread:
             yield f"early_exit.{name} is {written}, which is not read with {unread[name]}; remove one of the two"
-        elif name not in own and name not in setting_fields(CommonSettings):
-            readers = [entry.name for entry in EXIT_RULES.built_in() if name in _keys_of(entry)]
+        elif name not in own and name not in shared:
+            readers = [
+                entry.name for entry in EXIT_RULES.built_in() if name in (*_keys_of(entry), *_shared_keys_of(entry))
+            ]
+            # to a key that all comparing rules share, none of its own is like
+            near = "" if name in COMPARISON_KEYS else _nearest(name, own)
             yield (
-                f"early_exit.{name} is {written}, which rule: {rule.name} does not read; {_nearest(name, own)}remove it"
+                f"early_exit.{name} is {written}, which rule: {rule.name} does not read; {near}remove it"
                 f"{f', or write rule: {readers[0]}' if readers else ''}"
             )
 
 
 def _keys_of(rule: ExitRule) -> tuple[str, ...]:
     return tuple(setting_fields(rule.settings))
+
+
+def _shared_keys_of(rule: ExitRule) -> tuple[str, ...]:
+    """Return the keys of the common settings that a rule reads."""
+    return tuple(
+        name for name in setting_fields(CommonSettings) if name not in COMPARISON_KEYS or name in rule.comparison_keys
+    )
 
 
 def _nearest(name: str, own: tuple[str, ...]) -> str:

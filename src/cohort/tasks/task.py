@@ -145,7 +145,7 @@ class Task:
             _require_folder_name(name)
         shown = "Task" if name is None else f"Task {name!r}"
         section, given = _dataset_section(dataset, where=Place(file=shown, key=("dataset",)))
-        early = early_exit.as_keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
+        early = early_exit.as_given() if isinstance(early_exit, EarlyExitSettings) else early_exit
         sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         # left out rather than written as its default: whether the task chose its own early exit must stay visible
         optional: dict[str, Any] = {**sections, "early_exit": early, "strategy": strategy, "report_to": report_to}
@@ -252,7 +252,7 @@ class Task:
         # the engine's early exit is a default for tasks that chose none
         if "early_exit" in self.file.model_fields_set:
             return self.file
-        section = early_exit_section(settings.as_keys())
+        section = early_exit_section(settings.as_given())
         return self.file.model_copy(update={"early_exit": section})
 
     def __repr__(self) -> str:

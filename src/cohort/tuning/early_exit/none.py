@@ -9,6 +9,7 @@ __all__ = ["EXIT_RULE"]
 EXIT_RULE = ExitRule(
     name="none",
     summary="All trials train to the end.",
+    comparison_keys=(),
     build=lambda settings, common: (),  # noqa: ARG005
     milestones=lambda settings, common: (),  # noqa: ARG005
 )

@@ -77,6 +77,7 @@ EXIT_RULE = ExitRule(
     name="patience",
     summary="A trial without a better validation loss for some evaluations; each is judged alone.",
     settings=PatienceSettings,
+    comparison_keys=(),
     build=lambda settings, common: (  # noqa: ARG005 - this rule knows no warm-up
         PatienceRule(patience=settings.patience, min_improvement=settings.min_improvement),
     ),

@@ -14,6 +14,7 @@ from cohort.core.setting_fields import choice, flag, number, share, whole
 from cohort.tuning.early_exit.divergence import DIVERGING, DivergenceRule, RiseRule
 from cohort.tuning.early_exit.overfitting import OVERFITTING, OverfittingRule
 from cohort.tuning.early_exit.rule import (
+    COMPARISON_KEYS,
     RUNG_REACHED,
     SELECTED,
     UNDECIDED,
@@ -79,9 +80,9 @@ class PatternsSettings(RuleSettings):
     def unread(self) -> Mapping[str, str]:
         other = ("window", "slope_threshold") if self.divergence == "rise" else _OF_RISE
         found = dict.fromkeys(other, f"divergence: {self.divergence}")
-        # all go on, and are compared no second time
+        # all go on, and nothing is compared
         if self.select_fraction == 1:
-            found |= dict.fromkeys(("reselect_at", "reselect_fraction"), "select_fraction: 1")
+            found |= dict.fromkeys(("reselect_at", "reselect_fraction", *COMPARISON_KEYS), "select_fraction: 1")
         return found
 
     def reselects(self, common: CommonSettings) -> bool:

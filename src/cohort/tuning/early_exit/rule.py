@@ -22,6 +22,7 @@ __all__ = [
     "SELECTED",
     "UNDECIDED",
     "UNDERPERFORMING",
+    "COMPARISON_KEYS",
     "CommonSettings",
     "ExitRule",
     "Observation",
@@ -135,7 +136,7 @@ class RuleSettings:
         check_settings(self, where=Place(key=("early_exit",)))
 
     def unread(self) -> Mapping[str, str]:
-        """Return its own keys that have no effect as the others stand, each with the setting that takes it away."""
+        """Return the keys that have no effect as its own stand, each with the setting that takes it away."""
         return {}
 
 
@@ -161,6 +162,10 @@ class CommonSettings(RuleSettings):
     compare_after_steps: int = whole(6, "steps that the shortest trial does before trials are compared")
 
 
+COMPARISON_KEYS = ("risk", "compare_after_steps")
+"""Keys of the common settings that a rule has no use for if it judges each trial alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExitRule:
     """One choice of ``early_exit.rule``. A module of this folder offers it as ``EXIT_RULE``.
@@ -171,6 +176,7 @@ class ExitRule:
         name: The word in the task file.
         summary: Which trials it ends, for the schema and the docs.
         settings: The class of its settings.
+        comparison_keys: Which of :data:`COMPARISON_KEYS` it reads; none where it judges each trial alone.
         build: Returns fresh rules for one study, in the order in which they are asked.
         reasons: Why it parks, keeps or stops trials.
         kept_share: Returns the share of the work after warm-up that it leaves, as far as that is known beforehand; for
@@ -186,6 +192,7 @@ class ExitRule:
     # Any: each rule's functions take its own settings class, which only the registry's caller knows to belong to it
     build: Callable[[Any, CommonSettings], tuple[Rule, ...]]
     settings: type[RuleSettings] = RuleSettings
+    comparison_keys: tuple[str, ...] = COMPARISON_KEYS
     reasons: tuple[Reason, ...] = ()
     kept_share: Callable[[Any, CommonSettings], float] = lambda settings, common: 1.0  # noqa: ARG005
     kept_at: Callable[[Any, CommonSettings, float], float] | None = None

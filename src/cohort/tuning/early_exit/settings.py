@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -40,11 +40,13 @@ OTHER_WORDS: Mapping[str, str] = {
 class EarlyExitSettings:
     """When trials end early. Keys are flat, as in ``early_exit`` of the task file: ``EarlyExit(patience=5)``.
 
-    Keys of built-in rules that are not active are checked and have no effect, so that ``rule`` can be changed alone.
+    Keys of built-in rules that are not active are checked and have no effect, so that ``rule`` can be changed alone; a
+    task that is given such keys warns of them.
 
     Attributes:
         rule: Which trials end early, and why. A non-finite loss ends a trial under each rule.
         options: The rule's own settings. They can also be read from this object: ``settings.select_fraction``.
+        others: Keys of other rules that were given another value than their default.
 
     Raises:
         InputError: there is no such rule or key, or a value is not accepted; all problems at once.
@@ -53,6 +55,8 @@ class EarlyExitSettings:
     rule: str
     common: CommonSettings
     options: RuleSettings
+    # what has no effect makes no difference
+    others: Mapping[str, Any] = field(compare=False)
 
     @checks_arguments("EarlyExit")
     def __init__(self, *, rule: str = DEFAULT_RULE, **keys: float | str) -> None:
@@ -68,6 +72,9 @@ class EarlyExitSettings:
         object.__setattr__(self, "rule", entry.name)
         object.__setattr__(self, "common", _made(CommonSettings, keys))
         object.__setattr__(self, "options", _made(entry.settings, keys))
+        own = (*setting_fields(CommonSettings), *setting_fields(entry.settings))
+        others = {key: value for key, value in keys.items() if key not in own and value != known[key].default}
+        object.__setattr__(self, "others", others)
 
     def __getattr__(self, name: str) -> Any:
         # called only where there is no attribute of that name; a copy in the making has no parts to look into yet
@@ -85,11 +92,15 @@ class EarlyExitSettings:
         """Return the rule and its settings as they stand in a task file."""
         return {"rule": self.rule, **asdict(self.common), **asdict(self.options)}
 
+    def as_given(self) -> dict[str, Any]:
+        """Return :meth:`as_keys` with ``others``, so that a task can say that nothing reads them."""
+        return {**self.as_keys(), **self.others}
+
     def with_keys(self, **keys: Any) -> EarlyExitSettings:
         """Return the same settings with other values of some keys; ``rule`` is one of them."""
-        # another rule has keys of its own, so only what all rules share goes with it
-        kept = self.as_keys() if keys.get("rule", self.rule) == self.rule else asdict(self.common)
-        return EarlyExitSettings(**{**kept, **keys})
+        # another rule has keys of its own, so what only this rule reads does not go with it
+        own = self.as_keys() if keys.get("rule", self.rule) == self.rule else asdict(self.common)
+        return EarlyExitSettings(**{**self.others, **own, **keys})
 
     @property
     def kept_share(self) -> float:
