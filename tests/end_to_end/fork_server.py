@@ -8,16 +8,17 @@ after which it is; with ``dies_at``, the process dies by SIGKILL after so many. 
 ``dies_behind`` it dies while best checkpoints of trials that lost follow the results, none of which is written.
 
 The act ``command`` is a command line, in ``arguments``; its output goes to the files ``stdout`` and ``stderr`` of the
-folder. ``signal`` is ``{"at": "module:function", "number": s, "call": n, "again": false}``: the process sends itself
-the signal at the n-th call of the function, and with ``again`` a second time when it saves.
+folder. ``num_ranks`` has a run train in so many processes, with checkpoints as rare as they are for users.
+
+``signal`` is ``{"at": "module:function", "number": s, "call": n, "after": path, "again_at": "module:function",
+"to_workers": false}``: the process sends itself the signal at the n-th call of the function (of those once ``after``
+exists), and at the first call of ``again_at`` a second time; with ``to_workers`` its child processes get it first.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
-import itertools
 import json
 import math
 import os
@@ -25,7 +26,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,13 @@ from transformers import PreTrainedTokenizerFast  # noqa: F401
 
 from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.trial_states import TrialStateStore
+from cohort.cli.exits import interrupted_code
 from cohort.cli.main import main as main_of_command_line
 from cohort.core.errors import InputError
+from cohort.core.interrupts import interrupting
 from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.tune import RunOptions, resume, tune
+from tests.end_to_end.sent_signals import call_before, send_signal
 from tests.end_to_end.tiny_tasks import Asking, TickingClock, tiny_task
 
 # each tick makes a checkpoint, a part of the states goes to files early, and three trials of six fit at once: more
@@ -71,37 +74,22 @@ def _die_in(call: str, number: int) -> None:
     setattr(os, call, faulty)
 
 
-def _before(place: str, do: Callable[[], None], *, call: int = 1) -> None:
-    """Have ``do`` called right before the ``call``-th call of a function, named as ``module:Class.function``."""
-    module, _, path = place.partition(":")
-    *parts, name = path.split(".")
-    owner = functools.reduce(getattr, parts, importlib.import_module(module))
-    original = getattr(owner, name)
-    calls = itertools.count(1)
-
-    @functools.wraps(original)
-    def watched(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == call:
-            do()
-        return original(*arguments, **options)
-
-    setattr(owner, name, watched)
-
-
 def _command(command: dict[str, Any]) -> None:
-    if (sent := command.get("signal")) is not None:
-        raise_it = partial(os.kill, os.getpid(), sent["number"])
-        _before(sent["at"], raise_it, call=sent.get("call", 1))
-        if sent.get("again"):
-            _before("cohort.engine.train.state_saving:StateSaving.save", raise_it)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         os.dup2(os.open(Path(command["folder"]) / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(command["folder"])
     main_of_command_line(command["arguments"])
 
 
 def _carry_out(command: dict[str, Any]) -> None:
+    # as in a terminal: a test suite that a script runs in the background ignores Ctrl-C, and its children with it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if (sent := command.get("signal")) is not None:
+        raise_it = partial(send_signal, sent["number"], to_workers=sent.get("to_workers", False))
+        call_before(sent["at"], raise_it, call=sent.get("call", 1), after=sent.get("after"))
+        if sent.get("again_at"):
+            call_before(sent["again_at"], raise_it)
     if command["act"] == "command":
         _command(command)
         return
@@ -115,17 +103,24 @@ def _carry_out(command: dict[str, Any]) -> None:
         ):
             setattr(kind, name, instead)
     torch.set_num_threads(command.get("threads", 1))
-    run = Path(command["run"])
+    with interrupting():
+        _carry_out_run(command, Path(command["run"]))
+
+
+def _carry_out_run(command: dict[str, Any], run: Path) -> None:
     if "asks" in command:
         asking = Asking(run, command["asks"], dies_at=command.get("dies_at"))
         options = RunOptions(checkpoint_seconds=math.inf, token_budget=40)
         begin = partial(tune, tiny_task(Path(command["folder"]), **command["sections"]))
         act = resume if command["act"] == "resume" else begin
         act(run, options=options, watcher=asking, clock=TickingClock())
-    elif command["act"] == "resume":
-        resume(run, options=OPTIONS)
+        return
+    # by default it saves its state when it is stopped, and seldom before
+    is_saved_seldom = command.get("dies_behind") or "num_ranks" in command
+    options = RunOptions(token_budget=40, num_ranks=command.get("num_ranks")) if is_saved_seldom else OPTIONS
+    if command["act"] == "resume":
+        resume(run, options=options)
     else:
-        options = RunOptions(token_budget=40) if command.get("dies_behind") else OPTIONS
         tune(tiny_task(Path(command["folder"]), **command["sections"]), run, options=options)
 
 
@@ -135,8 +130,8 @@ def _child(command: dict[str, Any]) -> None:
         _carry_out(command)
     except SystemExit as end:
         status = int(end.code or 0)
-    except KeyboardInterrupt:
-        status = 130
+    except KeyboardInterrupt as error:
+        status = interrupted_code(error)
     except InputError as error:
         print(error, file=sys.stderr)
         status = 2

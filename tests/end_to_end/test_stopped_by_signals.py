@@ -137,8 +137,8 @@ def test_a_signal_stops_a_run_in_each_phase(
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_second_signal_ends_at_once(stopping: Stopping, tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
-    at = "cohort.engine.train.session:Session._step"
-    assert stopping.call("tune", "task.yaml", "-o", str(run), at=at, call=4, number=number, again=True) == 128 + number
+    sent = {"at": TRAINING.at, "call": TRAINING.call, "again_at": "cohort.engine.train.state_saving:StateSaving.save"}
+    assert stopping.call("tune", "task.yaml", "-o", str(run), **sent, number=number) == 128 + number
     assert "interrupted at once by another" in stopping.said
     assert (
         f"what came after the last checkpoint is done again. To continue:\n\n    cohort resume {run}" in stopping.said

@@ -85,7 +85,7 @@ def _error_json(error: BaseException, text: str, *, code: int) -> str:
     return json.dumps({"error": body}, indent=2)
 
 
-def _message(error: BaseException, *, resume: Path | None) -> tuple[str, int] | None:
+def _message(error: BaseException, *, resume: Path | None, is_again: bool) -> tuple[str, int] | None:
     """Return what to print for an error and the exit code; None for one of our own bugs."""
     if isinstance(error, InputError):
         return format_input_error(error), EXIT_INPUT
@@ -94,7 +94,7 @@ def _message(error: BaseException, *, resume: Path | None) -> tuple[str, int] | 
         # nor is a run that another process works on, which `cohort tune` calls wrong input, too
         return f"error: {error}", EXIT_INPUT if isinstance(error, StorageFullError | InUseError) else EXIT_FAILED
     if isinstance(error, KeyboardInterrupt):
-        return _interruption(error, resume=resume), interrupted_code(error)
+        return _interruption(error, resume=resume, is_again=is_again), interrupted_code(error)
     if not isinstance(error, OSError):
         return None
     place = f" at {finished_path(str(error.filename))}" if error.filename else ""
@@ -116,14 +116,15 @@ def interrupted_code(error: KeyboardInterrupt) -> int:
     return _EXIT_SIGNAL + signal_of(error)
 
 
-def _interruption(error: KeyboardInterrupt, *, resume: Path | None) -> str:
+def _interruption(error: KeyboardInterrupt, *, resume: Path | None, is_again: bool) -> str:
     """Return what was stopped by what, what is saved, and how to go on."""
     number = signal_of(error)
     by = "Ctrl-C" if number is signal.SIGINT else number.name
     if resume is None:
         return f"interrupted by {by}"
     go_on = f"To continue:\n\n    cohort resume {resume}\n"
-    has_begun = any((resume / name).exists() for name in ("run.db", "queue.db"))
+    # a queue that is there already would not hold what was being added
+    has_begun = not is_again and any((resume / name).exists() for name in ("run.db", "queue.db"))
     if has_begun and isinstance(error, Interrupted) and error.is_at_once:
         return f"interrupted at once by another {by}; what came after the last checkpoint is done again. {go_on}"
     if has_begun:
@@ -180,13 +181,16 @@ def _is_read(stream: TextIO) -> bool:
 
 
 @contextmanager
-def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = None) -> Iterator[None]:
+def exits(
+    *, as_json: bool = False, debug: bool = False, resume: Path | None = None, is_again: bool = False
+) -> Iterator[None]:
     """Turn what a verb raises into a message and an exit code.
 
     Args:
         as_json: Print errors as JSON on stdout.
         debug: Show tracebacks.
         resume: The run's or queue's directory, for verbs that can be resumed: an interruption then prints the command.
+        is_again: What was asked is not in that directory yet, so an interruption says to give the same command again.
     """
     try:
         yield
@@ -197,7 +201,7 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
         was_showing = drop_unread() and resume is None
         raise typer.Exit(0 if was_showing else _EXIT_SIGNAL + signal.SIGPIPE) from None
     except (CohortError, OSError, KeyboardInterrupt) as error:
-        found = _message(error, resume=resume)
+        found = _message(error, resume=resume, is_again=is_again)
         if found is None:
             raise
         text, code = found

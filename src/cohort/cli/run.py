@@ -64,7 +64,7 @@ def run(
 
     Meanwhile, `cohort queue` adds and removes tasks, and `cohort status DIR` shows them.
     """
-    with exits(as_json=as_json, debug=debug, resume=output):
+    with exits(as_json=as_json, debug=debug, resume=output, is_again=True):
         from cohort.core.errors import InputError, Problem
         from cohort.machine.local_slots import refuse_more_workers_than_cores
         from cohort.task_queue.operations import add_to_queue
@@ -86,9 +86,8 @@ def run(
         expect = _expected_time(output, pool, hardware, most_gpus=max_gpus_per_task)
         if tasks:
             add_to_queue(tasks, output, expect=expect)
-        if not keep_open and _has_ended(output):
-            note = f"all tasks of the queue in {output} have ended, so nothing is started"
-            print(f"note: {note}; to tune one again, choose another directory with -o", file=sys.stderr)
+        if not keep_open:
+            _note_if_ended(output)
         request = {
             **places.to_json(),
             "policy": policy,
@@ -96,6 +95,7 @@ def run(
             "max_gpus_per_task": max_gpus_per_task,
             "share_gpu": share_gpu,
         }
+    with exits(as_json=as_json, debug=debug, resume=output):
         _run_queue(output, pool, expect=expect, request=request, keep_open=keep_open, as_json=as_json)
 
 
@@ -104,6 +104,12 @@ def _has_ended(directory: Path) -> bool:
 
     with open_queue(directory) as store:
         return not store.has_open_tasks() and queue_holder(directory) is None
+
+
+def _note_if_ended(directory: Path) -> None:
+    if _has_ended(directory):
+        note = f"all tasks of the queue in {directory} have ended, so nothing is started"
+        print(f"note: {note}; to tune one again, choose another directory with -o", file=sys.stderr)
 
 
 def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) -> None:

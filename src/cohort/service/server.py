@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -46,7 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
 def run_server(
     opened: Opened, settings: ServerSettings, *, listener: socket.socket, on_ready: Callable[[str], None]
 ) -> bool:
-    """Serve until SIGTERM or SIGINT; return whether all requests that ran then have finished.
+    """Serve until SIGTERM, SIGINT or SIGHUP; return whether all requests that ran then have finished.
 
     Args:
         on_ready: Receives the address, once requests are accepted.
@@ -61,8 +62,6 @@ def run_server(
         server_header=False,
     )
     server = uvicorn.Server(config)
-    # uvicorn raises the signal again once it has stopped, for handlers like these: the process ends in its own way
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def stop() -> None:
         server.should_exit = True
@@ -71,18 +70,35 @@ def run_server(
     # a rank may have ended while the model was still being opened
     if opened.thread.lost is not None:
         stop()
-    opened.thread.start()
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    with _stopped_by_signals(stop):
+        try:
+            opened.thread.start()
+            on_ready(f"http://{shown}:{port}")
+            server.run(sockets=[listener])
+        finally:
+            # uvicorn has waited for them already
+            has_finished = opened.thread.close(drain_seconds=1.0)
+            # the group of a lost rank does not end in peace: the process ends instead
+            if opened.divided is not None and opened.thread.lost is None:
+                opened.divided.close()
+    return has_finished
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, a signal to end calls ``stop``, also before uvicorn listens to signals and after.
+
+    uvicorn raises again what stopped it; here that changes nothing, so that the process ends in its own way. uvicorn
+    knows no SIGHUP; a process that ignores it, as under ``nohup``, keeps ignoring it.
+    """
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
     try:
-        on_ready(f"http://{shown}:{port}")
-        server.run(sockets=[listener])
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        # uvicorn has waited for them already
-        has_finished = opened.thread.close(drain_seconds=1.0)
-        # the group of a lost rank does not end in peace: the process ends instead
-        if opened.divided is not None and opened.thread.lost is None:
-            opened.divided.close()
-    return has_finished

@@ -133,7 +133,9 @@ class _Worker:
         self._threads = torch.get_num_threads()
 
     def work(self) -> None:
-        signal.signal(signal.SIGTERM, self._stop_outside_training)
+        # a scheduler that ends a whole job sends one of them to every process
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._stop_outside_training)
         for target in (self._listen, self._heartbeats.send_forever):
             threading.Thread(target=target, daemon=True).start()
         _warm_up()
