@@ -255,7 +255,7 @@ def test_a_worker_is_ready_once_it_is_warm_and_reports_each_task(
     monkeypatch.setattr(work, "_tasks", SimpleNamespace(get=get))
     with pytest.raises(EndError):
         work.work()
-    assert did == ["handles SIGTERM", "warm", "a", "b"]
+    assert did == ["handles SIGINT", "handles SIGTERM", "handles SIGHUP", "warm", "a", "b"]
     assert isinstance(channel.sent[0], Ready)
     assert channel.sent[1:] == [TaskDone(task="a"), TaskDone(task="b")]
     # between tasks it says that it has none
