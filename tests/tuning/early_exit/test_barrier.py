@@ -8,6 +8,7 @@ from cohort.core.events import Evaluated
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.early_exit.barrier import BarrierRule
+from cohort.tuning.early_exit.halving import HalvingRule
 from cohort.tuning.early_exit.rule import Observation, Verdict
 from cohort.tuning.trajectory import Trajectory
 
@@ -41,6 +42,16 @@ def test_it_opens_with_the_last_arrival_best_first() -> None:
     assert [v.kind for v in arrive(rule, 1, 3.0)] == [DecisionKind.PARK]
     opened = arrive(rule, 2, 1.0)
     assert [(v.trial_id, v.kind.value) for v in opened] == [(2, "park"), (2, "keep"), (0, "keep"), (1, "stop")]
+
+
+def test_being_asked_before_the_first_result_does_not_fix_the_floor() -> None:
+    # a resume replays what happened, and not when it was asked
+    rule = HalvingRule(first_share=0.1, reduction_factor=2, least_steps=2)
+    rule.add(Candidate(trial_id=0, planned_steps=8, warmup_steps=1, evaluation_steps=(1, 8)))
+    assert rule.certain_to_stop() == frozenset()
+    rule.add(_candidate(1))
+    arrive(rule, 1, 1.0)
+    assert rule.floor.share == Fraction(2, 4)
 
 
 def test_an_end_elsewhere_opens_it_too() -> None:

@@ -144,7 +144,8 @@ class BarrierRule(Rule):
 
         None where rows have a say: they are compared with the best of the rung, which may still be on its way.
         """
-        if self._risk < 1:
+        # before the first result nothing is certain, and being asked must not fix the floor: a replay asks nothing
+        if self._risk < 1 or not self._rungs:
             return frozenset()
         self._place()
         # A rank only gets worse while others arrive, and the number kept is largest when all who can come do come.
