@@ -19,8 +19,8 @@ from cohort.models.weight_formats import PLAIN
 from tests.models.bridge.architectures import save_tiny
 
 
-def wrapped(folder: Path, *, is_packed: bool = True) -> BridgedDecoder:
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+def wrapped(folder: Path, *, is_packed: bool = True, dtype: torch.dtype = torch.float32) -> BridgedDecoder:
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     device = torch.device("cpu")
     return wrap_model(model, read_config(folder), device=device, weight_format=PLAIN, is_packed=is_packed)
 
@@ -41,6 +41,32 @@ def test_a_leak_is_refused_with_the_first_layer_that_differs(tmp_path: Path, nam
     """The state of a Mamba block, or of a recurrent one, runs on over the bound."""
     with pytest.raises(InputError, match=rf"model: found .*in one stream.*first behind {layer}; allowed.*on a CPU"):
         prove(wrapped(save_tiny(name, tmp_path)), where="model")
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text", "qwen3_moe", "gpt_oss"])
+def test_sums_in_another_order_are_no_leak_in_16_bits(tmp_path: Path, name: str) -> None:
+    prove(wrapped(save_tiny(name, tmp_path), dtype=torch.bfloat16), where="model")
+
+
+def test_a_leak_of_two_rows_in_one_layer_is_found_in_16_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution over three rows, in a first layer whose other neighbours keep to their sequences."""
+    decoder = wrapped(save_tiny("lfm2", tmp_path), dtype=torch.bfloat16)
+    bound: Any = modeling_lfm2.causal_conv1d_fn
+    first = decoder.model.get_submodule("model.layers.0.conv")
+    monkeypatch.setattr(first, "forward", leaking(first.forward, monkeypatch, bound))
+    with pytest.raises(InputError, match=r"first behind model\.layers\.0"):
+        prove(decoder, where="model")
+
+
+def leaking(forward: Any, monkeypatch: pytest.MonkeyPatch, bound: Any) -> Any:
+    """Let a layer call its convolution without the bounds of sequences."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(modeling_lfm2, "causal_conv1d_fn", bound.__wrapped__)
+            return forward(*arguments, **options)
+
+    return run
 
 
 def test_a_wrong_factor_on_the_logits_is_found(tmp_path: Path) -> None:
