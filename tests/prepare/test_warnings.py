@@ -37,6 +37,13 @@ def test_a_sound_task_has_no_warning(folder: Path) -> None:
     assert check_task(tiny_task(folder, **SOUND)).warnings == ()
 
 
+def test_a_short_warm_up_is_no_mistake_where_trials_are_compared_after_more_steps(folder: Path) -> None:
+    """A floor of six steps holds for it, so a warning of the first step would be false."""
+    early_exit = {"warmup_fraction": 0.05, "compare_after_steps": 6}
+    short = {**SOUND, "training": {**SOUND["training"], "max_steps": 20}, "early_exit": early_exit}
+    assert not [line for line in check_task(tiny_task(folder, **short)).warnings if "first compared" in line]
+
+
 def test_a_key_that_some_trial_reads_is_no_mistake(folder: Path) -> None:
     betas = {"values": [0.9, 0.999], "when": {"optim": "adamw"}}
     space = {"optim": ["adamw", "sgd"], "adam_beta2": betas}
@@ -54,7 +61,7 @@ def test_a_key_that_some_trial_reads_is_no_mistake(folder: Path) -> None:
         ),
         ({"dataset": {"validation": 0.05}}, "4 rows are left for validation"),
         (
-            {"training": {"max_steps": 8}, "early_exit": {"warmup_fraction": 0.05}},
+            {"training": {"max_steps": 8}, "early_exit": {"warmup_fraction": 0.05, "compare_after_steps": 1}},
             "trials are first compared after one step",
         ),
         ({"search": {"space": {"r": [4, 64]}}}, "r 64 is above 32"),

@@ -267,11 +267,13 @@ def _optimizer_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Itera
 
 
 def _exit_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[str]:
-    kept = task.early_exit_settings().kept_share
+    settings = task.early_exit_settings()
     early = [trial for trial in trials if trial.candidate.warmup_steps < 2 <= trial.candidate.planned_steps]
-    if kept < 1 and early and len(trials) > 1:
+    # a floor of two steps and more keeps every rule from comparing trials before, however short their warm-up is
+    is_floored = settings.common.compare_after_steps > 1
+    if settings.kept_share < 1 and not is_floored and early and len(trials) > 1:
         which = "trials" if len(early) == len(trials) else f"{len(early)} of {len(trials)} trials"
         yield (
             f"{which} are first compared after one step, when little but chance tells them apart, and the weak ones "
-            "stop there; train for more steps, or raise early_exit.warmup_fraction"
+            "stop there; raise early_exit.compare_after_steps or early_exit.warmup_fraction"
         )

@@ -22,7 +22,7 @@ _KWARGS = "training.lr_scheduler_kwargs"
             "",
             f"{_KWARGS}.num_cycles",
             "num_cycles with lr_scheduler_type: constant",
-            "Remove num_cycles",
+            "Remove num_cycles, or write lr_scheduler_type: cosine_with_restarts",
         ),
         (
             "{lr_scheduler_kwargs: {min_lr: 1e-6}}",

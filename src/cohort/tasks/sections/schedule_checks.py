@@ -25,11 +25,13 @@ def schedule_refusals(task: TaskFile) -> Iterator[Refusal]:
     written = task.training.lr_scheduler_kwargs.options().written()
     for name in written:
         if not any(name in SCHEDULE_OPTIONS[schedule] for schedule in schedules):
-            readers = [schedule.value for schedule in Schedule if name in SCHEDULE_OPTIONS[schedule]]
+            readers = [schedule for schedule in Schedule if name in SCHEDULE_OPTIONS[schedule]]
+            # a schedule that also needs another option would only lead to the next error
+            complete = [schedule for schedule in readers if not any(_missing(schedule, written))]
             yield Refusal(
                 found=f"{name} with lr_scheduler_type: {', '.join(schedules)}, which does not read it",
-                allowed=f"{name} with {', '.join(readers)}",
-                hint=f"Remove {name}, or write lr_scheduler_type: {readers[-1]}.",
+                allowed=f"{name} with {', '.join(schedule.value for schedule in readers)}",
+                hint=f"Remove {name}, or write lr_scheduler_type: {(complete or readers)[-1]}.",
                 at=(*_AT, name),
             )
     for schedule in schedules:
