@@ -80,7 +80,7 @@ def resume(
             train_despite_losses(begin, run_dir, watcher=watcher, most_losses=most_losses(on_lost_gpu))
         is_worse = print_results(run_dir, as_json=as_json)
         announce()
-    # after the block, which ends the processes of other ranks in peace
+    # after the block, which dismisses the processes of other ranks: an exit within it would look like a failure to them
     if is_worse:
         end_as_worse(run_dir, as_json=as_json)
 

@@ -80,7 +80,7 @@ def tune(
         _train(loaded, directory, existing=existing, ranks=ranks, most_losses=most_losses(on_lost_gpu))
         is_worse = print_results(run_directory, as_json=as_json)
         announce()
-    # after the block, which ends the processes of other ranks in peace
+    # after the block, which dismisses the processes of other ranks: an exit within it would look like a failure to them
     if is_worse:
         end_as_worse(run_directory, as_json=as_json)
 

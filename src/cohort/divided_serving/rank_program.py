@@ -116,7 +116,7 @@ def main() -> None:
         _serve(channel, rank)
     sys.stdout.flush()
     sys.stderr.flush()
-    # without the ends of libraries: a group whose other ranks are gone does not end in peace
+    # without the ends of libraries: a group whose other ranks are gone would hang at shutdown
     os._exit(0)
 
 

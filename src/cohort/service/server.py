@@ -80,7 +80,7 @@ def run_server(
         finally:
             # uvicorn has waited for them already
             has_finished = opened.thread.close(drain_seconds=1.0)
-            # the group of a lost rank does not end in peace: the process ends instead
+            # the group of a lost rank would hang at shutdown: the process ends instead
             if opened.divided is not None and opened.thread.lost is None:
                 opened.divided.close()
     return has_finished

@@ -71,7 +71,7 @@ def negative_log_likelihood(log_probs: Tensor, tokens: Tensor) -> Tensor:
 
 @lru_cache
 def loss_function(spelled: str) -> UserFunction:
-    """Return the function of ``spelled`` as it was when this process first asked for it.
+    """Return the function of ``spelled`` as it was when this process first asked after :func:`forget_functions`.
 
     Raises:
         FunctionRefusedError: there is none, or it does not take log-probabilities and tokens.
@@ -80,7 +80,10 @@ def loss_function(spelled: str) -> UserFunction:
 
 
 def forget_functions() -> None:
-    """Let functions be found again, as their files are now: called when a run begins, never while one trains."""
+    """Let functions be found again, as their files are now: called when a task is prepared.
+
+    Tasks that a shared session trains by then go on with what their files say now, and are not told.
+    """
     loss_function.cache_clear()
 
 
