@@ -31,6 +31,7 @@ from cohort.core.interrupts import Interrupted, signal_of
 __all__ = [
     "EXIT_FAILED",
     "EXIT_INPUT",
+    "EXIT_WORSE",
     "drop_unread",
     "end_as_worse",
     "exits",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, MaxGpusOption, QueueDirOption
-from cohort.cli.exits import EXIT_FAILED, exits
+from cohort.cli.exits import EXIT_FAILED, EXIT_WORSE, exits
 
 if TYPE_CHECKING:
     from cohort.cluster.worker_pool import WorkerPool
@@ -216,3 +216,5 @@ def _show_queue(directory: Path, *, as_json: bool) -> None:
     print_queue(status, as_json=as_json)
     if not status.are_all_done:
         raise typer.Exit(EXIT_FAILED)
+    if status.worse:
+        raise typer.Exit(EXIT_WORSE)

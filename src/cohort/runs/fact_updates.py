@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from cohort.runs.facts import (
@@ -38,6 +38,7 @@ class FactUpdates(TypedDict, total=False):
     finals: Comparison | None
     test: Comparison | None
     base_metrics: Mapping[str, float]
+    base_rows: Mapping[str, Sequence[float]]
     default_metrics: Mapping[str, float]
     search_ended: str | None
     search_ended_at: int | None

@@ -8,7 +8,7 @@ keys, so that a query for one of them needs no JSON path.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -250,6 +250,7 @@ class RunFacts:
             by an older version.
         test: The result on the test rows, once, with the base model and the default configuration.
         base_metrics: Measured without an adapter, ``loss`` among them.
+        base_rows: The same row by row on the rows of the evaluations, where the run ends without a comparison.
         default_metrics: The same for the default hyperparameters, trained to their last step.
         search_ended: What ended the search before all trials were proposed, in words.
         search_ended_at: Position of the log at which a callback ended it; None if time did.
@@ -271,6 +272,7 @@ class RunFacts:
     finals: Comparison | None = None
     test: Comparison | None = None
     base_metrics: Mapping[str, float] | None = None
+    base_rows: Mapping[str, Sequence[float]] | None = None
     default_metrics: Mapping[str, float] | None = None
     search_ended: str | None = None
     search_ended_at: int | None = None
@@ -305,7 +307,7 @@ class RunFacts:
         """Return the facts that no other part of a report shows, by key in alphabetical order."""
         # the largest passes are twenty records for programs, which find them in the database
         hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes", "finals", "test"}
-        hidden |= {"adapted_shapes", "best_files", "whole_modules"}
+        hidden |= {"base_rows", "adapted_shapes", "best_files", "whole_modules"}
         rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 

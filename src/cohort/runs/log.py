@@ -161,6 +161,12 @@ class RunLog:
         clause, arguments = _of_trial(trial_id, order="trial_id, step")
         return list(self._select(EvaluationRecord, "evaluations", clause, arguments, without=("row_values",)))
 
+    def row_values(self, trial_id: int, *, step: int) -> Mapping[str, tuple[float, ...]]:
+        """Return what each row had in one evaluation (:attr:`~cohort.core.events.Evaluated.row_values`), if known."""
+        clause = "WHERE trial_id = ? AND step = ?"
+        found = self._logged(Evaluated, clause, (trial_id, step))
+        return next((evaluated.row_values for _, _, evaluated in found), {})
+
     @cached_property
     def _has_row_values(self) -> bool:
         # a run of an earlier version that is only read keeps the form that it has

@@ -11,6 +11,7 @@ from typing import Any
 from cohort.core.errors import CohortError
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialStatus
+from cohort.runs.results.verdicts import is_worse
 from cohort.runs.status import read_status
 from cohort.task_queue.progress import QueueProgress, TaskView, view_queue
 from cohort.task_queue.records import TaskDecision, TaskState
@@ -38,12 +39,14 @@ class QueueStatus:
         holder: The process that works it off; empty when none does.
         progress: Its tasks.
         metric_labels: By task that has started, what its best value is.
+        worse: The tasks that are done and whose best adapter is worse than the base model.
     """
 
     directory: Path
     holder: str
     progress: QueueProgress
     metric_labels: dict[str, str]
+    worse: tuple[str, ...] = ()
 
     @property
     def are_all_done(self) -> bool:
@@ -63,15 +66,17 @@ def read_queue_status(directory: Path) -> QueueStatus:
         began = store.facts().began_at
         now = (datetime.now(UTC) - began).total_seconds() if began else 0.0
         progress = view_queue(store, now=now)
-    tasks, labels = [], {}
+    tasks, labels, worse = [], {}, []
     for task in progress.tasks:
-        view, label = _with_run(task, RunDirectory(directory / task.name))
+        view, label, has_worse = _with_run(task, RunDirectory(directory / task.name))
         # a dispatcher that was killed leaves tasks as running and a plan behind: without one, nothing runs or will
         tasks.append(view if holder else _unattended(view))
         if label:
             labels[task.name] = label
+        if has_worse and task.state is TaskState.DONE:
+            worse.append(task.name)
     progress = replace(progress, tasks=tuple(tasks), end_seconds=progress.end_seconds if holder else None)
-    return QueueStatus(directory=directory, holder=holder, progress=progress, metric_labels=labels)
+    return QueueStatus(directory=directory, holder=holder, progress=progress, metric_labels=labels, worse=tuple(worse))
 
 
 def _unattended(task: TaskView) -> TaskView:
@@ -79,16 +84,18 @@ def _unattended(task: TaskView) -> TaskView:
     return replace(task, state=state, device="", shares_with=(), phase="", expected_start=None, expected_end=None)
 
 
-def _with_run(task: TaskView, directory: RunDirectory) -> tuple[TaskView, str]:
-    """Return the view with the trials and values of its run, and the label of its metric."""
+def _with_run(task: TaskView, directory: RunDirectory) -> tuple[TaskView, str, bool]:
+    """Return the view with the trials and values of its run, the label of its metric, and whether its best adapter is
+    worse than the base model.
+    """
     if not directory.database.exists():
-        return task, ""
+        return task, "", False
     # heartbeats reach the dispatcher alone, so another process reads the run's own database
     # a run that is just being created, or is damaged: what the queue itself knows is shown
     try:
         status = read_status(directory)
     except CohortError:
-        return task, ""
+        return task, "", False
     planned = sum(entry.trial.planned_steps for entry in status.trials)
     done = sum(entry.trial.steps_done for entry in status.trials)
     early = sum(status.counts[state] for state in _EARLY)
@@ -101,7 +108,7 @@ def _with_run(task: TaskView, directory: RunDirectory) -> tuple[TaskView, str]:
         share_done=done / planned if planned else None,
         best_value=None if best is None else best.best_value,
     )
-    return view, status.results.metric_label
+    return view, status.results.metric_label, is_worse(status.results)
 
 
 def queue_status_json(status: QueueStatus) -> dict[str, Any]:
@@ -122,6 +129,7 @@ def queue_status_json(status: QueueStatus) -> dict[str, Any]:
                 "shares_with": list(task.shares_with),
                 **_values(task, "num_trials", "num_ended", "num_early", "share_done"),
                 "metric": status.metric_labels.get(task.name),
+                "is_worse": task.name in status.worse,
                 **_values(task, "best_value", "expected_seconds", "held_seconds"),
                 "planned_start_seconds": task.planned_start,
                 "planned_end_seconds": task.planned_end,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cohort.core.events import Evaluated
 from cohort.core.statistics.estimates import Estimate, RowValues
 from cohort.core.statistics.row_estimates import difference, estimate
 from cohort.runs.facts import InputFacts, TaskFacts
@@ -14,9 +15,17 @@ from cohort.runs.records import TrialStatus
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.results.results_table import results_json
-from cohort.runs.results.verdicts import comparison_lines, gain_text, training_value_text, verdicts
+from cohort.runs.results.verdicts import (
+    comparison_lines,
+    gain_text,
+    is_worse,
+    no_gain,
+    training_value_text,
+    verdicts,
+)
 from cohort.tuning.objective_metric import ObjectiveMetric
 from tests.runs.small_run import write_small_run
+from tests.runs.synthetic_run import new_best
 
 # hits of each row: the winner's, then those it is compared with
 WINNER = (1.0,) * 18 + (0.0,) * 2
@@ -156,3 +165,44 @@ def test_without_a_comparison_a_share_still_has_its_rows_and_interval(tmp_path: 
     assert training_value_text(results, 1.25) == "validation loss 1.25 (4 validation rows)"
     shares = replace(results, metric=ObjectiveMetric(name="exact_match", maximize=True))
     assert training_value_text(shares, 0.5) == "exact match 0.5 (95 %: 0.15 to 0.85, 4 validation rows)"
+
+
+def results_without_finals(
+    path: Path, *, losses: tuple[float, ...], base: tuple[float, ...] | None = (3.0,) * 12
+) -> RunResults:
+    """Return what a run comes to that ended without a comparison, its best trial with these losses by row."""
+    _, store, _ = write_small_run(path)
+    mean = sum(losses) / len(losses)
+    better = Evaluated(trial_id=1, step=2, validation_loss=mean, row_values={"loss": losses})
+    store.append([better], [new_best(better)])
+    store.set_facts(best_trial_id=1, inputs=InputFacts(evaluation_rows=len(losses)))
+    if base is not None:
+        store.set_facts(base_rows={"loss": base})
+    results = read_results(store.reader)
+    store.close()
+    return results
+
+
+@pytest.mark.parametrize(
+    ("losses", "worse", "said"),
+    [
+        ((4.0, 5.0) * 6, True, "nothing beats the base model: the best trial is worse in its evaluations"),
+        ((1.0, 7.5) * 6, False, "nothing beats the base model in the evaluations during training on 12 rows, which"),
+        ((4.0, 5.0) * 2, False, "nothing beats the base model in the evaluations during training on 4 rows, which"),
+        ((1.0, 2.0) * 6, False, None),
+    ],
+)
+def test_a_run_without_a_comparison_is_judged_by_its_evaluations(
+    tmp_path: Path, losses: tuple[float, ...], worse: bool, said: str | None
+) -> None:
+    results = results_without_finals(tmp_path / "run", losses=losses, base=(3.0,) * len(losses))
+    assert is_worse(results) == worse
+    found = no_gain(results)
+    assert found is None if said is None else found is not None and found.startswith(said)
+    assert verdicts(results) == results_json(results)["verdicts"] == ([] if found is None else [found])
+
+
+def test_a_run_that_recorded_no_rows_claims_nothing(tmp_path: Path) -> None:
+    results = results_without_finals(tmp_path / "run", losses=(4.0,) * 12, base=None)
+    assert (is_worse(results), verdicts(results)) == (False, [])
+    assert "verdicts" not in results_json(results)

@@ -169,6 +169,12 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
     for task in progress.tasks:
         if task.state in (TaskState.FAILED, TaskState.HELD):
             console.print(Text(f"\n{task.name} {task.state.value}: {task.reason}"), soft_wrap=True)
+    for name in status.worse:
+        adapter = status.directory / name / "best"
+        console.print(
+            Text(f"\n{name}: no trial beats the base model; the adapter in {adapter} is worse than none"),
+            soft_wrap=True,
+        )
     if not status.holder and any(not task.state.is_final for task in progress.tasks):
         console.print(Text(f"\nto continue: cohort resume {status.directory}"), soft_wrap=True)
 

@@ -69,13 +69,13 @@ class RunEvaluator:
                 validation_loss=outcome.validation_loss,
                 metrics=outcome.metrics,
                 num_tokens=outcome.num_tokens,
-                row_values=self._compared(outcome),
+                row_values=self.compared(outcome),
             )
             for trial_id, outcome in zip(steps, measured, strict=True)
         ]
 
-    def _compared(self, outcome: Measured) -> dict[str, tuple[float, ...]]:
-        """Return what exit rules compare trials by, row by row: the loss, and the metric if the same pass measures it.
+    def compared(self, outcome: Measured) -> dict[str, tuple[float, ...]]:
+        """Return what is compared during training, row by row: the loss, and the metric if the same pass measures it.
 
         A metric of generated answers is mostly 0 when trials are compared first; the loss tells them apart long before.
         """

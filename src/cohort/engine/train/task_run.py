@@ -329,7 +329,11 @@ class TaskRun:
         if not math.isfinite(base.validation_loss):
             raise InputError(self._broken_base(base.validation_loss))
         self.run.store.set_facts(base_metrics={"loss": base.validation_loss, **base.metrics})
-        most = self._preparation.task.evaluation.max_new_tokens
+        evaluation = self._preparation.task.evaluation
+        # without a comparison at the end these rows alone tell whether the best trial is worse than the base model
+        if not evaluation.finalists:
+            self.run.store.set_facts(base_rows=self._evaluator.compared(base))
+        most = evaluation.max_new_tokens
         if (endless := base.endless_note("the base model", max_new_tokens=most)) is not None:
             self.run.watcher.note(f"{endless}; trials learn to end them from the rows, where the model can")
 

@@ -14,9 +14,13 @@ from cohort.runs.results.adapter_size import AdapterSize, adapter_size
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.compute_saved import ComputeSaved, compute_saved
 from cohort.runs.results.reference_baseline import chance_of
+from cohort.tuning.early_exit.separation import FEWEST_ROWS
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
-__all__ = ["RankedTrial", "RunResults", "best_first", "read_results"]
+__all__ = ["LARGEST_CHANCE", "RankedTrial", "RunResults", "best_first", "read_results"]
+
+LARGEST_CHANCE = 0.025
+"""Of being no worse, at which an adapter is called worse: a 95 % interval on one side of 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,8 @@ class RunResults:
         ranked: Every trial, best first; trials without a finite evaluation last.
         best: The run's result: what the run recorded as its best, else the first of ``ranked`` that has a value.
         base_value: The task's metric of the model without an adapter; None where it was not measured.
+        chance_not_worse: How likely it is, over draws of the evaluation rows, that ``best`` is no worse than the base
+            model, or than chance. Known for runs that end without a comparison, where these rows are all there is.
         default_value: The same for the default hyperparameters: recorded at the end of a run whose default trial did
             all its steps, else the best value of ``default_trial``, which a rule may have stopped early.
         default_trial: The trial with the default hyperparameters, where ``default_value`` is its best so far.
@@ -63,6 +69,7 @@ class RunResults:
     compute: ComputeSaved
     run_seconds: float
     facts: RunFacts
+    chance_not_worse: float | None = None
 
     @property
     def worst(self) -> TrialRecord | None:
@@ -149,9 +156,28 @@ def _ranked(rank: int, trial: TrialRecord, *, facts: RunFacts) -> RankedTrial:
     )
 
 
+def _chance_not_worse(
+    reader: RunReader, best: TrialRecord | None, *, facts: RunFacts, metric: ObjectiveMetric
+) -> float | None:
+    if facts.finals is not None or facts.base_rows is None or best is None or best.best_step is None:
+        return None
+    rows = reader.log.row_values(best.trial_id, step=best.best_step).get(metric.name, ())
+    base = facts.base_rows.get(metric.name, ())
+    if (chance := chance_of(facts, metric=metric.name)) is not None:
+        base = (chance,) * len(rows)
+    if len(rows) < FEWEST_ROWS or len(base) != len(rows) or not all(map(math.isfinite, (*rows, *base))):
+        return None
+    # runs that are only looked at need no numpy
+    from cohort.core.statistics.paired_resamples import not_worse
+
+    sign = metric.cost(1.0)
+    (found,) = not_worse([[sign * row for row in rows]], [sign * row for row in base], risk=LARGEST_CHANCE)
+    return found
+
+
 def read_results(reader: RunReader) -> RunResults:
     """Read the outcome so far; works at any moment of a run."""
-    # one moment for all three: ranks and times of different moments would contradict each other
+    # one moment for all: ranks and times of different moments would contradict each other
     with reader.snapshot():
         facts, trials, run_seconds = reader.facts(), reader.trials(), reader.run_seconds()
     metric = facts.objective_metric
@@ -175,4 +201,5 @@ def read_results(reader: RunReader) -> RunResults:
         compute=compute_saved(trials, more_evaluated=0 if facts.finals is None else facts.finals.num_tokens),
         run_seconds=run_seconds,
         facts=facts,
+        chance_not_worse=_chance_not_worse(reader, best, facts=facts, metric=metric),
     )

@@ -255,7 +255,9 @@ def results_json(results: RunResults) -> dict[str, Any]:
     if results.facts.test is not None:
         whole["test"] = asdict(results.facts.test)
     if results.facts.finals is not None:
-        whole |= {"finals": asdict(results.facts.finals), "verdicts": verdicts(results)}
+        whole["finals"] = asdict(results.facts.finals)
+    if results.facts.finals is not None or results.facts.base_rows is not None:
+        whole["verdicts"] = verdicts(results)
     cleaned: dict[str, Any] = finite_values(whole)
     return cleaned
 

@@ -8,7 +8,7 @@ from cohort.core.units import counted
 from cohort.metrics import counts_hits
 from cohort.runs.records import TrialStatus
 from cohort.runs.results.comparison import Comparison, Contender
-from cohort.runs.results.results import RunResults
+from cohort.runs.results.results import LARGEST_CHANCE, RunResults
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
 __all__ = [
@@ -95,7 +95,9 @@ def no_gain(results: RunResults) -> str | None:
     compared.
     """
     finals, metric = results.facts.finals, results.metric
-    if finals is None or metric.name not in finals.winner.values:
+    if finals is None:
+        return _no_gain_in_training(results)
+    if metric.name not in finals.winner.values:
         return None
     if results.chance is not None:
         best = finals.winner.values[metric.name]
@@ -111,10 +113,32 @@ def no_gain(results: RunResults) -> str | None:
     return None
 
 
+def _no_gain_in_training(results: RunResults) -> str | None:
+    """Return the same of a run that ended without a comparison, by the evaluations that its best checkpoint won."""
+    name, reference = "the base model", results.base_value
+    if results.chance is not None:
+        name, reference = "chance", results.chance
+    best, facts = results.best, results.facts
+    has_ended = facts.base_rows is not None and facts.best_trial_id is not None
+    if not has_ended or reference is None or best is None or best.best_value is None:
+        return None
+    if results.metric.cost(best.best_value) < results.metric.cost(reference):
+        return None
+    if is_worse(results):
+        return f"nothing beats {name}: the best trial is worse in its evaluations during training"
+    rows = "" if facts.inputs.evaluation_rows is None else f" on {counted(facts.inputs.evaluation_rows, 'row')}"
+    return (
+        f"nothing beats {name} in the evaluations during training{rows}, which cannot tell it from noise; a comparison "
+        "at the end would (evaluation.finalists)"
+    )
+
+
 def is_worse(results: RunResults) -> bool:
     """Return whether the best adapter is worse than the base model, or than chance, by more than noise."""
     finals, metric = results.facts.finals, results.metric
-    if finals is None or metric.name not in finals.winner.values:
+    if finals is None:
+        return results.chance_not_worse is not None and results.chance_not_worse <= LARGEST_CHANCE
+    if metric.name not in finals.winner.values:
         return False
     if results.chance is not None:
         high = finals.winner.values[metric.name].high
@@ -126,9 +150,9 @@ def is_worse(results: RunResults) -> bool:
 def verdicts(results: RunResults) -> list[str]:
     """Return what a user has to know before trusting the best adapter, one sentence each; most important first."""
     finals, metric = results.facts.finals, results.metric
-    if finals is None or metric.name not in finals.winner.values:
-        return []
     sentences = [sentence for sentence in (no_gain(results),) if sentence is not None]
+    if finals is None or metric.name not in finals.winner.values:
+        return sentences
     default_id = results.facts.task.default_trial_id
     default = None if default_id is None else finals.of_trial(default_id)
     if default is finals.winner:
