@@ -280,6 +280,8 @@ def _with_share(
     kept, aside = split_off_share([row.whole or row.content for row in train], share=share, seed=settings.seed)
     if not aside or not kept:
         what = "no row for validation" if not aside else "no row to train on"
+        if len({row.whole or row.content for row in train}) == 1 < len(train):
+            what += "; all of them " + ("are pieces of one row" if train[0].whole else "have the same content")
         log.add(
             ProblemKind.INPUT,
             where=settings.key("validation"),

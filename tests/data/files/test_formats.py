@@ -177,3 +177,17 @@ def test_rows_of_another_format_than_the_task_names_are_one_problem() -> None:
 
 def test_column_names_are_found_whatever_space_is_around_them() -> None:
     assert guess_columns(["prompt ", " Completion"]) == {"prompt": "prompt ", "completion": " Completion"}
+
+
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ({"prompt": "P", "chosen": "C"}, "There is 'chosen' without 'rejected': add it, or write dataset.columns: "),
+        ({"instruction": "I"}, "There is 'instruction' without 'output': "),
+    ],
+)
+def test_a_row_with_half_of_a_format_is_told_the_other_half(row: dict[str, str], hint: str) -> None:
+    log = ProblemLog()
+    parse_rows(raw(row), settings=DatasetSettings(train="f"), log=log)
+    (problem,) = log.of(ProblemKind.INPUT)
+    assert problem.hint.startswith(hint)

@@ -55,3 +55,6 @@ def test_a_column_says_on_how_many_rows_the_best_were_compared(tmp_path: Path) -
     assert column.name == "on 8 rows"
     assert column.text is not None
     assert column.text(compared[0]) == "1.5 (1 to 2)"
+    # rounded to three digits both ends would be 5.31, and the value outside them
+    narrow = replace(found, value=5.3073, low=5.3061, high=5.3084)
+    assert column.text(replace(compared[0], final_value=narrow)) == "5.307 (5.306 to 5.308)"

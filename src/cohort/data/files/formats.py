@@ -232,6 +232,15 @@ def guess_columns(names: Iterable[str]) -> dict[str, str] | None:
     return {ours: name for ours, name in (("prompt", prompt), ("completion", completion)) if ours != name}
 
 
+def _half_of_a_pair(values: Mapping[str, Any], *, reads: RowReading) -> tuple[str, str] | None:
+    """Return the key that is there and the one that is not, of the most specific format with one of each."""
+    for _, keys in _known(reads):
+        there = [name for name in keys if values.get(name) is not None]
+        if len(keys) == 2 and len(there) == 1:
+            return there[0], keys[1] if there[0] == keys[0] else keys[0]
+    return None
+
+
 def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) -> None:
     columns = dotted(settings.key("columns").key)
     guessed = guess_columns(name for name, value in row.values.items() if value is not None)
@@ -240,6 +249,9 @@ def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) ->
     hint = f"Map the file's columns{': write' if guessed else ', e.g.'} {columns}: {{{mapped}}}."
     if detect_format(dict.fromkeys(row.values, "")) is not None:
         hint = "Fill in the values that are null, or remove the rows."
+    elif guessed is None and (half := _half_of_a_pair(row.values, reads=settings.reads)) is not None:
+        there, absent = half
+        hint = f"There is {there!r} without {absent!r}: add it, or write {columns}: {{{absent}: NAME_OF_ITS_COLUMN}}."
     elif guessed is None and row.where.file.lower().endswith(".csv"):
         # its first line may have been a row like the others
         hint = f"{hint[:-1]}; if the file has no header, write one as its first line."

@@ -82,7 +82,12 @@ def _final_text(entry: RankedTrial) -> str:
     found = entry.final_value
     if found is None:
         return ""
-    return f"{found.value:.4g}" + ("" if found.low is None else f" ({found.low:.3g} to {found.high:.3g})")
+    if found.low is None or found.high is None:
+        return f"{found.value:.4g}"
+    # three digits keep the table narrow; where they would put the value outside its interval, it takes a fourth
+    holds = float(f"{found.low:.3g}") <= float(f"{found.value:.4g}") <= float(f"{found.high:.3g}")
+    digits = 3 if holds else 4
+    return f"{found.value:.4g} ({found.low:.{digits}g} to {found.high:.{digits}g})"
 
 
 _RANK = Column(name="rank", value=lambda entry: entry.rank)
