@@ -12,6 +12,7 @@ from cohort.machine.measurements import MeasuredCosts, RunCosts
 from cohort.prepare.inputs import read_inputs
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.cost.model import StepSample, TrialWork
+from cohort.tuning import finals_plan
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -36,7 +37,7 @@ def comparison_seconds(folder: Path, *runs: RunCosts, **sections: Any) -> float:
     return found.time(1, found.memory.sizes(1)).comparison
 
 
-def test_finalists_take_what_their_rows_take(folder: Path) -> None:
+def test_finalists_take_what_their_rows_take(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = tiny_task(folder)
     tokens = float(read_inputs(task).data.all_validation.lengths.sum())
     paid = {"finalists_cost_fraction": 1000.0}
@@ -44,7 +45,10 @@ def test_finalists_take_what_their_rows_take(folder: Path) -> None:
     seconds = comparison_seconds(folder, RUN, evaluation={"finalists": 3, **paid})
     assert seconds == pytest.approx(5 * tokens * 0.5)
     assert comparison_seconds(folder, RUN, evaluation={"finalists": 0}) == 0.0
-    cheaper = comparison_seconds(folder, RUN, evaluation={"finalists": 3, "finalists_cost_fraction": 1e-9})
+    few = {"finalists": 3, "finalists_cost_fraction": 1e-9}
+    assert comparison_seconds(folder, RUN, evaluation=few) == seconds, "so small a model compares all in a second"
+    monkeypatch.setattr(finals_plan, "_FREE_FLOPS", {"cpu": 0.0})
+    cheaper = comparison_seconds(folder, RUN, evaluation=few)
     assert 0 < cheaper < seconds
     assert comparison_seconds(folder, evaluation=paid) > 0, "arithmetic where nothing was measured"
 

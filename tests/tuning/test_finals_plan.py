@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cohort.core.errors import InputError
 from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST, EvaluationSettings
-from cohort.tuning.finals_plan import FinalsPlan, plan_finals
+from cohort.tuning.finals_plan import FinalsPlan, free_tokens, plan_finals
 
 SETTINGS = EvaluationSettings()
 
@@ -39,6 +39,23 @@ def test_finalists_go_before_rows() -> None:
     least = plan(15_000)
     assert (least.num_finalists, least.num_rows) == (2, 50)
     assert "2 instead of 5 finalists and 50 instead of 100 validation rows" in least.note
+
+
+def test_a_comparison_of_seconds_takes_all_finalists_and_rows_whatever_its_share() -> None:
+    # 2 of 5 finalists and 8 of 60 rows were compared in a task of 12 s, of a model of 260,000 weights
+    free = free_tokens(num_weights=260_000, device_type="cpu")
+    found = plan_finals(
+        num_candidates=12,
+        num_others=2,
+        row_tokens=[120] * 60,
+        num_evaluated=8,
+        cost_tokens=40_000,
+        settings=SETTINGS,
+        free_tokens=free,
+    )
+    assert found == FinalsPlan(num_finalists=5, num_rows=60)
+    # a model of a billion weights reads nothing in that time
+    assert free_tokens(num_weights=10**9, device_type="cpu") < 120
 
 
 def test_there_are_never_fewer_rows_than_trials_were_compared_on() -> None:

@@ -45,11 +45,14 @@ class MeasuringTime:
         tokens = plan.num_rows * (float(data.validation.lengths.mean()) + metric_tokens(self.task, data.validation))
         return self._seconds(counts, num_rows=plan.num_rows, num_tokens=tokens)
 
-    def comparison(self, data: LoadedDataset, plan: EvaluationPlan, *, searched_tokens: float) -> float:
+    def comparison(
+        self, data: LoadedDataset, plan: EvaluationPlan, *, searched_tokens: float, free_tokens: float = 0.0
+    ) -> float:
         """Return the seconds of the comparison at the end, on validation rows and on test rows.
 
         Args:
             searched_tokens: What the search costs, in tokens of training.
+            free_tokens: Tokens that it may read whatever the search costs.
         """
         settings, seconds = self.task.evaluation_settings(), 0.0
         if settings.finalists:
@@ -62,6 +65,7 @@ class MeasuringTime:
                 num_evaluated=plan.num_rows,
                 cost_tokens=searched_tokens,
                 settings=settings,
+                free_tokens=free_tokens,
             )
             read = float(np.sum(tokens[: finals.num_rows]))
             contenders = dict.fromkeys(range(finals.num_finalists + _OTHERS), 1)

@@ -40,6 +40,7 @@ from cohort.scheduling.cost.task_time import WaitingTrial, training_time
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
+from cohort.tuning.finals_plan import free_tokens
 
 __all__ = ["TaskCosts"]
 
@@ -222,11 +223,15 @@ class TaskCosts:
             # each executor evaluates its own trials
             evaluation=measuring.evaluations(data, plan, counts=counts)
             * (share if together else 1 / min(num_gpus, len(self.trials))),
-            comparison=measuring.comparison(data, plan, searched_tokens=searched),
+            comparison=measuring.comparison(data, plan, searched_tokens=searched, free_tokens=self._free_tokens()),
             start=self._start_seconds(),
             rest=other + finish,
             source=source,
         )
+
+    def _free_tokens(self) -> float:
+        device_type = "cuda" if self.hardware.is_gpu else "cpu"
+        return free_tokens(num_weights=count_model(self.inputs.config).parameters, device_type=device_type)
 
     def _start_seconds(self) -> float:
         runs = self.measured.runs

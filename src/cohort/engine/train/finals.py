@@ -21,6 +21,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.evaluation import Measured, RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
+from cohort.models.counts import count_model
 from cohort.prepare.evaluations import choose_rows, ranked_rows, row_tokens
 from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity
@@ -28,7 +29,7 @@ from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.compute_saved import compute_saved
 from cohort.runs.results.measured_contender import measured_contender
 from cohort.training.trial import TrialSpec, TrialState
-from cohort.tuning.finals_plan import FinalsPlan, plan_finals
+from cohort.tuning.finals_plan import FinalsPlan, free_tokens, plan_finals
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.study import Study
 from cohort.tuning.study_trial import BestTrial
@@ -115,6 +116,10 @@ class Finals:
             # from the log, and not from the clock: a resumed run makes the same plan
             cost_tokens=compute_saved(self._run.store.reader.trials()).cost_tokens,
             settings=preparation.task.evaluation_settings(),
+            free_tokens=free_tokens(
+                num_weights=count_model(preparation.inputs.config).parameters,
+                device_type=preparation.machine.device.type,
+            ),
         )
 
     def _compared(
