@@ -82,10 +82,10 @@ def replay_with_rows(
         curve = RecordedCurve.from_points(steps[1], points, row_values=rows)
         curves.append(replace(curve, validation_losses={**curve.validation_losses, **losses}))
     report = replay_curves(curves, settings)
+    shares = {trial_id: done / COARSE_STEPS for trial_id, done in report.steps.items()}
     return DrawnSweep(
         saved_percent=100 * report.saved_share,
-        ratio=_best(trials, {n: done / COARSE_STEPS for n, done in report.steps.items()})
-        / min(trial.best for trial in trials),
+        ratio=_best(trials, shares) / min(trial.best for trial in trials),
         report=report,
     )
 

@@ -92,26 +92,12 @@ def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Replay, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=3, help="small sweeps of each grid")
-    parser.add_argument("--out", type=Path, default=RESULTS / "small_sweeps.json")
-    arguments = parser.parse_args()
-    grids = read_grids(sorted(path for path in CURVES.glob("*.gz") if WITHOUT_EVALUATIONS not in path.name))
-    table, sweeps = [], []
-    for name, settings in TRIED.items():
-        small, whole = small_rows(grids, settings, draws=arguments.draws), whole_rows(grids, settings)
-        of_small = {f"small_{key}": value for key, value in totals(small).items()}
-        table.append({"settings": name, **of_small, **{f"60_{key}": value for key, value in totals(whole).items()}})
-        print(table[-1], flush=True)
-        if name == "default":
-            sweeps = [{"table": kind, **row} for kind, rows in (("small", small), ("60", whole)) for row in rows]
-    print_table(table, columns=list(table[0]))
-    one_epoch = [row for row in sweeps if row["table"] == "small" and row["set"] != "banking77 (llama16M)"]
+def write(path: Path, table: Sequence[Mapping[str, Any]], sweeps: Sequence[Mapping[str, Any]], *, draws: int) -> None:
+    """Write what is known so far: a replay that is cut off keeps the settings it has."""
+    others = [row for row in sweeps if row["table"] == "small" and row["set"] != "banking77 (llama16M)"]
     default = table[0]
     write_result(
-        arguments.out,
+        path,
         question="What does early exit save and lose in small sweeps, and in grids of 60, when rows decide?",
         headline={
             "best_loss_ratio_small_max": default["small_ratio_max"],
@@ -119,17 +105,37 @@ def main() -> None:
             "small_above_1_02_share": default["small_above_goal_share"],
             "small_samples_saved_percent_mean": default["small_saved_mean"],
             "small_samples_saved_percent_min": default["small_saved_min"],
-            "best_loss_ratio_small_max_without_banking77_3_epochs": totals(one_epoch)["ratio_max"],
+            "best_loss_ratio_small_max_without_banking77_3_epochs": totals(others)["ratio_max"],
             "samples_saved_percent_60_min": default["60_saved_min"],
             "best_loss_ratio_60_max": default["60_ratio_max"],
         },
-        rows=[{"table": "settings", **row} for row in table] + sweeps,
+        rows=[{"table": "settings", **row} for row in table] + list(sweeps),
         notes={
             "real": "losses of every trial at every evaluation; rows of five grids of stories260K at two comparisons",
             "drawn": "all other rows, by the noise in benchmarks/sweeps/row_noise.json, measured with stories260K",
-            "draws": arguments.draws,
+            "draws": draws,
         },
     )
+
+
+def main() -> None:
+    """Replay, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=3, help="small sweeps of each grid")
+    parser.add_argument("--settings", nargs="+", default=list(TRIED)[1:], choices=TRIED, help="besides the default")
+    parser.add_argument("--out", type=Path, default=RESULTS / "small_sweeps.json")
+    arguments = parser.parse_args()
+    grids = read_grids(sorted(path for path in CURVES.glob("*.gz") if WITHOUT_EVALUATIONS not in path.name))
+    table, sweeps = [], []
+    for name in ("default", *arguments.settings):
+        settings = TRIED[name]
+        small, whole = small_rows(grids, settings, draws=arguments.draws), whole_rows(grids, settings)
+        of_small = {f"small_{key}": value for key, value in totals(small).items()}
+        table.append({"settings": name, **of_small, **{f"60_{key}": value for key, value in totals(whole).items()}})
+        if name == "default":
+            sweeps = [{"table": kind, **row} for kind, rows in (("small", small), ("60", whole)) for row in rows]
+        write(arguments.out, table, sweeps, draws=arguments.draws)
+    print_table(table, columns=list(table[0]))
 
 
 if __name__ == "__main__":
