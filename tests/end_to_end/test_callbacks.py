@@ -16,6 +16,7 @@ import cohort
 from cohort.runs.reader import RunReader
 from cohort.runs.store import RunStore
 from tests.end_to_end.tiny_tasks import write_inputs
+from tests.tuning.loss_curves import BY_RANK
 
 KEYS: dict[str, Any] = {
     "training": {"max_steps": 6, "batch_size": 2},
@@ -235,7 +236,7 @@ def test_callbacks_keep_resume_clone_and_add_trials(folder: Path, tmp_path: Path
         if report.reason == "underperforming" and report.trial_id == 1:
             report.resume_trial("let it end")
 
-    warmup = {"warmup_fraction": 0.17, "select_fraction": 0.34}
+    warmup = {"warmup_fraction": 0.17, "select_fraction": 0.34, **BY_RANK}
     result = cohort.run(
         task_of(folder, early_exit=warmup),
         run_directory=tmp_path / "run",

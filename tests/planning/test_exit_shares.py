@@ -56,10 +56,10 @@ def curve(trial_id: int, *, loss: float) -> dict[str, Any]:
 
 def test_curves_are_replayed_under_the_tasks_own_early_exit(tmp_path: Path) -> None:
     path = tmp_path / "curves.json.gz"
-    trials = [curve(trial_id, loss=1.0 + trial_id) for trial_id in range(8)]
+    trials = [curve(trial_id, loss=1.0 + trial_id) for trial_id in range(24)]
     path.write_bytes(gzip.compress(json.dumps({"trials": trials}).encode()))
     shares = read_exit_shares(str(path), where="--exits", settings=EarlyExitSettings())
-    assert len(shares) == 8
+    assert len(shares) == 24
     # the best trials train to their end, the others leave after the warm-up
     assert max(shares) == 1.0
     assert 0 < min(shares) < 0.5

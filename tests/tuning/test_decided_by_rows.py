@@ -55,7 +55,7 @@ def test_trials_that_few_rows_do_not_tell_apart_are_all_trained() -> None:
     curves = grid(16, gap=0.001, noise=1.0, rows=8, steps=200)
     assert stops(replay_curves(curves, EarlyExitSettings())) == []
     # the user may say so
-    assert len(stops(replay_curves(curves, EarlyExitSettings(risk=1.0)))) == 11
+    assert len(stops(replay_curves(curves, EarlyExitSettings(risk=1.0)))) == 8
 
 
 def test_accuracies_on_eight_pairs_drop_no_trial() -> None:
@@ -80,16 +80,16 @@ def test_nothing_is_compared_in_the_first_steps_of_a_short_task() -> None:
     assert min(stops(replay_curves(curves, EarlyExitSettings(compare_after_steps=1))))[0] == 2
 
 
-@pytest.mark.parametrize("num_trials", [2, 5])
+@pytest.mark.parametrize("num_trials", [2, 6, 8])
 def test_of_a_handful_of_trials_none_is_ended(num_trials: int) -> None:
     curves = grid(num_trials, gap=0.5, noise=0.01, rows=64, steps=320)
     assert stops(replay_curves(curves, EarlyExitSettings())) == []
 
 
-def test_of_six_trials_none_is_ended_after_a_twentieth() -> None:
-    # the one that a hand resumed at step 16 of 320 became the winner
-    curves = grid(6, gap=0.5, noise=0.01, rows=64, steps=320)
-    assert stops(replay_curves(curves, EarlyExitSettings())) == [(64, 5)]
+def test_of_nine_trials_none_is_ended_after_a_twentieth() -> None:
+    # of six, one that a hand resumed at step 16 of 320 became the winner
+    curves = grid(9, gap=0.5, noise=0.01, rows=64, steps=320)
+    assert stops(replay_curves(curves, EarlyExitSettings())) == [(64, 8)]
 
 
 def test_what_the_second_comparison_leaves_undecided_is_compared_again() -> None:
@@ -109,7 +109,8 @@ def test_what_the_second_comparison_leaves_undecided_is_compared_again() -> None
             },
             row_values={**shown.row_values, **{step: clear.row_values[step] for step in later}},
         )
-    report = replay_curves([late.get(n, one) for n, one in enumerate(curves)], EarlyExitSettings())
+    leave_five = EarlyExitSettings(select_at_least=10, reselect_at_least=5)
+    report = replay_curves([late.get(n, one) for n, one in enumerate(curves)], leave_five)
     ended = {trial_id: step for step, trial_id in stops(report)}
     assert {ended[n] for n in late} == {120}, "compared at 20, 40 and 60 % of the steps"
     assert {d.reason for d in report.decisions if d.trial_id in late} >= {"undecided", "underperforming"}

@@ -63,7 +63,10 @@ def evaluator(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> RunEvaluat
     monkeypatch.setattr(evaluation, "RowScores", HalfRight)
     data = SimpleNamespace(validation=ROWS)
     preparation: Any = SimpleNamespace(
-        inputs=SimpleNamespace(data=data), evaluation_rows=(4, 1), objective="the task's own"
+        inputs=SimpleNamespace(data=data),
+        evaluation_rows=(4, 1),
+        objective="the task's own",
+        task=SimpleNamespace(evaluation=SimpleNamespace(metric_name="margin")),
     )
     fake: Any = executor
     time_spent: Any = None
@@ -79,6 +82,23 @@ def test_trials_are_evaluated_together_in_the_order_they_are_asked_for(
     # the tokens of both passes; a metric without a row to score is 0
     assert found[0].num_tokens == 17
     assert found[0].metrics == {"margin": 0.5, "exact_match": 0.5, "none": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("metric", "compared"),
+    [
+        ("loss", {"loss": (6.0, 12.0)}),
+        ("margin", {"loss": (6.0, 12.0), "margin": (0.25, 0.75)}),
+        # most answers of a young trial are wrong: nothing to compare by
+        ("exact_match", {"loss": (6.0, 12.0)}),
+    ],
+)
+def test_trials_are_compared_by_the_loss_and_by_what_its_pass_measures(
+    evaluator: RunEvaluator, metric: str, compared: dict[str, tuple[float, ...]]
+) -> None:
+    evaluator._preparation.task.evaluation.metric_name = metric  # type: ignore[misc]
+    (found,) = evaluator({3: 20})
+    assert found.row_values == compared
 
 
 def test_the_values_by_row_give_the_values_on_all_rows(evaluator: RunEvaluator) -> None:

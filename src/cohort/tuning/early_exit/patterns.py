@@ -62,8 +62,8 @@ class PatternsSettings(RuleSettings):
     select_fraction: float = share(0.5, "share of the warmed-up trials that go on")
     reselect_at: float = share(0.2, "share of the steps at which those are compared again")
     reselect_fraction: float = share(0.3, "share of them that continues then; 1 compares only once")
-    select_at_least: int = whole(10, "fewest trials that go on after the first comparison")
-    reselect_at_least: int = whole(5, "fewest trials that go on after the second comparison")
+    select_at_least: int = whole(12, "fewest trials that go on after the first comparison")
+    reselect_at_least: int = whole(8, "fewest trials that go on after the second comparison")
     divergence: str = choice(
         "rise", "diverging: far above its lowest losses, or by slopes (ALTO)", options=("rise", "slopes")
     )
