@@ -16,13 +16,16 @@ import torch
 
 from cohort.adapters.bank import AdapterState
 from cohort.core.errors import MemoryLimitError, SampleTooLargeError
+from cohort.core.statistics.row_estimates import difference
 from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.evaluation import Measured, RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
+from cohort.metrics import counts_hits
 from cohort.models.counts import count_model
 from cohort.prepare.evaluations import choose_rows, ranked_rows, row_tokens
+from cohort.prepare.objectives import searched_of_the_loss
 from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity
 from cohort.runs.results.comparison import Comparison, Contender
@@ -30,7 +33,7 @@ from cohort.runs.results.compute_saved import compute_saved
 from cohort.runs.results.measured_contender import measured_contender
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning.finals_plan import FinalsPlan, free_tokens, plan_finals
-from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 from cohort.tuning.study import Study
 from cohort.tuning.study_trial import BestTrial
 
@@ -138,7 +141,8 @@ class Finals:
                 with self._run.time_spent.on(Activity.COMPARE):
                     measured = self._measure([*finalists, *others], rows=rows, row_ids=kept)
                 self._run.store.add_seconds(self._run.time_spent.take())
-                found = _compare(finalists, others, measured, metric=metric)
+                ranked = self._settled(_ranked(finalists, measured, metric=metric), measured, metric=metric)
+                found = _compare(ranked, others, measured)
                 self._note_endless(measured[found.winner.trial_id])
                 return replace(found, num_rows=len(kept), note=note)
             except (SampleTooLargeError, MemoryLimitError, torch.OutOfMemoryError) as error:
@@ -149,6 +153,19 @@ class Finals:
             note = f"{count} row{'s' * (count > 1)} left out, of {limit:,} tokens or more, which do not fit into memory"
         self._run.watcher.note(f"the best trials are not compared: {note}")
         return None
+
+    def _settled(
+        self, ranked: Sequence[BestTrial], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
+    ) -> Sequence[BestTrial]:
+        """Put the trial first that the loss prefers where the metric does not tell it from the first, and say so."""
+        winner = _preferred_by_loss(ranked, measured, metric=metric)
+        if winner is ranked[0] or searched_of_the_loss(self._preparation.task):
+            return ranked
+        self._run.watcher.note(
+            f"trial {winner.trial_id} is better than trial {ranked[0].trial_id} by its loss; these rows do not tell "
+            f"the two apart by {metric.label}"
+        )
+        return [winner, *(best for best in ranked if best is not winner)]
 
     def _note_endless(self, winner: Measured) -> None:
         most = self._preparation.task.evaluation.max_new_tokens
@@ -210,14 +227,10 @@ def _shorter(
     return [row_id for row_id in row_ids if lengths[row_id] < limit], limit
 
 
-def _compare(
-    finalists: Sequence[BestTrial],
-    others: Sequence[BestTrial],
-    measured: Mapping[int | None, Measured],
-    *,
-    metric: ObjectiveMetric,
-) -> Comparison:
-    """Return the comparison, without its rows, with the finalists in the order of their values."""
+def _ranked(
+    finalists: Sequence[BestTrial], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
+) -> list[BestTrial]:
+    """Return the finalists in the order of their values."""
 
     def order(best: BestTrial) -> tuple[float, ...]:
         found = measured[best.trial_id]
@@ -227,7 +240,36 @@ def _compare(
             return (math.inf, *best.order(metric))
         return metric.order(value, validation_loss=found.validation_loss, step=best.step, trial_id=best.trial_id)
 
-    ranked = sorted(finalists, key=order)
+    return sorted(finalists, key=order)
+
+
+def _preferred_by_loss(
+    ranked: Sequence[BestTrial], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
+) -> BestTrial:
+    """Return the trial of lowest loss among those that are better than the first by it; the first, if there are none.
+
+    Only a metric that counts, such as an accuracy of pairs, leaves this to the loss: where its paired interval does not
+    tell the two apart and that of the loss does. An answer that is generated says more of what was asked for than the
+    loss does; there the loss settles equal values alone.
+    """
+    leader = measured[ranked[0].trial_id]
+    if metric.ties is not TieRule.LOSS or not (counts_hits(metric.name) and metric.name in leader.of_groups):
+        return ranked[0]
+
+    def is_ahead(own: Measured) -> bool:
+        by_loss = difference(own.rows["loss"], leader.rows["loss"])
+        is_near = not difference(own.rows[metric.name], leader.rows[metric.name]).excludes_zero
+        return is_near and by_loss.excludes_zero and by_loss.value < 0
+
+    ahead = [best for best in ranked[1:] if is_ahead(measured[best.trial_id])]
+    # of equal losses the first: it is better by the metric
+    return min(ahead, key=lambda best: measured[best.trial_id].validation_loss, default=ranked[0])
+
+
+def _compare(
+    ranked: Sequence[BestTrial], others: Sequence[BestTrial], measured: Mapping[int | None, Measured]
+) -> Comparison:
+    """Return the comparison, without its rows; the first of ``ranked`` is the winner."""
     winner = measured[ranked[0].trial_id]
 
     def contender(best: BestTrial | None) -> Contender:
