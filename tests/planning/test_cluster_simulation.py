@@ -17,10 +17,9 @@ from cohort.scheduling.placement.cluster_events import GpusGained, GpusLost
 from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster
-from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import replay_curves
 from tests.scheduling.placement.placement_instances import small_work, task
-from tests.tuning.loss_curves import curve
+from tests.tuning.loss_curves import by_rank, curve
 
 QUICK = PlacementSettings(work_limit=0.1)
 
@@ -61,7 +60,8 @@ def test_without_surprises_the_plan_is_what_happens() -> None:
 
 def test_early_exits_from_recorded_curves_shorten_everything() -> None:
     recorded = [curve(i, validation=[3 - 0.1 * i - 0.01 * step for step in range(40)]) for i in range(8)]
-    replayed = replay_curves(recorded, EarlyExitSettings())
+    # of eight trials the defaults end none
+    replayed = replay_curves(recorded, by_rank())
     shares = tuple(replayed.steps[c.candidate.trial_id] / c.candidate.planned_steps for c in recorded)
     assert min(shares) < 1
     full = simulate(tasks_of(9), Cluster.of_one_node(4))

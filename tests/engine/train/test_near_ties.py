@@ -75,7 +75,8 @@ def test_a_sweep_of_pairs_returns_what_the_loss_prefers_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: dict[str, Any], winner: int
 ) -> None:
     folder = write_inputs(tmp_path)
-    pairs = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"{n}!"} for n in range(24)]
+    # rows of its own: reference log-probabilities are cached by their rows, and another test counts them
+    pairs = [{"prompt": f"{n}+2=", "chosen": str(n + 2), "rejected": f"{n}?"} for n in range(24)]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     given = {0: measured(21, 0.7), 1: measured(20, 0.5), None: measured(16, 0.9)}
 
