@@ -82,7 +82,7 @@ def test_an_adapter_that_is_worse_than_none_is_no_success(
         names = [line.split()[0] for line in out.splitlines() if line and not line.startswith(" ")]
         assert names.index("verdict") < names.index("best")
         assert "nothing beats the base model: the best trial is worse" in out
-    # what was asked for is there all the same
+    # what was asked for is still there
     assert (run / "best" / "adapter_model.safetensors").is_file()
     code, out, _ = cohort(capsys, "resume", run, "--json")
     assert code == 3

@@ -1,4 +1,4 @@
-"""What is neither a file nor a folder is told by what it is; nothing is opened."""
+"""What is neither a file nor a folder is named by what it is; nothing is opened."""
 
 from __future__ import annotations
 

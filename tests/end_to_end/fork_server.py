@@ -8,7 +8,7 @@ after which it is; with ``dies_at``, the process dies by SIGKILL after so many. 
 ``dies_behind`` it dies while best checkpoints of trials that lost follow the results, none of which is written.
 
 The act ``command`` is a command line, in ``arguments``; its output goes to the files ``stdout`` and ``stderr`` of the
-folder. ``num_ranks`` has a run train in so many processes, with checkpoints as rare as they are for users.
+folder. ``num_ranks`` has a run train in that many processes, with checkpoints as rare as they are for users.
 
 ``signal`` is ``{"at": "module:function", "number": s, "call": n, "after": path, "again_at": "module:function",
 "to_workers": false}``: the process sends itself the signal at the n-th call of the function (of those once ``after``

@@ -41,7 +41,7 @@ class ForkServer:
         return self._process.stdout.readline().strip()
 
     def run(self, command: dict[str, Any], *, kill_after: float | None = None, by: int = signal.SIGKILL) -> int:
-        """Carry out ``command``, killed after so many seconds; return its exit code, negative for a signal."""
+        """Carry out ``command``, killed after that many seconds; return its exit code, negative for a signal."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()

@@ -89,7 +89,7 @@ class StoppingQueue:
         return self.call("run", "task.yaml", "--workers", "1", "-o", str(runs), *options, **sent)
 
     def stop(self, runs: Path, phase: Phase, number: signal.Signals) -> None:
-        """Stop the queue, and check what is said and left."""
+        """Stop the queue, and check what it prints and leaves."""
         after = None if phase.after is None else str(runs / phase.after)
         sent = {"at": phase.at, "call": phase.call, "after": after, "to_workers": phase.to_workers}
         status = self.begin(runs, *phase.options, **sent, number=number)

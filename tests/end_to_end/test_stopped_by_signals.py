@@ -90,7 +90,7 @@ class Stopping:
         return self._server.run({**command, "signal": sent} if sent else command)
 
     def stop(self, run: Path, phase: Phase, number: signal.Signals) -> None:
-        """Stop a tune, or a resume where ``run`` holds a run, and check what is said and left."""
+        """Stop a tune, or a resume where ``run`` holds a run, and check what it prints and leaves."""
         again = (run / "task.yaml").exists()
         arguments = ["resume", str(run)] if again else ["tune", "task.yaml", "-o", str(run)]
         status = self.call(*arguments, at=phase.at, call=phase.call, number=number)

@@ -96,7 +96,7 @@ def main(names: list[str]) -> None:
         try:
             rows.append(row_of(name))
         except Exception as error:
-            # the others are tried all the same
+            # the others are still tried
             print(f"FAILED {name}: {type(error).__name__}: {error}", flush=True)
             continue
         print(rows[-1], end="", flush=True)

@@ -30,7 +30,7 @@ _FACTORS = {
     "logits_scaling": lambda value: 1 / value,
     "lm_head_multiplier": lambda value: value,
 }
-# with another number what was kept on disk is asked for again: count it up with every change of what is said
+# with another number what was kept on disk is asked for again: count it up with every change of the text
 _QUESTION = "bridged model 6"
 # the oldest version whose attention and masks can be replaced by name
 _LEAST_VERSION = "4.56"
@@ -151,7 +151,7 @@ def _is_known(model_type: str) -> bool:
 
 
 def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, Any]:
-    """Return what is said of a checkpoint, as JSON holds it."""
+    """Return what is reported of a checkpoint, as JSON holds it."""
     import torch
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM

@@ -117,7 +117,7 @@ def _alone(decoder: BridgedDecoder, sequences: Sequence[Tensor]) -> _Computed:
 def _packed(
     decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], seen: dict[str, list[int]], *, where: str
 ) -> _Computed:
-    """Return what :func:`_in_stream` does; what a model raises about a stream is told as a reason."""
+    """Return what :func:`_in_stream` does; what a model raises about a stream becomes the reason."""
     try:
         return _in_stream(decoder, tokens_T, offsets, seen)
     except (torch.OutOfMemoryError, InputError):
