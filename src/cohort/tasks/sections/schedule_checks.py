@@ -40,8 +40,10 @@ def schedule_refusals(task: TaskFile) -> Iterator[Refusal]:
         end = float(written.get("lr_end", LR_END))
         least = min(float(rate) for rate in possible_values(task, "learning_rate"))
         if least <= end:
+            # as it was written: 1000000 and not 1e+06
+            found = f"lr_end {end!r}".removesuffix(".0") + ("" if "lr_end" in written else " (the default)")
             yield Refusal(
-                found=f"lr_end {end:g}{'' if 'lr_end' in written else ' (the default)'} with learning_rate {least:g}",
+                found=f"{found} with learning_rate {least:g}",
                 allowed="lr_end below every learning rate, as transformers has it",
                 hint=f"Write lr_end: {least / 10:g}.",
                 at=(*_AT, "lr_end") if "lr_end" in written else _AT,
