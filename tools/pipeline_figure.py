@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cohort.pipelining.microbatch.records import AdapterBatches, MicroBatch
-from cohort.pipelining.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
-from cohort.pipelining.simulation import PassTime, simulate_pipeline
-from cohort.pipelining.stage_order import Direction
+from cohort.scheduling.pipelines.microbatch.records import AdapterBatches, MicroBatch
+from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
+from cohort.scheduling.pipelines.simulation import PassTime, simulate_pipeline
+from cohort.scheduling.pipelines.stage_order import Direction
 
 FIGURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "pipeline-timeline.svg"
 NUM_STAGES, CAPACITY = 4, 100

@@ -30,10 +30,10 @@ from cohort.core.memory_records import PassKind
 from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
-from cohort.parallel.pipeline.stage_executor import StageExecutor
-from cohort.parallel.rank_group import PipelineGroup
-from cohort.pipelining.simulation import PassTime, PipelineTimes, simulate_pipeline
-from cohort.pipelining.stage_order import Direction
+from cohort.ranks.pipeline.stage_executor import StageExecutor
+from cohort.ranks.rank_group import PipelineGroup
+from cohort.scheduling.pipelines.simulation import PassTime, PipelineTimes, simulate_pipeline
+from cohort.scheduling.pipelines.stage_order import Direction
 from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["SpinLinks", "main"]

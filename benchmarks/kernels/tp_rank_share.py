@@ -34,7 +34,7 @@ from cohort.models.checkpoint_layout import checkpoint_layout, linear_shapes
 from cohort.models.config import AttentionRule, DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weights import freeze_weights
-from cohort.parallel.tensor.base_shards import shard_config
+from cohort.ranks.tensor.base_shards import shard_config
 
 _SHAPES = {
     **SHAPES,

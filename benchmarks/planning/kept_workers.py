@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cohort.cluster.local import LocalPool
-from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
+from cohort.machine.cluster.local import LocalPool
+from cohort.machine.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.task_queue.workers.messages import Ready, as_message
 
 __all__ = ["KeptWorkers"]

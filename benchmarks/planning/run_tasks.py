@@ -33,8 +33,8 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.planning.kept_workers import KeptWorkers
 from benchmarks.planning.queued_tasks import EARLY_EXIT, SHAPES, TASKS, TaskKind, write_model, write_task
 from benchmarks.requirements import need_gpu
-from cohort.cluster.local import LocalSlot
 from cohort.core.errors import InputError
+from cohort.machine.cluster.local import LocalSlot
 from cohort.machine.local_slots import choose_slots, hardware_of_slots
 from cohort.planning.cluster_simulation import simulate
 from cohort.planning.simulation_records import SimulatedTask, SimulationSettings

@@ -13,10 +13,10 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.parallel.commands import RankSetup
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.rank_process import RankProcess
-from cohort.parallel.rank_weights import RankWeights
+from cohort.ranks.commands import RankSetup
+from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.rank_process import RankProcess
+from cohort.ranks.rank_weights import RankWeights
 from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["local_rank", "other_ranks", "rank_zero_decoder"]

@@ -37,7 +37,7 @@ from cohort.machine.machine import Machine
 from cohort.memory.strategy_options import strategy_work
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.scheduling.strategy_choice import StrategyOption, choose_strategy, predict_seconds
 from cohort.training.executor_settings import ExecutorSettings
 

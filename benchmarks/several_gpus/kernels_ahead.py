@@ -13,9 +13,9 @@ from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.stand_in import stand_in_decoder
-from cohort.parallel.launched_model import launched_model
-from cohort.parallel.rank_group import RankGroupPlan
 from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
+from cohort.ranks.launched_model import launched_model
+from cohort.ranks.rank_group import RankGroupPlan
 from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.training.device_memory import release_cached
 

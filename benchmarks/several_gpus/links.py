@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks.several_gpus.part import Part
-from cohort.parallel.peer_source import PeerSource
+from cohort.ranks.peer_source import PeerSource
 
 __all__ = ["QUESTION", "measure"]
 
@@ -159,7 +159,7 @@ def _median(act: Callable[[], object], device: torch.device, *, repeats: int = 1
 
 def _other_ways(rank: int, num_ranks: int, *, num_bytes: int, device: torch.device) -> dict[str, float | None]:
     """Time copies of the next rank's memory, opened on its GPU and on this one, and by a kernel that reads it."""
-    from cohort.parallel.shared_bytes import open_bytes, share_bytes
+    from cohort.ranks.shared_bytes import open_bytes, share_bytes
 
     found: dict[str, float | None] = {}
     target = torch.empty(num_bytes, dtype=torch.uint8, device=device)

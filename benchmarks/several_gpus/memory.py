@@ -16,7 +16,7 @@ from benchmarks.llama_shapes import decoder_config, random_decoder
 from benchmarks.several_gpus.part import Part
 from cohort.models.counts import weight_bytes
 from cohort.models.streaming.weight_ring import NUM_BUFFERS, spread_layers
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 
 __all__ = ["QUESTION", "measure"]
 

@@ -30,12 +30,12 @@ from benchmarks.llama_shapes import decoder_config, gsm8k_lengths
 from benchmarks.several_gpus.part import Part, keep
 from benchmarks.several_gpus.pipeline_runtime import measured
 from cohort.models.config import DecoderConfig
-from cohort.pipelining.microbatch.packing import PackingLimits
-from cohort.pipelining.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
-from cohort.pipelining.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
-from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
-from cohort.pipelining.stage_balance import balance_stages, divide_head
-from cohort.pipelining.stage_order import batch_distance
+from cohort.scheduling.pipelines.microbatch.packing import PackingLimits
+from cohort.scheduling.pipelines.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
+from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
+from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
+from cohort.scheduling.pipelines.stage_balance import balance_stages, divide_head
+from cohort.scheduling.pipelines.stage_order import batch_distance
 
 __all__ = ["QUESTION", "measure"]
 

@@ -20,9 +20,9 @@ from benchmarks.several_gpus.model_folder import model_folder
 from benchmarks.several_gpus.strategies import start
 from benchmarks.steps.step_timing import trial_specs
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.group_executor import GroupExecutor
-from cohort.pipelining.simulation import PipelineTimes, simulate_pipeline
-from cohort.pipelining.stage_order import Direction
+from cohort.ranks.group_executor import GroupExecutor
+from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
+from cohort.scheduling.pipelines.stage_order import Direction
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 

@@ -15,10 +15,10 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from cohort.core.memory_records import PassKind
-from cohort.parallel.commands import Rank
-from cohort.parallel.group_executor import GroupExecutor
-from cohort.parallel.replicas import ReplicaExecutor
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.commands import Rank
+from cohort.ranks.group_executor import GroupExecutor
+from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.training_executor import TrainingExecutor
 
 __all__ = ["ProfiledRun", "Span", "profile_steps", "summarise"]
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cohort.core.rank_work import RankWork
-from cohort.parallel.commands import Rank
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.tensor.tensor_executor import TensorExecutor
+from cohort.ranks.commands import Rank
+from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.tensor.tensor_executor import TensorExecutor
 from cohort.training.recorded.captured_passes import CapturedPasses
 
 __all__ = ["RankPasses", "ReportPasses", "report_rows"]

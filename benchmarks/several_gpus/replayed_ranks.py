@@ -17,9 +17,9 @@ from benchmarks.sweeps.replayed_sweep import TimedExecutor
 from cohort.core.events import StepDone
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.group_executor import GroupExecutor
-from cohort.parallel.replicas import ReplicaExecutor
-from cohort.parallel.step_window import StepWindow
+from cohort.ranks.group_executor import GroupExecutor
+from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.step_window import StepWindow
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.trial import TrialSpec, TrialState
 

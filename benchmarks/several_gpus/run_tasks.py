@@ -31,8 +31,8 @@ from benchmarks.several_gpus.part import Part, keep
 from benchmarks.steps.step_timing import trial_specs
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
-from cohort.parallel.commands import Command, Drop, Load, RankSetup, Run
-from cohort.parallel.rank_process import RankProcess
+from cohort.ranks.commands import Command, Drop, Load, RankSetup, Run
+from cohort.ranks.rank_process import RankProcess
 from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan, plan_in_order
 from cohort.scheduling.placement.records import Cluster, Placement, PlacementPlan, TaskOption, TaskRequest
 from cohort.scheduling.placement.verify import check_plan, placement_lower_bound

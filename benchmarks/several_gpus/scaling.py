@@ -17,7 +17,7 @@ from benchmarks.llama_shapes import hf_config
 from benchmarks.several_gpus.model_folder import model_folder
 from benchmarks.several_gpus.part import Part, keep
 from benchmarks.steps import several_gpus as replicas
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 
 __all__ = ["QUESTION", "measure"]
 

@@ -18,7 +18,7 @@ from cohort.core.rank_work import RankWork
 from cohort.data.order import SampleOrder
 from cohort.data.packing import split_micro_batches
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.step_window import StepWindow, joined
+from cohort.ranks.step_window import StepWindow, joined
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.trial import TrialSpec, TrialState
 

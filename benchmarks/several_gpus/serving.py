@@ -33,18 +33,18 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import shard_adapter
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, rank_of_equal_size
-from cohort.divided_serving.divided_ranks import DividedRanks
 from cohort.models.checkpoint_layout import checkpoint_layout, linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import freeze_weights
-from cohort.parallel.tensor.base_shards import shard_config
-from cohort.parallel.tensor.groups import DistributedGroup, RankGroup
-from cohort.parallel.tensor.one_shot_group import OneShotGroup
-from cohort.parallel.tensor.regions import Region
-from cohort.parallel.tensor.vocabulary_head import VocabularyHead
-from cohort.parallel.transport import Channel
+from cohort.ranks.serving.divided_ranks import DividedRanks
+from cohort.ranks.tensor.base_shards import shard_config
+from cohort.ranks.tensor.groups import DistributedGroup, RankGroup
+from cohort.ranks.tensor.one_shot_group import OneShotGroup
+from cohort.ranks.tensor.regions import Region
+from cohort.ranks.tensor.vocabulary_head import VocabularyHead
+from cohort.ranks.transport import Channel
 from cohort.serving.engine import ServingEngine
 from cohort.serving.kv_blocks import blocks_for
 from cohort.serving.pass_computer import PassComputer

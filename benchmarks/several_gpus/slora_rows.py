@@ -17,7 +17,7 @@ from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import PaddedRows
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.models.decoder import Decoder
-from cohort.parallel.tensor.groups import RankGroup
+from cohort.ranks.tensor.groups import RankGroup
 
 __all__ = ["attach_slora_rows", "slora_layout"]
 

@@ -13,15 +13,15 @@ import torch
 from benchmarks.several_gpus.kernels_ahead import compile_kernels
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
-from cohort.launch.start_ranks import start_ranks
 from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
-from cohort.parallel.commands import RankSetup
-from cohort.parallel.rank_group import RankGroupPlan, TensorGroup
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.commands import RankSetup
+from cohort.ranks.launch.start_ranks import start_ranks
+from cohort.ranks.rank_group import RankGroupPlan, TensorGroup
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 

@@ -41,11 +41,11 @@ from cohort.memory.sizes import Sizes
 from cohort.models.config_file import read_config
 from cohort.models.counts import count_model
 from cohort.models.stand_in import stand_in_decoder
-from cohort.parallel.group_executor import GroupExecutor
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.parallel.replicas import ReplicaExecutor
-from cohort.parallel.step_window import window_steps
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.group_executor import GroupExecutor
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.step_window import window_steps
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.training.compile_ahead import kinds_of_adapters
 
 __all__ = ["QUESTION", "measure"]

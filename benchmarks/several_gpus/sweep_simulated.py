@@ -24,7 +24,7 @@ from benchmarks.sweeps.replayed_sweep import Curves
 from benchmarks.sweeps.sweep_grid import plan_grid
 from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan
 from cohort.models.counts import count_model
-from cohort.parallel.step_window import window_steps
+from cohort.ranks.step_window import window_steps
 from cohort.scheduling.admission import Capacity
 
 __all__ = ["QUESTION", "measure"]

@@ -22,10 +22,10 @@ from benchmarks.steps.step_timing import trial_specs
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
-from cohort.parallel.commands import RankSetup
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.rank_process import RankProcess
-from cohort.parallel.replicas import ReplicaExecutor
+from cohort.ranks.commands import RankSetup
+from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.rank_process import RankProcess
+from cohort.ranks.replicas import ReplicaExecutor
 from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["QUESTION", "measure"]

@@ -38,7 +38,7 @@ from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.parallel.rank_executor import RankExecutor
+from cohort.ranks.rank_executor import RankExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore

@@ -29,9 +29,9 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.several_gpus.benchmark_ranks import local_rank, other_ranks, rank_zero_decoder
 from benchmarks.steps.step_timing import trial_specs
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.parallel.replicas import ReplicaExecutor
+from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.ranks.replicas import ReplicaExecutor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 

@@ -24,7 +24,7 @@ from cohort.engine.train.session import Session
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.memory.sizes import Sizes
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore

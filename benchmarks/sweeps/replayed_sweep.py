@@ -22,7 +22,7 @@ from cohort.adapters.bank import AdapterBank, Moment
 from cohort.core.events import StepDone
 from cohort.data.tokenised import TokenisedRows
 from cohort.memory.sizes import Sizes
-from cohort.parallel.rank_executor import RankExecutor
+from cohort.ranks.rank_executor import RankExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.objectives.objective import Objective

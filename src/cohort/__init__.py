@@ -13,9 +13,9 @@ from cohort.version import __version__
 
 if TYPE_CHECKING:
     from cohort.api import Engine, load, load_run, resume, run, tune
-    from cohort.callbacks.callback_caller import CallbackError
-    from cohort.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
     from cohort.core.errors import CohortError, InputError, Problem
+    from cohort.engine.callbacks.callback_caller import CallbackError
+    from cohort.engine.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
     from cohort.engine.tune import RunOptions
     from cohort.runs.results.task_result import TaskResult, TasksFailedError
     from cohort.tasks.loading import TaskFile, load_task
@@ -48,20 +48,20 @@ __all__ = [
 
 # public name -> the module that holds it, and its name there
 _HOMES = {
-    "CallbackError": ("cohort.callbacks.callback_caller", "CallbackError"),
+    "CallbackError": ("cohort.engine.callbacks.callback_caller", "CallbackError"),
     "CohortError": ("cohort.core.errors", "CohortError"),
     "EarlyExit": ("cohort.tuning.early_exit.settings", "EarlyExitSettings"),
     "Engine": ("cohort.api", "Engine"),
-    "EvaluationReport": ("cohort.callbacks.callback_reports", "EvaluationReport"),
+    "EvaluationReport": ("cohort.engine.callbacks.callback_reports", "EvaluationReport"),
     "InputError": ("cohort.core.errors", "InputError"),
     "Problem": ("cohort.core.errors", "Problem"),
     "RunOptions": ("cohort.engine.tune", "RunOptions"),
-    "StepReport": ("cohort.callbacks.callback_reports", "StepReport"),
+    "StepReport": ("cohort.engine.callbacks.callback_reports", "StepReport"),
     "Task": ("cohort.tasks.task", "Task"),
     "TaskFile": ("cohort.tasks.loading", "TaskFile"),
     "TaskResult": ("cohort.runs.results.task_result", "TaskResult"),
     "TasksFailedError": ("cohort.runs.results.task_result", "TasksFailedError"),
-    "TrialEndReport": ("cohort.callbacks.callback_reports", "TrialEndReport"),
+    "TrialEndReport": ("cohort.engine.callbacks.callback_reports", "TrialEndReport"),
     "load": ("cohort.api", "load"),
     "load_run": ("cohort.api", "load_run"),
     "load_task": ("cohort.tasks.loading", "load_task"),

@@ -17,7 +17,7 @@ from cohort.adapter_files.pace import BatchProgress
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError
 from cohort.engine.tune import tune
-from cohort.parallel import answers
+from cohort.ranks import answers
 from cohort.serving.generate import stream
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

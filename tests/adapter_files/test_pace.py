@@ -6,7 +6,7 @@ import pytest
 
 from cohort.adapter_files.pace import Pace
 from cohort.core.clock import ManualClock
-from cohort.parallel.answers import Answer
+from cohort.ranks.answers import Answer
 
 
 def answer(num_tokens: int) -> Answer:

@@ -10,7 +10,7 @@ import pytest
 from cohort.adapter_files.run_model import RunModel
 from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError
-from cohort.parallel.answers import Answer
+from cohort.ranks.answers import Answer
 from cohort.runs.facts import MachineFacts
 from cohort.serving.generate import GenerateRequest
 from cohort.serving.sampler import Sampling

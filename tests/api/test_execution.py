@@ -10,8 +10,8 @@ import pytest
 
 from cohort.api import execution
 from cohort.api.execution import Conduct, results_of, run_as_queue, run_in_turn
-from cohort.callbacks.callbacks import Callbacks
 from cohort.core.errors import CohortError, InputError
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.task_result import TasksFailedError

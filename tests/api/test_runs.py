@@ -11,8 +11,8 @@ import pytest
 from cohort.api import runs
 from cohort.api.engine import Engine
 from cohort.api.runs import load, load_run, resume, run, tune
-from cohort.callbacks.callbacks import Callbacks
 from cohort.core.errors import InputError
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.tune import RunOptions
 from cohort.tasks.task import Task
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs

@@ -16,8 +16,8 @@ from cohort.cli.launched_ranks import (
 )
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
-from cohort.launch.launch_place import LaunchPlace
-from cohort.launch.launched import LaunchedRanks
+from cohort.ranks.launch.launch_place import LaunchPlace
+from cohort.ranks.launch.launched import LaunchedRanks
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 TWO = LaunchedRanks(LaunchPlace(rank=0, num_ranks=2), [])

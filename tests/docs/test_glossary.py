@@ -16,7 +16,7 @@ WORDS = re.findall(r"^\| ([^|]+?) \| ", PAGE, flags=re.MULTILINE)[1:]
 INSTEAD = {"backbone": "base model", "parked": "paused", "price": "cost", "bank": "pack"}
 # what prints, and what is printed from elsewhere; planning's prices are those of its linear program
 ROOMS = [
-    *("cli", "report", "prepare", "planning", "estimate", "engine"),
+    *("cli", "report", "prepare", "planning", "engine"),
     *("tasks", "runs", "tuning", "task_queue", "service"),
 ]
 

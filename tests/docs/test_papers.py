@@ -21,9 +21,9 @@ import torch
 
 import cohort.prepare.record_facts
 from cohort.cli.main import main
-from cohort.cluster.local import LocalPool, cpu_slots
 from cohort.engine.tune import RunOptions, tune
 from cohort.kernels.backend import Backend, triton_interprets, use_backend
+from cohort.machine.cluster.local import LocalPool, cpu_slots
 from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.operations import add_to_queue, work_off
 from cohort.task_queue.records import QueuedTask

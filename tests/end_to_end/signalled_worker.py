@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-from cohort.cluster.worker_pool import WorkerChannel
+from cohort.machine.cluster.worker_pool import WorkerChannel
 from cohort.task_queue.workers import worker
 from tests.end_to_end.sent_signals import call_before, send_signal
 

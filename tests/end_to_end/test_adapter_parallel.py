@@ -15,8 +15,8 @@ from cohort.core.errors import InputError, RankLostError
 from cohort.engine.recovery import train_despite_losses
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
-from cohort.parallel.rank_process import RankProcess
 from cohort.planning.check import check_task
+from cohort.ranks.rank_process import RankProcess
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
@@ -149,7 +149,7 @@ def test_a_rank_that_cannot_read_its_peers_memory_trains_to_the_same_bits_and_sa
         raise PermissionError("not permitted")
 
     # in this process, which is rank 0; the other one reads its memory as always
-    monkeypatch.setattr("cohort.parallel.peer_source.open_bytes", refuse)
+    monkeypatch.setattr("cohort.ranks.peer_source.open_bytes", refuse)
     watcher = Interrupting()
     tune(tiny_task(folder, **DIVIDED), tmp_path / "run", options=replace(OPTIONS, num_ranks=2), watcher=watcher)
     assert result_of(tmp_path / "run") == expected

@@ -14,7 +14,7 @@ import torch
 from cohort.core.errors import RankLostError
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
-from cohort.parallel.rank_process import RankProcess
+from cohort.ranks.rank_process import RankProcess
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs

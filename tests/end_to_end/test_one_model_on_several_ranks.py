@@ -23,10 +23,10 @@ from cohort.core.memory_records import PassKind
 from cohort.engine.recovery import train_despite_losses
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
-from cohort.parallel.commands import Reply
-from cohort.parallel.rank_process import RankProcess
-from cohort.parallel.step_window import StepWindow
 from cohort.planning.check import check_task
+from cohort.ranks.commands import Reply
+from cohort.ranks.rank_process import RankProcess
+from cohort.ranks.step_window import StepWindow
 from cohort.runs.reader import RunReader
 from cohort.tasks.task_file import TaskFile
 from tests.cli.tiny_task import write_tiny_model

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cohort
-from cohort.cluster.local import cpu_slots
 from cohort.core.errors import InputError
+from cohort.machine.cluster.local import cpu_slots
 from cohort.machine.local_slots import hardware_of_slots
 from cohort.runs.results.task_result import TasksFailedError
 from cohort.scheduling.cost.hardware import Hardware

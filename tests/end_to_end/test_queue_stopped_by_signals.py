@@ -51,7 +51,7 @@ PHASES = (
     Phase(name="training, to all", at=TURN, call=3, after=RUN, to_workers=True),
     Phase(name="the last task ending", at="cohort.task_queue.task_states:TaskStates.done", holds="results"),
     Phase(name="waiting for tasks", at=TURN, call=5, after=BEST, holds="results", options=("--keep-open",)),
-    Phase(name="ending the workers", at="cohort.cluster.local:LocalPool.close", holds="results"),
+    Phase(name="ending the workers", at="cohort.machine.cluster.local:LocalPool.close", holds="results"),
     Phase(name="showing the queue", at="cohort.task_queue.page:write_queue_page", holds="results"),
 )
 by_name = {phase.name: phase for phase in PHASES}

@@ -15,7 +15,7 @@ from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
 
 # the phase, the function at whose call it is stopped, and that call's number
 PHASES = (
-    ("the ranks starting", "cohort.parallel.rank_process:RankProcess.answer", 1),
+    ("the ranks starting", "cohort.ranks.rank_process:RankProcess.answer", 1),
     ("measuring the base model", "cohort.engine.train.task_run:TaskRun.measure_base", 1),
     ("training", "cohort.engine.train.task_run:TaskRun.between_steps", 3),
     ("writing a checkpoint", "cohort.engine.train.state_saving:StateSaving.begin", 1),

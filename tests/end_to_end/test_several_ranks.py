@@ -15,7 +15,7 @@ from cohort.core.errors import RankLostError
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.memory import sizes
-from cohort.parallel.rank_process import RankProcess
+from cohort.ranks.rank_process import RankProcess
 from cohort.report import render_report
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from cohort.cluster.local import LocalPool, cpu_slots
-from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.engine.tune import RunOptions, tune
+from cohort.machine.cluster.local import LocalPool, cpu_slots
+from cohort.machine.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.runs.directory import QUEUE_DATABASE
 from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.operations import add_to_queue, work_off

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.cluster.local import LocalPool, cpu_slots
-from cohort.cluster.ray import RayPool
-from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.core.errors import CohortError
 from cohort.engine.tune import RunOptions, tune
+from cohort.machine.cluster.local import LocalPool, cpu_slots
+from cohort.machine.cluster.ray import RayPool
+from cohort.machine.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.runs.directory import QUEUE_DATABASE
 from cohort.runs.reader import RunReader
 from cohort.scheduling.placement.records import TaskOption
@@ -30,9 +30,9 @@ from cohort.task_queue.settings import DispatcherSettings, Limits
 from cohort.task_queue.store import QueueStore
 from cohort.task_queue.workers.pool import WORKER_TARGET
 from tests.cli.tiny_task import write_rows
-from tests.cluster.ray_nodes import RayNodes, nodes
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, tiny_task, write_inputs
+from tests.machine.cluster.ray_nodes import RayNodes, nodes
 
 __all__ = ["nodes"]
 

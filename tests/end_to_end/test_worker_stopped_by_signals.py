@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.cluster.local import LocalPool, cpu_slots
 from cohort.engine.tune import tune
+from cohort.machine.cluster.local import LocalPool, cpu_slots
 from cohort.runs.directory import QUEUE_DATABASE
 from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.operations import add_to_queue, work_off

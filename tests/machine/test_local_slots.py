@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cohort.cluster.local import cpu_slots, gpu_slots
 from cohort.core.errors import InputError, RunStateError
+from cohort.machine.cluster.local import cpu_slots, gpu_slots
 from cohort.machine.local_slots import choose_slots, hardware_of_slots
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
 

@@ -14,7 +14,7 @@ from cohort.memory.group_memory import GroupMemory, group_memory
 from cohort.memory.limit import weight_bytes
 from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
+from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
 from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of
 
 LAYOUT = AdapterLayout(linear_shapes(LLAMA_70B))

@@ -12,7 +12,7 @@ from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.errors import InputError
 from cohort.memory.rank_groups import choose_group, pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.parallel.rank_group import TensorGroup
+from cohort.ranks.rank_group import TensorGroup
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.kto import KahnemanTverskyOptimization
 from tests.memory.test_host_streaming import H200, LLAMA_70B, task_of

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError, Problem
-from cohort.estimate.estimate import estimate_task
 from cohort.planning import planning
 from cohort.planning.cluster_choice import choose_cluster
+from cohort.planning.estimate.estimate import estimate_task
 from cohort.planning.planning import NamedTask, TaskPlan, load_tasks, plan_json, plan_tasks
 from tests.cli.tiny_task import TASK
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs

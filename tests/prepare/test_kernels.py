@@ -16,10 +16,10 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.compile_ahead import Compiled
-from cohort.parallel.launched_model import LaunchedModel
 from cohort.prepare import kernels
 from cohort.prepare.kernel_cache import mark
 from cohort.prepare.kernels import KernelWarmUp, workers_ahead
+from cohort.ranks.launched_model import LaunchedModel
 from tests.prepare.test_kernel_cache import kernel
 
 

@@ -13,10 +13,10 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
-from cohort.parallel.rank_group import TensorGroup
-from cohort.parallel.rank_weights import ALL_RESIDENT
 from cohort.prepare import placed_model
 from cohort.prepare.placed_model import PlacedModel
+from cohort.ranks.rank_group import TensorGroup
+from cohort.ranks.rank_weights import ALL_RESIDENT
 from cohort.scheduling.admission import Capacity
 
 LAYOUT = AdapterLayout({"q": (8, 8)})

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from cohort.core.clock import SystemClock
-from cohort.launch import start_ranks
-from cohort.parallel.commands import RankSetup
 from cohort.prepare.preparation import Preparation, prepare
+from cohort.ranks.commands import RankSetup
+from cohort.ranks.launch import start_ranks
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cohort.cluster.worker_pool import (
+from cohort.core.clock import ManualClock
+from cohort.machine.cluster.worker_pool import (
     Message,
     PoolEvent,
     Slot,
@@ -14,7 +15,6 @@ from cohort.cluster.worker_pool import (
     WorkerDied,
     WorkerMessage,
 )
-from cohort.core.clock import ManualClock
 from cohort.task_queue.workers.messages import (
     CannotShare,
     Heartbeat,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cohort.cluster.worker_pool import Message, PoolEvent, Slot, WorkerMessage
 from cohort.core.errors import CohortError
 from cohort.engine.tune import RunOptions, tune
+from cohort.machine.cluster.worker_pool import Message, PoolEvent, Slot, WorkerMessage
 from cohort.task_queue.workers.messages import (
     Ready,
     RunTask,

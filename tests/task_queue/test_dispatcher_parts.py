@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from cohort.cluster.worker_pool import Slot
+from cohort.machine.cluster.worker_pool import Slot
 from cohort.task_queue.dispatcher_parts import DispatcherParts
 from cohort.task_queue.workers.worker_slots import WorkerSlot
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cohort.cluster.local import cpu_slots
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.engine.tune import tune
+from cohort.machine.cluster.local import cpu_slots
 from cohort.machine.local_slots import hardware_of_slots
 from cohort.scheduling.cost.hardware import known_gpu
 from cohort.scheduling.cost.shared_time import shared_time

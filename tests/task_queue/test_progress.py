@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.cluster.worker_pool import Slot
+from cohort.machine.cluster.worker_pool import Slot
 from cohort.scheduling.placement.cluster_events import TaskArrived
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
 from cohort.task_queue.progress import view_queue

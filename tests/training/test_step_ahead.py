@@ -10,7 +10,7 @@ import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.parallel.rank_executor import RankExecutor
+from cohort.ranks.rank_executor import RankExecutor
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.passes import StagedPass

@@ -31,7 +31,7 @@ from cohort.core.place import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
-from cohort.parallel.answers import Answer
+from cohort.ranks.answers import Answer
 from cohort.runs.directory import RunDirectory
 from cohort.serving.generate import GenerateRequest
 

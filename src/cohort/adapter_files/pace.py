@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cohort.core.clock import Clock
-from cohort.parallel.answers import Answer
+from cohort.ranks.answers import Answer
 
 __all__ = ["BatchProgress", "Pace"]
 

@@ -21,8 +21,8 @@ from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder
-from cohort.parallel.answers import Answer, AnswerGenerator
 from cohort.prepare.inputs import machine_of
+from cohort.ranks.answers import Answer, AnswerGenerator
 from cohort.runs.directory import RunDirectory
 from cohort.serving.generate import GenerateRequest, PickedToken, end_of_answer_ids, generation_tokens, stream
 from cohort.serving.sampler import Sampling

@@ -13,12 +13,12 @@ import torch
 from cohort.api.execution import Conduct, results_of, run_as_queue, run_in_turn
 from cohort.api.study import KeptStudy
 from cohort.api.task_checks import existing_runs, path_of, require_conduct, require_tasks
-from cohort.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
-from cohort.callbacks.callbacks import Callbacks
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.plain_values import plain_value
+from cohort.engine.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.shared_session import SharedSession
 from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cohort.api.watchers import watching
-from cohort.callbacks.callbacks import Callbacks
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.interrupts import interrupting
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.existing_run import places_of, remove_run
 from cohort.engine.run_start import write_given_rows
 from cohort.engine.train.watching.progress import ProgressWatcher

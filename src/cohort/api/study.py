@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cohort.callbacks.callback_reports import TrialEndReport
 from cohort.core.errors import CohortError, InputError, Problem
+from cohort.engine.callbacks.callback_reports import TrialEndReport
 from cohort.prepare.trials import objective_metric
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader

@@ -17,7 +17,7 @@ from cohort.cli.exits import EXIT_FAILED
 if TYPE_CHECKING:
     from cohort.core.errors import Problem
     from cohort.engine.train.open_run import RunOptions
-    from cohort.launch.launched import LaunchedRanks
+    from cohort.ranks.launch.launched import LaunchedRanks
     from cohort.tasks.task_file import TaskFile
 
 __all__ = [
@@ -48,9 +48,9 @@ def launched_ranks() -> Iterator[LaunchedRanks | None]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield None
         return
-    from cohort.launch.launch_place import LaunchPlace
-    from cohort.launch.launched import gather_ranks
-    from cohort.parallel.rank_process import RANK_ENVIRONMENT
+    from cohort.ranks.launch.launch_place import LaunchPlace
+    from cohort.ranks.launch.launched import gather_ranks
+    from cohort.ranks.rank_process import RANK_ENVIRONMENT
 
     # before the first call of CUDA, which reads the last; as ranks that rank 0 starts have it
     os.environ.update(RANK_ENVIRONMENT)
@@ -167,9 +167,9 @@ def options_with(ranks: LaunchedRanks | None) -> RunOptions | None:
 
 
 def _serve(place: Any, own: dict[str, Any]) -> int:
-    from cohort.launch.launched import connect_to_first
-    from cohort.launch.launched_server import serve_first
-    from cohort.parallel.group_member import end_in_group
+    from cohort.ranks.group_member import end_in_group
+    from cohort.ranks.launch.launched import connect_to_first
+    from cohort.ranks.launch.launched_server import serve_first
 
     # torchrun and terminals tell all processes to stop; rank 0 saves the run first, for which it needs this one
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -16,7 +16,7 @@ from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cohort.launch.launched import LaunchedRanks
+    from cohort.ranks.launch.launched import LaunchedRanks
     from cohort.runs.directory import RunDirectory
 
 __all__ = ["resume"]

@@ -13,7 +13,7 @@ from cohort.cli.arguments.options import DebugOption, JsonOption, MaxGpusOption,
 from cohort.cli.exits import EXIT_FAILED, EXIT_WORSE, exits
 
 if TYPE_CHECKING:
-    from cohort.cluster.worker_pool import WorkerPool
+    from cohort.machine.cluster.worker_pool import WorkerPool
     from cohort.scheduling.cost.hardware import Hardware
     from cohort.task_queue.expected_time import ExpectedTime
 

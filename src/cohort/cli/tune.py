@@ -22,7 +22,7 @@ from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 if TYPE_CHECKING:
     from cohort.engine.train.open_run import RunOptions
     from cohort.engine.train.watching.progress import ProgressWatcher
-    from cohort.launch.launched import LaunchedRanks
+    from cohort.ranks.launch.launched import LaunchedRanks
     from cohort.runs.directory import RunDirectory
     from cohort.tasks.task_file import TaskFile
 

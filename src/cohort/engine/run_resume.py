@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 
 from cohort.adapter_files.base_model import find_base, record_base
-from cohort.callbacks.callbacks import Callbacks
 from cohort.checkpoints.checkpoints import Manifest, latest_good_checkpoint
 from cohort.core.clock import Clock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import RunStateError
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import places_now, settle_copy
 from cohort.engine.finished_run import restore_results, restore_task_file

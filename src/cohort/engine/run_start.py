@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from cohort.callbacks.callbacks import Callbacks
 from cohort.checkpoints.checkpoints import save_checkpoint
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import Clock
 from cohort.core.durable_files import write_bytes, write_text
 from cohort.core.errors import Problem
 from cohort.core.units import counted
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.copied_runs import places_now
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress

@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from cohort.callbacks.callbacks import Callbacks
 from cohort.core.clock import Clock, SystemClock
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.run_resume import ready_to_resume
 from cohort.engine.run_start import begun_run, new_directory, prepare_task
 from cohort.engine.train.open_run import RunOptions

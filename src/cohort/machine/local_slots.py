@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import torch
 
-from cohort.cluster.local import LocalSlot, cpu_slots, gpu_slots
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.place import Place
 from cohort.core.units import counted
+from cohort.machine.cluster.local import LocalSlot, cpu_slots, gpu_slots
 from cohort.machine.devices import hardware_of
 from cohort.machine.machine import choose_machine
 from cohort.scheduling.cost.hardware import Hardware

@@ -19,10 +19,10 @@ from cohort.memory.limit import limit_problem, weight_bytes
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.plan import CONTEXT_BYTES, MemoryPlan
 from cohort.models.config import DecoderConfig
-from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan
-from cohort.parallel.tensor.base_shards import shard_config
-from cohort.pipelining.stage_order import most_in_flight
+from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan
+from cohort.ranks.tensor.base_shards import shard_config
 from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.scheduling.pipelines.stage_order import most_in_flight
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["GroupMemory", "group_memory"]

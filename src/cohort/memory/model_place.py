@@ -13,8 +13,8 @@ from cohort.memory.rank_groups import GROUP_STRATEGIES, choose_group
 from cohort.memory.strategy_options import SettledStrategy, settle_strategy
 from cohort.memory.weight_placement import choose_placement
 from cohort.models.config import DecoderConfig
-from cohort.parallel.rank_group import RankGroupPlan
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.ranks.rank_group import RankGroupPlan
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 

@@ -29,8 +29,8 @@ from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes, task_optimizer
 from cohort.memory.sizes import CPU_SIZES, GPU_TOKENS, Sizes
 from cohort.models.decoder import Decoder
-from cohort.parallel.peer_source import has_parts
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.ranks.peer_source import has_parts
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.runs.facts import MemoryFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.task_file import TaskFile

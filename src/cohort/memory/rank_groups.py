@@ -17,9 +17,9 @@ from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.models.weight_formats import PLAIN
-from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
-from cohort.parallel.tensor.base_shards import UNDIVIDED_OPTIMIZERS, check_degree
-from cohort.pipelining.stage_balance import balance_stages
+from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
+from cohort.ranks.tensor.base_shards import UNDIVIDED_OPTIMIZERS, check_degree
+from cohort.scheduling.pipelines.stage_balance import balance_stages
 from cohort.tasks.possible_values import EIGHT_BIT, possible_values
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec

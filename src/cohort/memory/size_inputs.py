@@ -25,7 +25,7 @@ from cohort.training.trial import TrialSpec
 
 if TYPE_CHECKING:
     # the ranks' programs behind it compute; sizes do not
-    from cohort.launch.launched import LaunchedRanks
+    from cohort.ranks.launch.launched import LaunchedRanks
 
 __all__ = ["SizeInputs", "SizeRequest", "rank_row_bytes", "task_optimizer"]
 

@@ -11,7 +11,7 @@ from cohort.core.clock import Clock
 from cohort.core.memory_records import MemoryShortage, ObservedPass, PassKind, PassPeak
 from cohort.core.units import format_bytes
 from cohort.memory.plan import MemoryPlan
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.runs.facts import PassFacts
 
 __all__ = ["MemoryWatch", "PeakRecord"]

@@ -18,8 +18,8 @@ from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import StreamedLayers, choose_streamed_layers
 from cohort.models.config import DecoderConfig
 from cohort.models.streaming.weight_ring import NUM_BUFFERS, spread_layers
-from cohort.parallel.rank_weights import RankWeights
-from cohort.parallel.shared_bytes import can_share
+from cohort.ranks.rank_weights import RankWeights
+from cohort.ranks.shared_bytes import can_share
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 

@@ -9,14 +9,14 @@ from cohort.core.errors import InputError
 from cohort.core.units import counted, format_duration
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
-from cohort.estimate.estimate import estimate_task, hardware_of
-from cohort.estimate.time_parts import TimeParts
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes, least_weight_bytes
 from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter
 from cohort.memory.model_place import choose_model_place
 from cohort.models.counts import count_model
 from cohort.models.finite_weights import checked_weights
+from cohort.planning.estimate.estimate import estimate_task, hardware_of
+from cohort.planning.estimate.time_parts import TimeParts
 from cohort.prepare.adapters.block_checks import block_notes
 from cohort.prepare.adapters.vector_checks import vector_notes
 from cohort.prepare.data_notes import split_notes

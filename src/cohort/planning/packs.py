@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.adapters.bank import aligned_rank
-from cohort.estimate.planned_machine import cost_key
-from cohort.estimate.task_costs import TaskCosts
 from cohort.machine.measurements import read_costs
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
 from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
+from cohort.planning.estimate.planned_machine import cost_key
+from cohort.planning.estimate.task_costs import TaskCosts
 from cohort.planning.planning import NamedTask, TaskPlan, where_and_when
 from cohort.prepare.inputs import read_inputs
 from cohort.scheduling.cost.model import CostModel

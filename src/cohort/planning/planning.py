@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.estimate.estimate import TaskEstimate, estimate_task
 from cohort.planning.cluster_choice import ClusterChoice
+from cohort.planning.estimate.estimate import TaskEstimate, estimate_task
 from cohort.planning.simulation_records import RunSegment
 from cohort.prepare.inputs import load_fitting_task
 from cohort.runs.directory import choose_name

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cohort.estimate.estimate import TaskEstimate
 from cohort.planning.cluster_simulation import simulate
+from cohort.planning.estimate.estimate import TaskEstimate
 from cohort.planning.planning import TaskPlan, where_and_when
 from cohort.planning.simulation_records import SimulatedTask, SimulationReport, SimulationSettings
 from cohort.scheduling.placement.list_policies import ListPolicy

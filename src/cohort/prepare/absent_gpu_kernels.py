@@ -11,10 +11,10 @@ from cohort.machine.absent_gpu import absent_gpu
 from cohort.machine.gpu_kinds import GpuKind
 from cohort.memory.model_place import choose_model_place
 from cohort.models.weight_formats import PLAIN
-from cohort.parallel.launched_model import launched_model
 from cohort.prepare.inputs import read_inputs_and_machine
 from cohort.prepare.kernels import KernelWarmUp
 from cohort.prepare.proposals import TrialProposals
+from cohort.ranks.launched_model import launched_model
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["compile_for_absent_gpu"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cohort.parallel.rank_group import TensorGroup
-from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.preparation import Preparation
 from cohort.prepare.reference import Reference
+from cohort.ranks.rank_group import TensorGroup
+from cohort.ranks.training_executor import TrainingExecutor
 
 __all__ = ["with_group_reference"]
 

@@ -17,8 +17,8 @@ from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
 from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weight_formats import PLAIN
-from cohort.parallel.launched_model import LaunchedModel
 from cohort.prepare.kernel_cache import is_whole, mark, remove_damaged
+from cohort.ranks.launched_model import LaunchedModel
 from cohort.tasks.task_file import TaskFile
 from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.training.device_memory import release_cached

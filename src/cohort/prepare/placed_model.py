@@ -24,11 +24,11 @@ from cohort.memory.sizes import Sizes
 from cohort.models.counts import weight_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.parallel.launched_model import launched_model
-from cohort.parallel.rank_group import RankGroupPlan
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.kernels import KernelWarmUp
+from cohort.ranks.launched_model import launched_model
+from cohort.ranks.rank_group import RankGroupPlan
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 

@@ -11,19 +11,12 @@ from cohort.core.errors import Problem
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
-from cohort.launch.launched import LaunchedRanks
-from cohort.launch.start_ranks import start_ranks
 from cohort.machine.machine import Machine
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes, recomputed_note, size_facts
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
-from cohort.parallel.commands import RankSetup
-from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan
-from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.parallel.step_window import ahead_steps, pipeline_window_steps, window_steps
-from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import choose_rows, evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.fingerprints import start_fingerprint
@@ -39,6 +32,13 @@ from cohort.prepare.quantization import quantization_note
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
 from cohort.prepare.reference import Reference
 from cohort.prepare.warnings import task_warnings
+from cohort.ranks.commands import RankSetup
+from cohort.ranks.launch.launched import LaunchedRanks
+from cohort.ranks.launch.start_ranks import start_ranks
+from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan
+from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.ranks.step_window import ahead_steps, pipeline_window_steps, window_steps
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile

@@ -41,7 +41,7 @@ from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_pr
 
 if TYPE_CHECKING:
     # what is checked needs no executor, and loading one takes half as long as a check
-    from cohort.parallel.commands import ServedExecutor
+    from cohort.ranks.commands import ServedExecutor
 
 __all__ = ["Reference", "reference_adapter_hash", "reference_problems", "require_same_reference"]
 

@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cohort.pipelining.simulation import simulate_pipeline
 from cohort.scheduling.cost.analytic import (
     ADAPTER_SHARE,
     GPU_LAYER_SECONDS,
@@ -27,6 +26,7 @@ from cohort.scheduling.cost.analytic import (
     PRODUCT_SHARE,
 )
 from cohort.scheduling.cost.hardware import Hardware
+from cohort.scheduling.pipelines.simulation import simulate_pipeline
 
 __all__ = ["StrategyChoice", "StrategyOption", "StrategyWork", "choose_strategy", "predict_seconds"]
 

@@ -15,13 +15,13 @@ from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.data.chat import use_chat_template
-from cohort.divided_serving.opening import DividedModel, open_divided
 from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_model
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import load_decoder
+from cohort.ranks.serving.opening import DividedModel, open_divided
 from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.service.adapter_folders import adapter_folders
 from cohort.service.engine_thread import EngineThread

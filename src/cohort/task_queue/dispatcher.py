@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cohort.cluster.worker_pool import Slot, WorkerDied, WorkerMessage, WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import RunStateError
 from cohort.core.interrupts import StopRequest
 from cohort.core.units import counted
+from cohort.machine.cluster.worker_pool import Slot, WorkerDied, WorkerMessage, WorkerPool
 from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.cluster_events import RoomFound, TaskReestimated
 from cohort.scheduling.placement.records import Cluster

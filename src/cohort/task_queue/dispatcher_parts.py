@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cohort.cluster.worker_pool import WorkerPool
+from cohort.machine.cluster.worker_pool import WorkerPool
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.progress import QueueWatcher
 from cohort.task_queue.replanner import Replanner

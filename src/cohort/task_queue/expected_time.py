@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cohort.core.errors import CohortError
-from cohort.estimate.estimate import TaskEstimate, estimate_task, task_degrees
-from cohort.estimate.time_parts import START_SECONDS
+from cohort.planning.estimate.estimate import TaskEstimate, estimate_task, task_degrees
+from cohort.planning.estimate.time_parts import START_SECONDS
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.status import read_status

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.interrupts import StopRequest, stopping_gently
+from cohort.machine.cluster.worker_pool import WorkerPool
 from cohort.prepare.inputs import read_inputs
 from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.runs.lock import RunLock

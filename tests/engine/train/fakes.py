@@ -22,7 +22,7 @@ from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
-from cohort.parallel.rank_executor import RankExecutor
+from cohort.ranks.rank_executor import RankExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore

@@ -13,7 +13,7 @@ from cohort.core.errors import RankLostError
 from cohort.core.events import Evaluated, StepDone
 from cohort.engine.train.known_evaluations import KnownEvaluations
 from cohort.engine.train.session import Session
-from cohort.parallel.step_window import StepWindow
+from cohort.ranks.step_window import StepWindow
 from cohort.scheduling.admission import Capacity
 from tests.engine.train.fakes import FakeExecutor, Task, spec_of
 

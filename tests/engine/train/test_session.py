@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cohort.callbacks.callbacks import Callbacks
 from cohort.core.clock import ManualClock
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.runs.facts import Activity

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cohort.cluster.worker_pool import Slot
 from cohort.core.errors import InputError
+from cohort.machine.cluster.worker_pool import Slot
 from cohort.machine.machine import choose_machine
 from cohort.task_queue.workers.pool import PoolRequest, open_pool
 
@@ -47,9 +47,9 @@ class FakeRay:
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the cluster's GPUs, for the test to fill."""
     names: list[str] = []
-    monkeypatch.setattr("cohort.cluster.ray.connect", lambda address: None)
-    monkeypatch.setattr("cohort.cluster.ray.gpu_names", lambda: tuple(names))
-    monkeypatch.setattr("cohort.cluster.ray.RayPool", FakeRay)
+    monkeypatch.setattr("cohort.machine.cluster.ray.connect", lambda address: None)
+    monkeypatch.setattr("cohort.machine.cluster.ray.gpu_names", lambda: tuple(names))
+    monkeypatch.setattr("cohort.machine.cluster.ray.RayPool", FakeRay)
     return names
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.cluster.local import LocalPool, gpu_slots
-from cohort.cluster.worker_pool import WorkerDied, WorkerMessage
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.engine.train.watching.progress import RunProgress, TrialProgress
+from cohort.machine.cluster.local import LocalPool, gpu_slots
+from cohort.machine.cluster.worker_pool import WorkerDied, WorkerMessage
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.cluster.worker_pool import Slot
+from cohort.machine.cluster.worker_pool import Slot
 from cohort.task_queue.settings import DispatcherSettings, Limits
 from cohort.task_queue.workers.messages import Heartbeat
 from cohort.task_queue.workers.worker_slots import WorkerSlot, WorkerSlotState

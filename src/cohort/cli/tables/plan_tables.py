@@ -12,7 +12,7 @@ from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 from cohort.cli.tables.gantt_text import print_gantt
 from cohort.cli.tables.trial_table import left_out_text, print_facts, wide_console
 from cohort.core.units import counted, format_bytes, format_duration
-from cohort.estimate.estimate import OptionEstimate
+from cohort.planning.estimate.estimate import OptionEstimate
 from cohort.planning.packs import TaskPacks
 from cohort.planning.planning import TaskPlan
 from cohort.planning.simulation import PlanSimulation

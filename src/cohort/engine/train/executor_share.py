@@ -10,9 +10,9 @@ from torch import Tensor
 
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
-from cohort.parallel.answers import Prompt
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.answers import Prompt
+from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cohort.callbacks.callbacks import Callbacks
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
+from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.watching.time_spent import TimeSpent
-from cohort.launch.launched import LaunchedRanks
+from cohort.ranks.launch.launched import LaunchedRanks
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
 

@@ -10,9 +10,9 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.watching.time_spent import TimeSpent
 from cohort.metrics import CHOICE_ACCURACY, MetricFailedError, score_texts
-from cohort.parallel.answers import Prompt
 from cohort.prepare.metrics import answer_prompts, reference_row, task_choices, task_metrics
 from cohort.prepare.preparation import Preparation
+from cohort.ranks.answers import Prompt
 from cohort.runs.facts import Activity
 from cohort.serving.generate import end_of_answer_ids
 from cohort.training.objectives import DEFAULT_OBJECTIVE

@@ -19,9 +19,9 @@ from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
 from cohort.engine.train.supervisor import Supervisor
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.step_window import MOST_AHEAD_STEPS
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.step_window import MOST_AHEAD_STEPS
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError

@@ -6,9 +6,9 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 
-from cohort.callbacks.callback_caller import CallbackCaller
 from cohort.core.errors import InputError, Problem, RunStateError, StorageFullError
 from cohort.core.events import TrialEvent
+from cohort.engine.callbacks.callback_caller import CallbackCaller
 from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
-from cohort.callbacks.callback_caller import CallbackError
 from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.clock import Clock
 from cohort.core.errors import RankLostError, RunStateError, StorageFullError
 from cohort.core.interrupts import StopRequest, stopping_gently
+from cohort.engine.callbacks.callback_caller import CallbackError
 from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import is_executor_wide

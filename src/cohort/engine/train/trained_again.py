@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor
 
 from cohort.engine.train.task_run import TaskRun
-from cohort.parallel.training_executor import TrainingExecutor
+from cohort.ranks.training_executor import TrainingExecutor
 
 __all__ = ["trained_to"]
 

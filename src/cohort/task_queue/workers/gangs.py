@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cohort.cluster.worker_pool import WorkerPool
+from cohort.machine.cluster.worker_pool import WorkerPool
 from cohort.task_queue.workers.worker_slots import WorkerSlot, WorkerSlotState
 
 __all__ = ["Gangs"]

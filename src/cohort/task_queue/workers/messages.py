@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cohort.cluster.worker_pool import Message
+from cohort.machine.cluster.worker_pool import Message
 
 __all__ = [
     "CannotShare",

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cohort.cluster.local import LocalPool
-from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.errors import InputError, Problem
+from cohort.machine.cluster.local import LocalPool
+from cohort.machine.cluster.worker_pool import WorkerPool
 from cohort.machine.devices import hardware_of
 from cohort.machine.local_slots import choose_slots, hardware_of_slots, refuse_counts
 from cohort.machine.machine import choose_machine
@@ -63,7 +63,7 @@ def most_slots_of_node(pool: WorkerPool) -> int:
 
 
 def _open_ray(address: str, request: PoolRequest, logs: Path) -> tuple[WorkerPool, Hardware]:
-    from cohort.cluster.ray import RayPool, connect, gpu_names
+    from cohort.machine.cluster.ray import RayPool, connect, gpu_names
 
     refuse_counts(gpus=request.gpus, workers=request.workers)
     connect(address)

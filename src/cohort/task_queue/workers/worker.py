@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch
 
-from cohort.cluster.local import forget_threads_of_pool
-from cohort.cluster.worker_pool import WorkerChannel
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.machine.cluster.local import forget_threads_of_pool
+from cohort.machine.cluster.worker_pool import WorkerChannel
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialStatus
 from cohort.task_queue.workers.messages import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cohort.cluster.worker_pool import PoolEvent, SlotsGained, SlotsLost, WorkerDied, WorkerMessage
+from cohort.machine.cluster.worker_pool import PoolEvent, SlotsGained, SlotsLost, WorkerDied, WorkerMessage
 from cohort.scheduling.cost.shared_time import LEAST_ROOM
 from cohort.scheduling.placement.cluster_events import GpusGained
 from cohort.task_queue.dispatcher_parts import DispatcherParts

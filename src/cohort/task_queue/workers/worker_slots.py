@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from cohort.cluster.worker_pool import Slot
+from cohort.machine.cluster.worker_pool import Slot
 from cohort.task_queue.settings import Limits
 from cohort.task_queue.workers.messages import Heartbeat
 

@@ -1,0 +1,193 @@
+"""Trains adapters on a model that is divided over ranks: whole states in, and each rank's part of them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.initialization import initial_weights
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.sharding import AdapterShard, ShardingError, local_layout, replicated_columns, shard_adapter
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.events import StepDone
+from cohort.core.memory_records import MemoryShortage, PassKind
+from cohort.data.tokenised import TokenisedRows
+from cohort.models.decoder import Decoder
+from cohort.ranks.answers import Prompt
+from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.step_window import StepWindow
+from cohort.ranks.tensor.base_shards import UNDIVIDED_OPTIMIZERS
+from cohort.ranks.tensor.groups import RankGroup
+from cohort.ranks.tensor.tensor_optimizer import TensorOptimizer
+from cohort.training.evaluation_loss import EvaluationLoss
+from cohort.training.executor_settings import ExecutorSettings
+from cohort.training.fresh_weights import FreshWeights
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
+from cohort.training.optimizers import DEFAULT_OPTIMIZER
+from cohort.training.optimizers.optimizer import Optimizer
+from cohort.training.trial import TrialSpec, TrialState
+
+__all__ = ["TensorExecutor"]
+
+
+class TensorExecutor:
+    """One rank's part of an executor over the whole group. All ranks make the same calls with the same arguments.
+
+    Plain LoRA is divided as NFS: factors of the divided side by shards, the others whole, with one sum of their
+    gradients a step. BD-LoRA of a multiple of as many blocks as ranks is BD-LoRA, or LoRA, on each shard: no exchange.
+    Both mix in one pack. Whole states go in and :func:`~cohort.ranks.rank_group.join_states` makes them again, so a
+    trial may go on with another number of ranks.
+    Methods do what those of :class:`~cohort.training.executor.Executor` do. Passes must fit into the memory of every
+    rank: one that runs short raises, since it cannot cut a pass that the others share.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        group: RankGroup,
+        *,
+        layout: AdapterLayout,
+        train_rows: TokenisedRows,
+        settings: ExecutorSettings,
+        dtype: torch.dtype = torch.float32,
+        memory_limit_bytes: int | None = None,
+        optimizer: Optimizer = DEFAULT_OPTIMIZER,
+    ) -> None:
+        """Allocate a bank of shards next to the rank's shard of the model.
+
+        Args:
+            decoder: From :func:`~cohort.ranks.tensor.tensor_decoder.load_tensor_decoder` with this group.
+            layout: The adapted linears of the whole model.
+
+        Raises:
+            ShardingError: the ranks do not divide a linear's width.
+        """
+        self._layout, self._group = layout, group
+        self._replicated: dict[int, Tensor] = {}
+        self.executor = RankExecutor(
+            decoder,
+            target_linears=local_layout(layout, rank=group.rank, size=group.size),
+            train_rows=train_rows,
+            settings=settings,
+            device=decoder.device,
+            dtype=dtype,
+            compute_dtype=decoder.dtype,
+            memory_limit_bytes=memory_limit_bytes,
+            optimizer=TensorOptimizer(optimizer, group, replicated=self._replicated),
+            repeats_smaller=False,
+        )
+        self._divided = _FreshShards(self.executor.bank, decoder, layout=layout, group=group)
+        if self.executor.captured is not None and group.size > 1:
+            # all replay a pass or none does: their sums are recorded with it
+            self.executor.captured.agree = self._agree
+
+    @property
+    def token_budgets(self) -> dict[PassKind, int]:
+        return self.executor.token_budgets
+
+    @property
+    def num_recomputed(self) -> int:
+        return self.executor.num_recomputed
+
+    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
+        self.executor.lower_token_budgets(budgets)
+
+    def lower_kept_tokens(self, keep_tokens: int) -> None:
+        self.executor.lower_kept_tokens(keep_tokens)
+
+    def take_shortages(self) -> tuple[MemoryShortage, ...]:
+        return self.executor.take_shortages()
+
+    def make_room(self) -> bool:
+        return self.executor.make_room()
+
+    def fits(self, spec: TrialSpec) -> bool:
+        """Return whether there is room for a trial; a shard never has more rank rows than the whole adapter."""
+        return self.executor.fits(spec)
+
+    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
+        """Make a trial resident on all ranks, fresh or from the whole ``state``; return its slot.
+
+        Raises:
+            BankFullError: no room.
+            ShardingError: it cannot be trained on this number of ranks.
+        """
+        if self._group.size > 1 and (why := UNDIVIDED_OPTIMIZERS.get(spec.optim)) is not None:
+            raise ShardingError(f"optim: {spec.optim} on {self._group.size} ranks of one model: {why}")
+        replicated_D = replicated_columns(self._layout, spec.adapter, size=self._group.size)
+        # of no entries: it says what the shard is
+        shard = self._divided.shard(spec.adapter, torch.empty(spec.adapter.num_rows, self._layout.width, device="meta"))
+        if state is None:
+            local = TrialState(adapter=AdapterState(weights=self._divided.of(spec.adapter, spec.seed)))
+        else:
+            parts = {
+                name: self._divided.shard(spec.adapter, whole_rD).weights_rD
+                for name, whole_rD in state.adapter.tensors.items()
+            }
+            own = AdapterState(weights=parts.pop("weights"), moments=parts)
+            local = TrialState(adapter=own, step=state.step)
+        slot = self.executor.load(replace(spec, adapter=shard.spec), local, rows=rows)
+        self._replicated[spec.trial_id] = replicated_D
+        return slot
+
+    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
+        """Run one step of each of ``trial_ids`` (default: all); the events are equal on all ranks."""
+        return self.executor.step(trial_ids)
+
+    def run(self, quotas: Mapping[int, int]) -> StepWindow:
+        return self.executor.run(quotas)
+
+    def evaluate(
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
+    ) -> dict[int, EvaluationLoss]:
+        return self.executor.evaluate(trial_ids, rows=rows, row_ids=row_ids, objective=objective)
+
+    def evaluate_base(
+        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
+    ) -> EvaluationLoss:
+        return self.executor.evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
+
+    def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
+        return self.executor.generate(prompts, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
+
+    def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
+        """Return this rank's part of a trial's state."""
+        return self.executor.state(trial_id, on_device=on_device)
+
+    def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
+        """Return this rank's part of a trial's weights."""
+        return self.executor.weights(trial_id, on_device=on_device)
+
+    def drop(self, trial_id: int) -> None:
+        self.executor.drop(trial_id)
+        del self._replicated[trial_id]
+
+    def _agree(self, recorded: bool) -> bool:  # noqa: FBT001
+        """Return whether all ranks recorded a pass."""
+        missing = torch.tensor([float(not recorded)], device=self.executor.memory.device)
+        return self._group.all_reduce(missing).item() == 0
+
+
+class _FreshShards(FreshWeights):
+    """Divides adapters, and draws those that trials begin with: a shard of the whole draw, whatever the ranks."""
+
+    def __init__(self, bank: AdapterBank, decoder: Decoder, *, layout: AdapterLayout, group: RankGroup) -> None:
+        super().__init__(bank, decoder)
+        self._whole, self._group = layout, group
+
+    def shard(self, spec: AdapterSpec, whole_rD: Tensor) -> AdapterShard:
+        """Return this rank's part of whole rank rows."""
+        return shard_adapter(self._whole, spec, whole_rD, rank=self._group.rank, size=self._group.size)
+
+    def _initial(self, spec: AdapterSpec, seed: int) -> Tensor:
+        return self.shard(spec, initial_weights(self._whole, spec, seed=seed, dtype=self._dtype)).weights_rD

@@ -1,0 +1,190 @@
+"""A group as the user's process sees it: asked together, answered together, ended when one rank is lost or alone."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from cohort.adapters.bank import AdapterState
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import RankLostError
+from cohort.core.events import StepDone
+from cohort.core.memory_records import PassKind
+from cohort.ranks import group_ranks
+from cohort.ranks.commands import Evaluate, Fits, Load, LowerBudgets, Reply, Rows, Run, State, Step
+from cohort.ranks.group_executor import GroupExecutor
+from cohort.ranks.rank_group import PipelineGroup
+from cohort.ranks.rendezvous import Rendezvous
+from cohort.ranks.step_window import StepWindow
+from cohort.training.executor_settings import ExecutorSettings
+from cohort.training.trial import TrialSpec, TrialState
+from tests.training.small_models import random_rows
+
+LAYOUT = AdapterLayout({f"model.layers.{layer}.self_attn.q_proj": (3, 2) for layer in range(2)})
+SETTINGS = ExecutorSettings(num_slots=2, num_rank_rows=32, token_budget=100, evaluation_token_budget=80)
+SPEC = TrialSpec(
+    trial_id=7, seed=0, adapter=AdapterSpec(r=2, lora_alpha=2.0), learning_rate=1e-3, batch_size=1, num_steps=9
+)
+
+
+class FakeRank:
+    """A rank that answers what it is told to; None as an answer is silence, an exception its end."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.asked, self.ended = rank, list[Any](), ""
+        self._here, self._there = socket.socketpair()
+        self._replies: list[Reply | RankLostError] = []
+        self.answers: Callable[[Any], Any] = lambda _: None
+        self._give(Reply())
+
+    def _give(self, reply: Reply | RankLostError) -> None:
+        self._replies.append(reply)
+        self._there.send(b"1")
+
+    def ask(self, command: Any) -> None:
+        self.asked.append(command)
+        reply = self.answers(command)
+        if reply is not None:
+            self._give(reply)
+
+    def answer(self) -> Reply:
+        self._here.recv(1)
+        reply = self._replies.pop(0)
+        if isinstance(reply, RankLostError):
+            raise reply
+        return reply
+
+    def fileno(self) -> int:
+        return self._here.fileno()
+
+    def kill(self) -> None:
+        self.ended = "killed"
+
+    def hang_up(self) -> None:
+        self._here.close()
+        self._there.close()
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[FakeRank]]:
+    made = [FakeRank(rank) for rank in range(2)]
+    yield made
+    for rank in made:
+        rank.hang_up()
+
+
+@pytest.fixture
+def executor(ranks: list[FakeRank]) -> GroupExecutor:
+    processes: Any = ranks
+    return GroupExecutor(
+        processes,
+        PipelineGroup(cuts=(0, 1, 2)),
+        layout=LAYOUT,
+        settings=SETTINGS,
+        train_rows=random_rows(2),
+        rendezvous=Rendezvous(),
+    )
+
+
+def answering(ranks: list[FakeRank], **replies: Any) -> None:
+    """Let all ranks answer commands by their names; a function gets the rank."""
+    for rank in ranks:
+
+        def answer(command: Any, rank: FakeRank = rank) -> Reply | None:
+            value = replies.get(type(command).__name__)
+            value = value(rank.rank) if callable(value) else value
+            return value if isinstance(value, Reply) or value is None else Reply(value=value)
+
+        rank.answers = answer
+
+
+def event(step: int, *, loss: float = 1.0) -> StepDone:
+    return StepDone(trial_id=7, step=step, loss=loss, grad_norm=1.0, learning_rate=1e-3, num_tokens=3)
+
+
+def test_every_rank_gets_every_command_and_the_last_one_answers_for_the_model(
+    executor: GroupExecutor, ranks: list[FakeRank]
+) -> None:
+    window = StepWindow(rounds=((event(1),), (event(2, loss=math.nan),), (event(3),)))
+    answering(
+        ranks,
+        Load=0,
+        Rows=Reply(),
+        Fits=True,
+        Run=lambda rank: window if rank else StepWindow(rounds=()),
+        Evaluate=lambda rank: {7: f"loss of rank {rank}"},
+        State=lambda rank: TrialState(adapter=AdapterState(weights=torch.full((2, 5), float(rank))), step=3),
+        Drop=Reply(),
+        LowerBudgets=Reply(),
+    )
+    assert executor.fits(SPEC)
+    assert executor.load(SPEC) == 0
+    assert (executor.resident, executor.rank_of(7), executor.steps_of(7)) == ((7,), 0, 0)
+    found = executor.run({7: 3})
+    # steps of a trial that has ended are not reported, but its state has them
+    assert found.rounds == window.rounds[:2]
+    assert executor.steps_of(7) == 3
+    rows = random_rows(3)
+    losses: Any = executor.evaluate((7,), rows=rows, row_ids=(0,))
+    assert losses == {7: "loss of rank 1"}
+    assert executor.state(7).adapter.weights.tolist() == [[0.0] * 5 + [1.0] * 5] * 2
+    executor.lower_token_budgets({PassKind.TRAIN: 50})
+    assert executor.token_budgets == {PassKind.TRAIN: 50, PassKind.EVALUATE: 80}
+    executor.drop(7)
+    assert executor.resident == ()
+    kinds = [Fits, Load, Run, Rows, Evaluate, State, LowerBudgets]
+    assert [type(command) for command in ranks[0].asked[:7]] == kinds
+    executor.close()
+    assert [rank.ended for rank in ranks] == ["closed", "closed"]
+
+
+def test_an_error_of_all_ranks_leaves_the_group_as_it_was(executor: GroupExecutor, ranks: list[FakeRank]) -> None:
+    answering(ranks, Load=0, Step=Reply(error=ValueError("a bad row")), Run=Reply(error=ValueError("a bad row")))
+    executor.load(SPEC)
+    with pytest.raises(ValueError, match="a bad row"):
+        executor.step()
+    window = executor.run({7: 2})
+    assert isinstance(window.error, ValueError)
+    assert not any(rank.ended for rank in ranks)
+    assert isinstance(ranks[0].asked[-1], Run)
+    assert isinstance(ranks[0].asked[-2], Step)
+
+
+def test_a_rank_that_fails_alone_ends_the_group_and_shortage_lowers_the_budget(
+    executor: GroupExecutor, ranks: list[FakeRank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_ranks, "_GRACE_SECONDS", 0.05)
+    short = Reply(value=StepWindow(rounds=(), error=torch.OutOfMemoryError("CUDA out of memory")))
+    # rank 0 waits for the other for ever
+    answering(ranks, Load=0, Run=lambda rank: short if rank else None)
+    executor.load(SPEC)
+    with pytest.raises(RankLostError, match=r"rank 1 failed alone in run \(OutOfMemoryError"):
+        executor.run({7: 2})
+    assert [rank.ended for rank in ranks] == ["killed", "killed"]
+    assert executor.token_budgets == {PassKind.TRAIN: 50, PassKind.EVALUATE: 80}
+    (shortage,) = executor.take_shortages()
+    assert (shortage.budget_before, shortage.budget_after) == (100, 50)
+    assert not executor.take_shortages()
+
+
+def test_a_lost_rank_ends_the_others_at_once(executor: GroupExecutor, ranks: list[FakeRank]) -> None:
+    answering(ranks, Load=0)
+    executor.load(SPEC)
+    ranks[1].answers = lambda _: RankLostError("rank 1 ended by SIGKILL")
+    with pytest.raises(RankLostError, match="rank 1 ended by SIGKILL"):
+        executor.step()
+    assert [rank.ended for rank in ranks] == ["killed", "killed"]
+
+
+def test_a_trial_is_on_no_rank_of_its_own(executor: GroupExecutor) -> None:
+    with pytest.raises(ValueError, match="rank 1 of a group"):
+        executor.load(SPEC, rank=1)
