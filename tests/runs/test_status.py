@@ -60,3 +60,12 @@ def test_status_says_what_each_of_several_gpus_did_in_the_last_minute(run: Small
     # the last stretch of a long run may have ended more than a minute ago
     store.set_facts(run_seconds=1000.0)
     assert [rank.busy_share for rank in read_status(directory).ranks] == [0.5, 0.125]
+
+
+def test_work_that_began_before_its_stretch_keeps_no_gpu_busier_than_all_of_the_time(run: SmallRun) -> None:
+    directory, store, _ = run
+    store.set_facts(sizes=SizeFacts(num_slots=2, num_ranks=1), machine=MachineFacts(device="cuda (a GPU)"))
+    work = [RankWork(rank=0, train_seconds=7.5, evaluate_seconds=1.5, num_tokens=90)]
+    store.add_rank_work(work, start_seconds=4.0, end_seconds=10.0)
+    (rank,) = read_status(directory).ranks
+    assert (rank.busy_share, rank.tokens_per_second) == (1.0, 15.0)

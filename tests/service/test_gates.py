@@ -96,5 +96,14 @@ def test_large_bodies_are_refused_before_they_are_read(
     assert counted == [("other", 413)]
 
 
+@pytest.mark.parametrize("pieces", [(b"12345678",), (b"12345", b"678")])
+@pytest.mark.parametrize("declares", [True, False])
+def test_a_body_of_just_the_limit_is_let_through(pieces: tuple[bytes, ...], declares: bool) -> None:
+    answer, counted = call("/v1/chat", *pieces, headers={"Content-Length": "8"} if declares else {})
+    assert answer is not None
+    assert (answer[0], answer[2]) == (200, b"12345678")
+    assert counted == [("/v1/{thing}", 200)]
+
+
 def test_who_hangs_up_gets_no_answer() -> None:
     assert call("/v1/chat") == (None, [])

@@ -113,6 +113,26 @@ def test_one_that_waits_for_a_slot_is_not_overtaken_for_ever() -> None:
     assert admitted[-1] is late
 
 
+@pytest.mark.parametrize(("read", "third"), [(29, 3), (31, 1)])
+def test_a_generated_token_counts_as_two_of_a_prompt(read: int, third: int) -> None:
+    scheduler = scheduler_of(max_num_seqs=1, max_num_batched_tokens=64)
+    writing, _ = add(scheduler, 0, 10, adapter="writer"), add(scheduler, 1, 10, adapter="writer")
+    _, _ = add(scheduler, 2, read, adapter="reader"), add(scheduler, 3, read, adapter="reader")
+    admitted = []
+    for _ in range(20):
+        plan = scheduler.plan()
+        advance(scheduler, plan)
+        admitted += [sequence for sequence, _ in plan.prefills]
+        # the first writes ten tokens, the others one each
+        for sequence in [*plan.decodes, *(own for own, _ in plan.prefills if own is not writing)]:
+            if len(sequence.tokens) - len(sequence.request.prompt_tokens) == (11 if sequence is writing else 1):
+                scheduler.remove(sequence)
+        if len(admitted) == 3:
+            break
+    # the writer was served 10 + 2 x 10 tokens
+    assert [sequence.number for sequence in admitted] == [0, 2, third]
+
+
 def test_room_for_all_growth_is_reserved_where_asked() -> None:
     scheduler = scheduler_of(num_blocks=4, reserves_growth=True)
     first, second = add(scheduler, 0, 10, most=30), add(scheduler, 1, 10, most=30)

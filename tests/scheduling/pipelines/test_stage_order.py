@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +48,19 @@ def test_a_share_of_the_head_stands_between_the_two_passes_of_its_micro_batch(co
         for k in range(count):
             share = places[StagePass(Direction.HEAD, k)]
             assert places[StagePass(Direction.FORWARD, k)] < share < places[StagePass(Direction.BACKWARD, k)]
+
+
+@pytest.mark.parametrize(
+    ("stage", "order"),
+    [
+        # the share of the next micro-batch is computed between a backward and a forward pass
+        (3, "F0 F1 H0 B0 H1 F2 B1 H2 F3 B2 H3 F4 B3 H4 B4"),
+        # the same moment lies within the forward pass of the stage before: the share follows it
+        (2, "F0 F1 F2 H0 H1 B0 F3 H2 B1 F4 H3 B2 H4 B3 B4"),
+        (1, "F0 F1 F2 F3 H0 H1 B0 H2 F4 B1 H3 B2 H4 B3 B4"),
+        (0, "F0 F1 F2 F3 F4 H0 H1 H2 B0 H3 B1 H4 B2 B3 B4"),
+    ],
+)
+def test_shares_of_the_head_come_before_the_forward_pass_on_every_other_stage(stage: int, order: str) -> None:
+    passes = stage_order(5, stage=stage, num_stages=4, shares_head=True)
+    assert " ".join(f"{each.direction.name[0]}{each.micro_batch}" for each in passes) == order

@@ -148,4 +148,8 @@ def test_each_of_several_gpus_is_shown_with_its_trials_and_how_much_it_works(tmp
         RankProgress(rank=0, num_trials=2, busy_share=0.5),
         RankProgress(rank=1, num_trials=0, busy_share=1.0),
     )
+    # a step that began before the window counts where it ended
+    work[0] = RankWork(rank=0, train_seconds=3.5)
+    watched.step(3)
+    assert [rank.busy_share for rank in tracker.snapshot("training").ranks] == [1.0, 0.5]
     assert ProgressTracker(watched.run, study=watched.study, trials=[], kept_share=0.5).snapshot("training").ranks == ()
