@@ -28,7 +28,7 @@ from benchmarks.llama_shapes import decoder_config
 from benchmarks.measure import RESULTS, write_result
 from benchmarks.serving.adapter_bank import RandomAdapters
 from benchmarks.several_gpus.part import Part
-from benchmarks.several_gpus.slora_rows import attach_slora_rows, slora_layout
+from benchmarks.several_gpus.slora_rows import attach_slora_rows, replace_linears, slora_layout
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import shard_adapter
 from cohort.adapters.spec import AdapterSpec
@@ -189,7 +189,7 @@ def _rank(rank: int, num_ranks: int, sizes: Sizes, folder: str, ends: list[Conne
     for case in sizes.cases():
         for layer, linears in zip(decoder.layers, plain, strict=True):
             own = iter(linears)
-            layer.replace_linears(lambda _, own=own: next(own))
+            replace_linears(layer, lambda _, own=own: next(own))
         if case.strategy == "S-LoRA":
             attach_slora_rows(decoder, group)
         adapters = adapters_of(case, decoder, layout, group=group)

@@ -6,6 +6,8 @@ where it divides inputs. Prompts are computed without adapters: what is timed is
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,9 +19,10 @@ from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import PaddedRows
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.models.decoder import Decoder
+from cohort.models.decoder_layer import DecoderLayer
 from cohort.ranks.tensor.groups import RankGroup
 
-__all__ = ["attach_slora_rows", "slora_layout"]
+__all__ = ["attach_slora_rows", "replace_linears", "slora_layout"]
 
 
 def slora_layout(layout: AdapterLayout, *, size: int) -> AdapterLayout:
@@ -35,7 +38,15 @@ def slora_layout(layout: AdapterLayout, *, size: int) -> AdapterLayout:
 def attach_slora_rows(decoder: Decoder, group: RankGroup) -> None:
     """Let every linear of the decoder exchange between its LoRA terms' kernels."""
     for layer in decoder.layers:
-        layer.replace_linears(lambda plain: _SloraRows(plain, group))
+        replace_linears(layer, lambda plain: _SloraRows(plain, group))
+
+
+def replace_linears(layer: DecoderLayer, by: Callable[[PackedLinear], PackedLinear]) -> None:
+    """Put other linears in place of a layer's: ``by`` gets each and returns what replaces it."""
+    layer._qkv, layer._output = by(layer._qkv), by(layer._output)
+    layer.mlp.gate_up, layer.mlp.down = by(layer.mlp.gate_up), by(layer.mlp.down)
+    layer.mlp.is_composed = True
+    layer.linears = (layer._qkv, layer._output, layer.mlp.gate_up, layer.mlp.down)
 
 
 class _SloraRows(PackedLinear):

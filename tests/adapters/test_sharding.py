@@ -18,7 +18,6 @@ from cohort.adapters.sharding import (
     replicated_columns,
     shard_adapter,
     shard_slices,
-    slora_slices,
 )
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
@@ -118,12 +117,3 @@ def test_what_is_trained_on_several_ranks_at_once() -> None:
 
 def test_features_of_row_parallel_inputs_keep_their_numbers() -> None:
     assert local_layout(LAYOUT, rank=1, size=2).first_features == {"l.o_proj": 12, "l.down_proj": 8}
-
-
-def test_s_lora_divides_both_factors_of_every_linear() -> None:
-    column = slora_slices("l.q_proj", (16, 24), r=8, rank=1, size=4)
-    assert (column.rows, column.outs) == (slice(2, 4), slice(6, 12))
-    row = slora_slices("l.o_proj", (24, 16), r=8, rank=1, size=4)
-    assert (row.rows, row.ins, row.outs) == (slice(0, 8), slice(6, 12), slice(4, 8))
-    with pytest.raises(ShardingError, match="do not divide r 6"):
-        slora_slices("l.q_proj", (16, 24), r=6, rank=0, size=4)

@@ -12,8 +12,7 @@ The base is divided as Megatron divides it: q, k, v, gate and up by outputs (col
 In none of these does a rank need anything of another's: what ranks add is summed by the base's own all-reduce. What a
 rank holds is an adapter of its shard of the base, so bank and kernels are those of one process.
 
-Source: BD-LoRA, section 3, for N = M; the rest is derived (both other cases are left open there). S-LoRA's division, a
-baseline, exchanges between the factors and is in :func:`slora_slices`.
+Source: BD-LoRA, section 3, for N = M; the rest is derived (both other cases are left open there).
 
 Shapes:  r total rank · D entries of a rank row · M ranks · j this rank · N blocks
 """
@@ -44,7 +43,6 @@ __all__ = [
     "replicated_columns",
     "shard_adapter",
     "shard_slices",
-    "slora_slices",
 ]
 
 
@@ -120,25 +118,6 @@ def shard_slices(
         elif factor is not None and factor is not divided:
             nblocks = n
     return LinearSlices(rows=rows, ins=ins, outs=outs, nblocks=nblocks)
-
-
-def slora_slices(module: str, shape: tuple[int, int], *, r: int, rank: int, size: int) -> LinearSlices:
-    """Return S-LoRA's division of plain LoRA; ``rows`` are A's of a column-parallel linear, ``outs`` B's of any.
-
-    Column-parallel: A's rank rows of the rank, all-gather of z, B's rows of its shard, all rank rows. Row-parallel: A's
-    columns of its shard, all-reduce of z, B's rows ``outs``, added to that slice of the partial outputs.
-
-    Raises:
-        ShardingError: ``size`` does not divide rank or widths.
-    """
-    if r % size or shape[1] % size:
-        raise ShardingError(f"{module}: {size} ranks do not divide r {r} and {shape[1]} outputs; choose another degree")
-    base = shard_slices(module, shape, r=r, blocks=None, rank=rank, size=size)
-    outs = slice(rank * shape[1] // size, (rank + 1) * shape[1] // size)
-    rows = base.rows
-    if parallelism_of(module) is Parallelism.COLUMN:
-        rows = slice(rank * r // size, (rank + 1) * r // size)
-    return LinearSlices(rows=rows, ins=base.ins, outs=outs)
 
 
 def local_layout(layout: AdapterLayout, *, rank: int, size: int) -> AdapterLayout:

@@ -5,7 +5,7 @@ Shapes:  T rows of the stream · D hidden width · H query heads · G key-value 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Protocol
@@ -96,13 +96,6 @@ class DecoderLayer:
         self._joins_qkv = self._q_norm_E is None or self._k_norm_E is None
         self._joins_attention = region is None and self._attention_post_norm_D is None
         self._joins_mlp = region is None and self._mlp_post_norm_D is None
-
-    def replace_linears(self, by: Callable[[PackedLinear], PackedLinear]) -> None:
-        """Put other linears in place of the layer's; each gets the one it replaces."""
-        self._qkv, self._output = by(self._qkv), by(self._output)
-        self.mlp.gate_up, self.mlp.down = by(self.mlp.gate_up), by(self.mlp.down)
-        self.mlp.is_composed = True
-        self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
 
     def __call__(
         self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers

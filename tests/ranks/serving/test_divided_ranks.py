@@ -29,7 +29,6 @@ from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.serving.divided_ranks import DividedRanks
 from cohort.ranks.serving.serving_rank import Command, ServingRank
-from cohort.ranks.tensor.groups import ThreadGroup
 from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.engine import ServingEngine
@@ -37,6 +36,7 @@ from cohort.serving.sampler import Sampling
 from cohort.serving.scheduler import SchedulerSettings
 from cohort.serving.sequence import SequenceRequest
 from tests.ranks.tensor.divided_models import save_divided_qwen2
+from tests.ranks.tensor.thread_group import ThreadGroup
 
 POOL = AdapterPoolSettings(max_loras=3, max_lora_rank=8, max_cpu_loras=4)
 MLP = BlockDiagonal(

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 import torch
 
-from cohort.ranks.tensor.groups import OneRank, ThreadGroup, run_threads
+from cohort.ranks.tensor.groups import OneRank
+from tests.ranks.tensor.thread_group import ThreadGroup, run_threads
 
 
 def test_threads_exchange_what_each_of_them_has() -> None:

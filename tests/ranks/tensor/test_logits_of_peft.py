@@ -22,9 +22,10 @@ from cohort.data.packing import SlotSample, pack
 from cohort.models.attention import PackedAttention
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.ranks.tensor.groups import RankGroup, run_threads
+from cohort.ranks.tensor.groups import RankGroup
 from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
 from tests.ranks.tensor.divided_models import save_divided_qwen2
+from tests.ranks.tensor.thread_group import run_threads
 from tests.training.small_models import random_rows
 
 NAMES = [*ROW_PARALLEL, *COLUMN_PARALLEL]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from cohort.ranks.tensor.groups import RankGroup, run_threads
+from cohort.ranks.tensor.groups import RankGroup
 from cohort.ranks.tensor.regions import Region
+from tests.ranks.tensor.thread_group import run_threads
 
 
 def test_a_divided_product_has_the_gradient_of_the_whole() -> None:

@@ -5,7 +5,6 @@ Ranks are threads of this process, and once processes that talk through gloo.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -27,11 +26,11 @@ from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.ranks.tensor.groups import DistributedGroup, OneRank, RankGroup, run_threads
-from cohort.ranks.tensor.slora_linear import SloraAdapter, attach_slora
+from cohort.ranks.tensor.groups import DistributedGroup, OneRank, RankGroup
 from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
 from cohort.training.token_losses import token_losses
 from tests.ranks.tensor.divided_models import save_divided_gemma2, save_divided_qwen2
+from tests.ranks.tensor.thread_group import run_threads
 from tests.training.small_models import random_rows
 
 SWAPPED = BlockDiagonal(nblocks=2, target_modules_bd_a=COLUMN_PARALLEL, target_modules_bd_b=ROW_PARALLEL)
@@ -148,37 +147,6 @@ def test_processes_that_talk_through_gloo_give_the_same(tmp_path: Path, size: in
         losses, counts = torch.load(tmp_path / f"{rank}.pt")
         torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)
         assert counts == {"all_reduce": 4}
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_s_lora_gives_the_same_with_four_more_exchanges_a_layer(tmp_path: Path, size: int) -> None:
-    save_divided_qwen2(tmp_path)
-    spec = SPECS[0]
-    whole = AdapterLayout(dict(load_decoder(tmp_path, dtype="float64").linears))
-    rows = whole_rows(whole, spec)
-    batch = pack([SlotSample(slot=0, sample=random_rows(1, seed=2, longest=14).sample(0))], num_slots=1)
-
-    def hidden(decoder: Decoder, bank: AdapterBank) -> Tensor:
-        with torch.no_grad():
-            return decoder.forward(
-                batch.tokens_T,
-                positions_T=batch.positions_T,
-                attention=PackedAttention(batch.sequence_offsets),
-                lora=bank.context(batch.segments),
-            )
-
-    def on(group: RankGroup) -> tuple[Tensor, Counter[str]]:
-        decoder = load_tensor_decoder(tmp_path, group, dtype=torch.float64)
-        attach_slora(decoder, group, [SloraAdapter.of(whole, spec, rows, rank=group.rank, size=group.size)])
-        # the bank says whose rows are whose
-        bank = bank_of(AdapterLayout({}), [(dataclasses.replace(spec), torch.zeros(8, 0, dtype=torch.float64))])
-        return hidden(decoder, bank), Counter(group.counts)
-
-    expected = hidden(load_decoder(tmp_path, dtype="float64"), bank_of(whole, [(spec, rows)]))
-    for found, counts in run_threads(size, on):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
-        # two layers: the base's 2 each, an all-gather for q, k, v and for gate, up, an all-reduce for o and for down
-        assert counts == Counter(all_reduce=4 + 4, all_gather=4)
 
 
 def test_a_degree_that_does_not_fit_is_refused(tmp_path: Path) -> None:

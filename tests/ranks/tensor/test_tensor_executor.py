@@ -22,13 +22,14 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.models.weights import load_decoder
 from cohort.ranks.rank_group import TensorGroup, join_states
 from cohort.ranks.tensor import tensor_executor as tensor_executor_module
-from cohort.ranks.tensor.groups import OneRank, RankGroup, run_threads
+from cohort.ranks.tensor.groups import OneRank, RankGroup
 from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
 from cohort.ranks.tensor.tensor_executor import TensorExecutor
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
 from tests.ranks.tensor.divided_models import save_divided_qwen2
+from tests.ranks.tensor.thread_group import run_threads
 from tests.training.small_models import random_rows
 
 STEPS = 8
