@@ -197,10 +197,6 @@ class _TimedOptimizer:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        return self._optimizer.reads
-
-    @property
     def moments(self) -> tuple[Moment, ...]:
         return self._optimizer.moments
 

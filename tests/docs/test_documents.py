@@ -18,8 +18,8 @@ from cohort.engine.resume_checks import KEYS_THAT_MAY_CHANGE
 from cohort.tasks.loading import load_task
 from tests.cli.tiny_task import write_rows, write_tiny_task
 from tests.conftest import REPOSITORY
+from tests.core.plugin_packages import install
 from tests.docs.documents import Block, blocks_of, documents
-from tests.tuning.plugin_packages import install
 from tools import measured_table
 from tools.measured_table import BEGIN, END, TABLES, readme_table, renewed, script_of, table, torch_line
 

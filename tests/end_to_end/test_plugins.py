@@ -20,9 +20,9 @@ from cohort.tuning.early_exit import EarlyExitSettings, ExitRule, Observation, R
 from cohort.tuning.samplers import Proposal, Sampler, SamplerKind, SearchBudget
 from cohort.tuning.space import SearchSpace
 from tests.cli.command import cohort
+from tests.core.plugin_packages import install
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 from tests.tuning.loss_curves import BY_RANK
-from tests.tuning.plugin_packages import install
 
 UNLUCKY = Reason("unlucky number", label="drew an unlucky number", sentence="The trial's number is unlucky.")
 

@@ -18,10 +18,11 @@ from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.models.weight_formats import PLAIN
 from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
-from cohort.ranks.tensor.base_shards import UNDIVIDED_OPTIMIZERS, check_degree
+from cohort.ranks.tensor.base_shards import check_degree
 from cohort.scheduling.pipelines.stage_balance import balance_stages
-from cohort.tasks.possible_values import EIGHT_BIT, possible_values
+from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
+from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.training.trial import TrialSpec
 
 __all__ = ["GROUP_STRATEGIES", "choose_group", "group_problems", "pipeline_group"]
@@ -129,12 +130,10 @@ def group_problems(
             f"{', '.join(task.lora.modules_to_save)} with strategy: {strategy}",
             "adapters alone with this strategy: embedding and head are divided among the ranks",
         )
-    optimizers = [str(name) for name in possible_values(task, "optim")]
     if strategy == "tensor":
         yield from _tensor_problems(
             task, machine, num_ranks=num_ranks, config=config, layout=layout, specs=specs, refused=refused
         )
-        bad = {name: UNDIVIDED_OPTIMIZERS[name] for name in optimizers if name in UNDIVIDED_OPTIMIZERS}
     else:
         yield from _pipeline_problems(
             task, num_ranks=num_ranks, config=config, layout=layout, specs=specs, refused=refused
@@ -145,9 +144,10 @@ def group_problems(
                 "kto with strategy: pipeline",
                 "sft | dpo | orpo | cpo | simpo: what kto measures before each step would empty the pipeline each time",
             )
-        bad = {name: UNDIVIDED_OPTIMIZERS[name] for name in optimizers if name == EIGHT_BIT}
-    for name, why in bad.items():
-        yield refused("training.optim", f"{name} with strategy: {strategy}", f"another optimizer: {why}")
+    for name in map(str, possible_values(task, "optim")):
+        declared = OPTIMIZER_DECLARATIONS.find(name)
+        if declared is not None and (why := declared.not_divided.get(strategy)) is not None:
+            yield refused("training.optim", f"{name} with strategy: {strategy}", f"another optimizer: {why}")
 
 
 def _tensor_problems(

@@ -20,7 +20,7 @@ from cohort.prepare.trials import PlannedTrial
 from cohort.prepare.unread_keys import unread_warnings
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.task_file import TaskFile
-from cohort.training.optimizers import OPTIMIZERS
+from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS, readers_of
 from cohort.tuning.evaluation_times import EvaluationPlan
 from cohort.tuning.parameters import Conditional, Constant
 from cohort.tuning.samplers import sampler_kind
@@ -249,9 +249,9 @@ def _search_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
 def _optimizer_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[str]:
     """Warn of keys that the optimizers of trials do not read: AdamW's betas with SGD, say."""
     optimizers = sorted({trial.spec.optim for trial in trials})
-    for key in sorted({key for optimizer in OPTIMIZERS.values() for key in optimizer.reads}):
-        unread = [name for name in optimizers if key not in OPTIMIZERS[name].reads]
-        readers = [name for name in OPTIMIZERS if key in OPTIMIZERS[name].reads]
+    for key in sorted({key for entry in OPTIMIZER_DECLARATIONS.built_in() for key in entry.reads}):
+        readers = readers_of(key)
+        unread = [name for name in optimizers if name not in readers]
         if key in task.search.space and unread and not isinstance(task.search.space[key], Constant | Conditional):
             yield (
                 f"search.space.{key} is searched, but optim: {', '.join(unread)} does not read it: trials that differ "

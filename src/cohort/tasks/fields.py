@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -19,12 +19,13 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from cohort.core.errors import Problem
 from cohort.core.nearest_word import nearest_word
+from cohort.core.registry import Entries
 from cohort.core.setting_fields import Refusal, SettingField, setting_fields
-from cohort.tuning.registry import Registry
 
 __all__ = [
     "REFUSAL_TYPE",
     "Registered",
+    "SchemaOnDemand",
     "Section",
     "Whole",
     "as_whole",
@@ -66,7 +67,7 @@ class Registered:
     """Marks a text as the name of a registered choice; names of installed packages are looked up when it is used."""
 
     key: str
-    registry: Registry[Any]
+    registry: Entries[Any]
 
     def _known(self, name: str) -> str:
         require_known(name, self.registry.names(), key=self.key)
@@ -79,7 +80,17 @@ class Registered:
         return {**handler(schema), "enum": list(self.registry.names())}
 
 
-def chosen(registry: Registry[Any], *, description: str) -> Any:
+@dataclass(frozen=True)
+class SchemaOnDemand:
+    """The JSON schema of a value, made when it is asked for: then installed packages may be looked up."""
+
+    make: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return self.make()
+
+
+def chosen(registry: Entries[Any], *, description: str) -> Any:
     # Cohort's own names only: this is called while Cohort is imported, when no other package may be searched for.
     allowed = " | ".join(entry.name for entry in registry.built_in())
     return setting(registry.default, allowed=allowed, description=description)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from cohort.adapters.spec import INITIALISATIONS
@@ -25,6 +25,7 @@ from cohort.core.setting_fields import (
 )
 from cohort.tasks.fields import as_whole, as_word, refuse
 from cohort.tasks.sections.objective_keys import ObjectiveKeys
+from cohort.training.optimizers.declaration import DEFAULT_OPTIMIZER_NAME, OPTIMIZER_DECLARATIONS
 from cohort.training.schedules import Schedule
 from cohort.tuning.parameters import MultipleOf, Value
 
@@ -57,6 +58,12 @@ LEAST_EPSILON = 1e-30
 _MULTIPLE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*\*?\s*r\s*$")
 # with the largest r it is a scale that can be computed with
 _MOST_FACTOR = 10_000
+
+
+def _read_by(key: str, description: str) -> str:
+    # Cohort's own optimizers alone: this is called while Cohort is imported, when no other package may be searched for
+    readers = [entry.name for entry in OPTIMIZER_DECLARATIONS.built_in() if key in entry.reads]
+    return f"{', '.join(readers)}: {description}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +103,16 @@ class TrainingKeys:
     seed: int = whole(0, "seed of the task and of its trials", minimum=0, most=2**63 - 1)
     # Above what any trial survives: a rate that overflows at once is a way to see what the others do then.
     learning_rate: float = number(2e-4, "peak learning rate", minimum=None, most=1e30)
-    adam_beta1: float = number(0.9, "adamw, adamw_8bit, lion: weight of the past in the mean gradient", below=1)
-    adam_beta2: float = number(0.999, "adamw, adamw_8bit: weight of the past in the mean square", below=1)
+    adam_beta1: float = number(0.9, _read_by("adam_beta1", "weight of the past in the mean gradient"), below=1)
+    adam_beta2: float = number(0.999, _read_by("adam_beta2", "weight of the past in the mean square"), below=1)
     adam_epsilon: float = number(
-        1e-8, "adamw, adamw_8bit: added to the root of the mean square", minimum=LEAST_EPSILON, most=1
+        1e-8, _read_by("adam_epsilon", "added to the root of the mean square"), minimum=LEAST_EPSILON, most=1
     )
-    optim: str = choice("adamw", "the optimizer", options=("adamw", "adamw_8bit", "lion", "muon", "sgd"))
+    optim: str = choice(
+        DEFAULT_OPTIMIZER_NAME,
+        "the optimizer",
+        options=tuple(entry.name for entry in OPTIMIZER_DECLARATIONS.built_in()),
+    )
     loraplus_lr_ratio: float = number(1.0, "LoRA+: learning rate of B as a multiple of that of A", minimum=None)
     batch_size: int = whole(8, "examples per optimizer step of one adapter")
 
@@ -196,10 +207,32 @@ SECTION_OF: Mapping[str, str] = {
 }
 """The section, by its dotted name, that holds a searchable key where ``search.space`` does not."""
 
-SEARCHABLE: Mapping[str, ValueKind] = {
-    name: ValueKind(field=_FIELDS[name], example=example, is_rank_multiple_allowed=name == "lora_alpha")
-    for name, example in _EXAMPLES.items()
-}
+
+class _Searchable(Mapping[str, ValueKind]):
+    """What each key may be: Cohort's own, and what installed packages add to them."""
+
+    def __init__(self) -> None:
+        self._own = {
+            name: ValueKind(field=_FIELDS[name], example=example, is_rank_multiple_allowed=name == "lora_alpha")
+            for name, example in _EXAMPLES.items()
+        }
+
+    def __getitem__(self, name: str) -> ValueKind:
+        kind = self._own[name]
+        if name != "optim":
+            return kind
+        # packages are looked up when a value is, not while Cohort is imported
+        names = OPTIMIZER_DECLARATIONS.names()
+        return replace(kind, field=replace(kind.field, options=names, allowed=" | ".join(names)))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+
+SEARCHABLE: Mapping[str, ValueKind] = _Searchable()
 
 
 def key_of(name: str) -> KeyPath:

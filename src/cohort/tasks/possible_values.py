@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.task_file import TaskFile
+from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
 
 __all__ = ["possible_optimizers", "possible_values"]
-
-# its moments differ from those of all others, so a bank has them only where a trial asks for them
-EIGHT_BIT = "adamw_8bit"
 
 
 def possible_values(task: TaskFile, name: str) -> tuple[Value, ...]:
@@ -22,9 +19,12 @@ def possible_values(task: TaskFile, name: str) -> tuple[Value, ...]:
 def possible_optimizers(task: TaskFile) -> tuple[str, ...]:
     """Return the optimizers that a trial of the task, or one that a person adds to its run, may have."""
     wanted = {str(name) for name in possible_values(task, "optim")}
-    if EIGHT_BIT in wanted:
+    own = OPTIMIZER_DECLARATIONS.built_in()
+    sharing = {entry.name for entry in own if not entry.has_own_states}
+    found = (entry for name in wanted - sharing if (entry := OPTIMIZER_DECLARATIONS.find(name)) is not None)
+    if any(entry.has_own_states for entry in found):
         return tuple(sorted(wanted))
-    return tuple(name for name in sorted(SEARCHABLE["optim"].field.options) if name != EIGHT_BIT)
+    return tuple(sorted(wanted | sharing))
 
 
 def _values(parameter: Parameter) -> Iterator[Value]:

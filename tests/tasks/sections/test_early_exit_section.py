@@ -16,7 +16,7 @@ from cohort.tasks.sections.early_exit_section import EarlyExitSection, early_exi
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.settings import EarlyExitSettings
-from tests.tuning.plugin_packages import install
+from tests.core.plugin_packages import install
 
 
 @dataclass(frozen=True, kw_only=True)

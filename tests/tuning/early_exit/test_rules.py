@@ -14,7 +14,7 @@ from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, NON_FINITE, Rea
 from cohort.tuning.early_exit.rule import UNDERPERFORMING, CommonSettings, ExitRule, RuleSettings
 from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys, reason_of, reasons
 from cohort.tuning.interventions import BY_USER
-from tests.tuning.plugin_packages import install
+from tests.core.plugin_packages import install
 
 
 def _rule(name: str, **fields: Any) -> ExitRule:

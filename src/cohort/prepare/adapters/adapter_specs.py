@@ -15,6 +15,7 @@ from cohort.prepare.adapters.vector_checks import vector_problems
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
+from cohort.training.optimizers.declaration import refused_variants
 
 __all__ = ["adapter_spec", "largest_adapter", "module_filter", "variant_problems"]
 
@@ -126,12 +127,15 @@ def _exclusions(task: TaskFile, from_base: Sequence[str]) -> Iterator[Problem]:
     has_dora = True in possible_values(task, "use_dora")
     has_blocks = any(task.block_diagonal(int(n)) is not None for n in possible_values(task, "nblocks"))
     others = [name for name in map(str, possible_values(task, "init_lora_weights")) if name != "true"]
-    has_vectors, optimizers = True in possible_values(task, "use_vera"), possible_values(task, "optim")
+    has_vectors = True in possible_values(task, "use_vera")
     whole = bool(task.lora.modules_to_save)
     ratios = [float(ratio) for ratio in possible_values(task, "loraplus_lr_ratio")]
+    in_use = {"use_dora": has_dora, "use_vera": has_vectors, "modules_to_save": whole, "use_bdlora": has_blocks}
+    optimizers = [str(name) for name in possible_values(task, "optim")]
+    present = [key for key, is_used in in_use.items() if is_used]
     pairs = (
+        *(("optim", True, found) for found in refused_variants(optimizers, present=present)),
         ("use_dora", has_dora and from_base, f"use_dora with init_lora_weights {', '.join(from_base)}"),
-        ("optim", has_dora and "muon" in optimizers, "muon, which steps matrices, with use_dora"),
         ("use_dora", has_dora and has_blocks, "use_dora with use_bdlora"),
         ("init_lora_weights", has_blocks and others, f"init_lora_weights {', '.join(others)} with use_bdlora"),
         ("rank_pattern", has_blocks and task.lora.rank_pattern, "rank_pattern with use_bdlora"),
@@ -141,7 +145,6 @@ def _exclusions(task: TaskFile, from_base: Sequence[str]) -> Iterator[Problem]:
         ("use_vera", has_vectors and others, f"use_vera with init_lora_weights {', '.join(others)}"),
         ("rank_pattern", has_vectors and task.lora.rank_pattern, "rank_pattern with use_vera"),
         ("alpha_pattern", has_vectors and task.lora.alpha_pattern, "alpha_pattern with use_vera"),
-        ("optim", has_vectors and "muon" in optimizers, "muon, which steps matrices, with use_vera"),
         (
             "loraplus_lr_ratio",
             has_vectors and set(ratios) != {1.0},
@@ -149,7 +152,6 @@ def _exclusions(task: TaskFile, from_base: Sequence[str]) -> Iterator[Problem]:
         ),
         ("modules_to_save", whole and from_base, f"modules_to_save with init_lora_weights {', '.join(from_base)}"),
         ("modules_to_save", whole and has_vectors, "modules_to_save with use_vera"),
-        ("optim", whole and "muon" in optimizers, "muon, which steps the factors of linears, with modules_to_save"),
         (
             "loraplus_lr_ratio",
             whole and set(ratios) != {1.0},

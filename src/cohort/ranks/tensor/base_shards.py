@@ -19,13 +19,7 @@ from cohort.core.place import Place
 from cohort.models.checkpoint_layout import FusedTensor
 from cohort.models.config import DecoderConfig
 
-__all__ = ["UNDIVIDED_OPTIMIZERS", "check_degree", "shard_config", "shard_fused", "vocabulary_rows"]
-
-UNDIVIDED_OPTIMIZERS = {
-    "muon": "its step needs the singular values of whole factors",
-    "adamw_8bit": "its moments are kept in blocks of a whole rank row",
-}
-"""Optimizers that a rank cannot step its shard with, and why."""
+__all__ = ["check_degree", "shard_config", "shard_fused", "vocabulary_rows"]
 
 
 def check_degree(config: DecoderConfig, size: int) -> None:

@@ -20,7 +20,6 @@ from cohort.models.decoder import Decoder
 from cohort.ranks.answers import Prompt
 from cohort.ranks.rank_executor import RankExecutor
 from cohort.ranks.step_window import StepWindow
-from cohort.ranks.tensor.base_shards import UNDIVIDED_OPTIMIZERS
 from cohort.ranks.tensor.groups import RankGroup
 from cohort.ranks.tensor.tensor_optimizer import TensorOptimizer
 from cohort.training.evaluation_loss import EvaluationLoss
@@ -29,6 +28,7 @@ from cohort.training.fresh_weights import FreshWeights
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
+from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.trial import TrialSpec, TrialState
 
@@ -117,7 +117,9 @@ class TensorExecutor:
             BankFullError: no room.
             ShardingError: it cannot be trained on this number of ranks.
         """
-        if self._group.size > 1 and (why := UNDIVIDED_OPTIMIZERS.get(spec.optim)) is not None:
+        declared = OPTIMIZER_DECLARATIONS.find(spec.optim)
+        why = None if declared is None else declared.not_divided.get("tensor")
+        if self._group.size > 1 and why is not None:
             raise ShardingError(f"optim: {spec.optim} on {self._group.size} ranks of one model: {why}")
         replicated_D = replicated_columns(self._layout, spec.adapter, size=self._group.size)
         # of no entries: it says what the shard is

@@ -39,10 +39,6 @@ class TensorOptimizer:
         self._shared: dict[int, _SharedColumns] = {}
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        return self._inner.reads
-
-    @property
     def moments(self) -> tuple[Moment, ...]:
         return self._inner.moments
 

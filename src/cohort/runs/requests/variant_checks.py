@@ -11,6 +11,7 @@ from cohort.core.errors import Problem
 from cohort.runs.facts import RunFacts
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import default_values
+from cohort.training.optimizers.declaration import refused_variants
 from cohort.tuning.parameters import Value
 
 __all__ = ["variant_refusals"]
@@ -40,12 +41,11 @@ def variant_refusals(parameters: Mapping[str, Value], *, task: TaskFile, facts: 
     except ValueError:
         # a number of blocks that does not divide r has a message of its own
         pass
-    if values["optim"] == "muon" and (is_vera or values["use_dora"]):
-        yield _together(f"muon, which steps matrices, with {'use_vera' if is_vera else 'use_dora'}")
+    in_use = {"use_dora": values["use_dora"], "use_vera": is_vera, "modules_to_save": named}
+    present = [key for key, is_used in in_use.items() if is_used]
+    yield from map(_together, refused_variants([str(values["optim"])], present=present))
     if is_vera and float(values["loraplus_lr_ratio"]) != 1.0:
         yield _together("loraplus_lr_ratio, a rate of B, with use_vera, which trains neither A nor B")
-    if named and values["optim"] == "muon":
-        yield _together("muon, which steps the factors of linears, with modules_to_save")
     if named and float(values["loraplus_lr_ratio"]) != 1.0:
         yield _together("loraplus_lr_ratio with modules_to_save, whose tables have one rate")
     shapes = facts.inputs.adapted_shapes or {}

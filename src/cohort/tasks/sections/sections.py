@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
 from cohort.core.memory_records import MARGIN_SHARE
-from cohort.core.setting_fields import MOST_NUMBER, Refusal, count_words, number_words
+from cohort.core.setting_fields import MOST_NUMBER, Refusal, count_words, number_words, setting_fields
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.tasks.earlier_results import parse_earlier_results, plain_earlier_results
-from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
+from cohort.tasks.fields import Registered, SchemaOnDemand, Section, Whole, chosen, refuse, section_with, setting
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
 from cohort.tasks.module_choice import MOST_LAYERS, module_choice_fields
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tasks.sections.block_section import BdLoraSection
 from cohort.tasks.sections.schedule_section import ScheduleSection, parse_schedule_section, plain_schedule_section
+from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.training.schedules import ScheduleOptions
 from cohort.tuning.parameters import MultipleOf, Parameter
 from cohort.tuning.samplers import SAMPLERS, EarlierResult, sampler_kind
@@ -100,6 +101,9 @@ class TrainingSection(_TrainingKeys):
 
     if TYPE_CHECKING:
         model_fields_set: set[str]
+    optim: Annotated[str, Registered("optim", OPTIMIZER_DECLARATIONS)] = chosen(
+        OPTIMIZER_DECLARATIONS, description=setting_fields(TrainingKeys)["optim"].description
+    )
     lr_scheduler_kwargs: Annotated[
         ScheduleSection, BeforeValidator(parse_schedule_section), PlainSerializer(plain_schedule_section)
     ] = setting(
@@ -205,20 +209,23 @@ def _object(properties: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
 
 
 _RANGE: dict[str, Any] = {key: {} for key in ("min", "max", "log", "step", "num")}
-_SPACE_SCHEMA = _object(
-    {
-        name: {
-            "anyOf": [
-                {"type": "array", "minItems": 1},
-                _object(_RANGE, required=["min", "max"]),
-                _object({"values": {}, **_RANGE, "when": {}}, required=["when"]),
-                {"type": ["number", "string", "boolean"]},
-            ],
-            "description": f"a list, a range or one value; each {kind.allowed}",
+
+
+def _space_schema() -> dict[str, Any]:
+    return _object(
+        {
+            name: {
+                "anyOf": [
+                    {"type": "array", "minItems": 1},
+                    _object(_RANGE, required=["min", "max"]),
+                    _object({"values": {}, **_RANGE, "when": {}}, required=["when"]),
+                    {"type": ["number", "string", "boolean"]},
+                ],
+                "description": f"a list, a range or one value; each {kind.allowed}",
+            }
+            for name, kind in SEARCHABLE.items()
         }
-        for name, kind in SEARCHABLE.items()
-    }
-)
+    )
 
 
 class SearchSection(Section):
@@ -235,7 +242,10 @@ class SearchSection(Section):
         description="trials of random and tpe; grid takes all",
     )
     space: Annotated[
-        dict[str, Parameter], BeforeValidator(parse_space), PlainSerializer(_plain_space), WithJsonSchema(_SPACE_SCHEMA)
+        dict[str, Parameter],
+        BeforeValidator(parse_space),
+        PlainSerializer(_plain_space),
+        SchemaOnDemand(_space_schema),
     ] = setting(
         {}, allowed=f"a mapping with keys among {', '.join(SEARCHABLE)}", description="a key overrides its namesake"
     )

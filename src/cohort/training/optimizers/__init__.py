@@ -1,28 +1,22 @@
-"""Optimizers by name, which is their file's. A new one is a file with its ``OPTIMIZER``."""
+"""Optimizers by name. A new one is a file here with its ``DECLARATION`` and its ``OPTIMIZER``.
+
+In another package, it is an entry point of ``cohort.optimizers``. Its declaration is read without torch; what it
+declares is imported when it is used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import importlib
+from typing import TYPE_CHECKING
 
-from cohort.core.discovery import offered_in
-from cohort.training.optimizers.by_trial import ByTrial
-from cohort.training.optimizers.optimizer import Optimizer
+if TYPE_CHECKING:
+    from cohort.training.optimizers.by_trial import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizer_for
 
 __all__ = ["DEFAULT_OPTIMIZER", "OPTIMIZERS", "optimizer_for"]
 
-OPTIMIZERS: dict[str, Optimizer] = offered_in(__name__, "OPTIMIZER")
-_SHARED = {moment.name for moment in OPTIMIZERS["adamw"].moments}
-# the moments of these are among AdamW's, so a bank, a state and a checkpoint are the same for all of them
-_DEFAULT = {
-    name: optimizer
-    for name, optimizer in OPTIMIZERS.items()
-    if {moment.name for moment in optimizer.moments} <= _SHARED
-}
-DEFAULT_OPTIMIZER: Optimizer = ByTrial(_DEFAULT)
 
-
-def optimizer_for(names: Collection[str]) -> Optimizer:
-    """Return what steps trials with the optimizers ``names``; a bank keeps no other moments than theirs."""
-    if set(names) <= _DEFAULT.keys():
-        return DEFAULT_OPTIMIZER
-    return ByTrial({name: OPTIMIZERS[name] for name in sorted(names)})
+def __getattr__(name: str) -> object:
+    # imported when first used: declarations need no torch
+    if name in __all__:
+        return getattr(importlib.import_module("cohort.training.optimizers.by_trial"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")

@@ -8,10 +8,17 @@ from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, Moment
 from cohort.kernels.adamw import SlotUpdate, adamw_step
+from cohort.training.optimizers.declaration import OptimizerDeclaration
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.step_samples import Resident
 
-__all__ = ["OPTIMIZER", "AdamW", "slot_updates"]
+__all__ = ["DECLARATION", "OPTIMIZER", "AdamW", "slot_updates"]
+
+DECLARATION = OptimizerDeclaration(
+    name="adamw",
+    summary="torch.optim.AdamW, one launch for all trials",
+    reads=("adam_beta1", "adam_beta2", "adam_epsilon"),
+)
 
 
 def slot_updates(bank: AdapterBank, residents: Sequence[Resident]) -> list[SlotUpdate]:
@@ -37,7 +44,6 @@ def slot_updates(bank: AdapterBank, residents: Sequence[Resident]) -> list[SlotU
 class AdamW(Optimizer):
     """``torch.optim.AdamW`` after ``clip_grad_norm_``, for every slot."""
 
-    reads = ("adam_beta1", "adam_beta2", "adam_epsilon")
     moments = (Moment("exp_avg"), Moment("exp_avg_sq"))
 
     def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:

@@ -10,10 +10,22 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank, Moment
 from cohort.kernels.adamw_8bit import BLOCK, BlockMoment, adamw_8bit_step
 from cohort.training.optimizers.adamw import slot_updates
+from cohort.training.optimizers.declaration import OptimizerDeclaration
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.step_samples import Resident
 
-__all__ = ["OPTIMIZER", "AdamW8bit"]
+__all__ = ["DECLARATION", "OPTIMIZER", "AdamW8bit"]
+
+DECLARATION = OptimizerDeclaration(
+    name="adamw_8bit",
+    summary="AdamW with 8-bit moments: a quarter of their bytes",
+    reads=("adam_beta1", "adam_beta2", "adam_epsilon"),
+    has_own_states=True,
+    not_divided={
+        "tensor": "its moments are kept in blocks of a whole rank row",
+        "pipeline": "its moments are kept in blocks of a whole rank row",
+    },
+)
 
 _NAMES = ("exp_avg", "exp_avg_sq")
 
@@ -24,7 +36,6 @@ class AdamW8bit(Optimizer):
     Source: Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization.
     """
 
-    reads = ("adam_beta1", "adam_beta2", "adam_epsilon")
     moments = tuple(
         moment
         for name in _NAMES

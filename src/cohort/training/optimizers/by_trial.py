@@ -1,17 +1,18 @@
-"""Every trial with its own optimizer, in one bank."""
+"""Every trial with its own optimizer, in one bank: it has the moments of those that its task may ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, Moment
+from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.step_samples import Resident
 
-__all__ = ["ByTrial"]
+__all__ = ["DEFAULT_OPTIMIZER", "OPTIMIZERS", "ByTrial", "optimizer_for"]
 
 
 class ByTrial(Optimizer):
@@ -21,10 +22,6 @@ class ByTrial(Optimizer):
         self._optimizers = dict(optimizers)
         found = {moment.name: moment for optimizer in optimizers.values() for moment in optimizer.moments}
         self._moments = tuple(found.values())
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(key for optimizer in self._optimizers.values() for key in optimizer.reads))
 
     @property
     def moments(self) -> tuple[Moment, ...]:
@@ -41,3 +38,26 @@ class ByTrial(Optimizer):
             for place, norm in zip(places, own_norms, strict=True):
                 norms[place] = norm
         return norms
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    entry.name: OPTIMIZER_DECLARATIONS.load(entry.name) for entry in OPTIMIZER_DECLARATIONS.built_in()
+}
+"""Cohort's own optimizers by name."""
+
+# their moments are AdamW's, so a bank, a state and a checkpoint are the same for all of them
+_SHARING = {
+    entry.name: OPTIMIZERS[entry.name] for entry in OPTIMIZER_DECLARATIONS.built_in() if not entry.has_own_states
+}
+DEFAULT_OPTIMIZER: Optimizer = ByTrial(_SHARING)
+
+
+def optimizer_for(names: Collection[str]) -> Optimizer:
+    """Return what steps trials with the optimizers ``names``; a bank keeps no other moments than theirs.
+
+    Raises:
+        InputError: an optimizer of another package cannot be used.
+    """
+    if set(names) <= _SHARING.keys():
+        return DEFAULT_OPTIMIZER
+    return ByTrial({name: OPTIMIZERS.get(name) or OPTIMIZER_DECLARATIONS.load(name) for name in sorted(names)})

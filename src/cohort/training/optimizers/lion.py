@@ -7,11 +7,18 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, Moment
+from cohort.training.optimizers.declaration import OptimizerDeclaration
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.optimizers.slot_step import SlotStep, step_slots
 from cohort.training.step_samples import Resident
 
-__all__ = ["OPTIMIZER", "Lion"]
+__all__ = ["DECLARATION", "OPTIMIZER", "Lion"]
+
+DECLARATION = OptimizerDeclaration(
+    name="lion",
+    summary="steps by the sign of a mean of gradients",
+    reads=("adam_beta1",),
+)
 
 # the paper's, section 3.1; AdamW's 0.999 would remember too long
 BETA2 = 0.99
@@ -27,7 +34,6 @@ class Lion(Optimizer):
     Source: Chen et al. 2023, Symbolic Discovery of Optimization Algorithms, Program 1.
     """
 
-    reads = ("adam_beta1",)
     moments = (Moment("exp_avg"),)
 
     def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:

@@ -13,11 +13,23 @@ from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, Moment
 from cohort.adapters.layout import AdapterLayout
+from cohort.training.optimizers.declaration import OptimizerDeclaration
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.optimizers.slot_step import SlotStep, step_slots
 from cohort.training.step_samples import Resident
 
-__all__ = ["OPTIMIZER", "Muon", "orthogonalised"]
+__all__ = ["DECLARATION", "OPTIMIZER", "Muon", "orthogonalised"]
+
+DECLARATION = OptimizerDeclaration(
+    name="muon",
+    summary="the momentum of each A and B with all singular values near 1",
+    not_with={
+        "use_dora": "which steps matrices",
+        "use_vera": "which steps matrices",
+        "modules_to_save": "which steps the factors of linears",
+    },
+    not_divided={"tensor": "its step needs the singular values of whole factors"},
+)
 
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

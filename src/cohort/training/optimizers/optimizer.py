@@ -23,11 +23,6 @@ class Optimizer(Protocol):
     """Steps the trials of a bank. It has no state of its own: that is the bank's, under the names it declares."""
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """The ``adam_*`` keys of a task that its steps depend on; every other key all optimizers read."""
-        return ()
-
-    @property
     def moments(self) -> tuple[Moment, ...]:
         """What it keeps for every parameter from one step to the next."""
         ...

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, Moment
+from cohort.training.optimizers.declaration import OptimizerDeclaration
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.optimizers.slot_step import SlotStep, step_slots
 from cohort.training.step_samples import Resident
 
-__all__ = ["OPTIMIZER", "Sgd"]
+__all__ = ["DECLARATION", "OPTIMIZER", "Sgd"]
+
+DECLARATION = OptimizerDeclaration(
+    name="sgd",
+    summary="torch.optim.SGD without momentum",
+)
 
 
 class Sgd(Optimizer):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from cohort.core.registry import Registry
 from cohort.core.setting_fields import SettingField, setting_fields
 from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, NON_FINITE, Reason
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule
 from cohort.tuning.interventions import BY_USER
-from cohort.tuning.registry import Registry
 
 __all__ = ["DEFAULT_RULE", "EXIT_RULES", "built_in_keys", "reason_of", "reasons"]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from cohort.core.errors import InputError, Problem
 from cohort.core.nearest_word import nearest_word
 from cohort.core.place import Place
+from cohort.core.registry import Registry
 from cohort.tuning.parameters import MOST_POINTS, Configuration
-from cohort.tuning.registry import Registry
 from cohort.tuning.samplers.sampler import EarlierResult, Sampler, SamplerKind, SearchBudget
 from cohort.tuning.space import SearchSpace
 

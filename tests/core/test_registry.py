@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.core.registry import Registry
 from cohort.core.setting_fields import whole
 from cohort.tuning.decisions import Reason
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES
-from cohort.tuning.registry import Registry
 from cohort.tuning.samplers import SAMPLERS
-from tests.tuning.plugin_packages import install
+from tests.core.plugin_packages import install
 
 
 def _rule(name: str, **fields: Any) -> ExitRule:
