@@ -34,11 +34,13 @@ from cohort.core.memory_records import PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.devices import hardware_of
 from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.strategy_options import strategy_work
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.scheduling.strategy_choice import StrategyOption, choose_strategy, predict_seconds
+from cohort.tasks.loading import task_from_mapping
 from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["QUESTION", "measure"]
@@ -195,8 +197,17 @@ def _predicted(name: str, folder: Path, specs: Any, rows: TokenisedRows, *, num_
         memory_bytes=torch.cuda.mem_get_info()[0] if on_gpu else 8 << 30,
     )
     config = read_config(folder)
-    layout = AdapterLayout(linear_shapes(config))
-    work = strategy_work(machine, config=config, layout=layout, specs=specs, rows=rows)
+    demand = Demand(
+        task=task_from_mapping(
+            {"model_name_or_path": str(folder), "dataset": {"train": "org/rows"}}, base_directory=folder
+        ),
+        machine=machine,
+        config=config,
+        layout=AdapterLayout(linear_shapes(config)),
+        specs=specs,
+        rows=rows,
+    )
+    work = strategy_work(demand)
     work = replace(work, pass_tokens=pass_tokens)
     strategy = "replicas" if name == "one GPU" else name
     divided = config.num_layers if name == "adapter_parallel" else 0

@@ -9,19 +9,34 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
+from cohort.machine.machine import Machine
 from cohort.memory import group_memory as module
+from cohort.memory.demand import Demand
 from cohort.memory.group_memory import GroupMemory, group_memory
 from cohort.memory.limit import weight_bytes
 from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
 from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of
+from tests.memory.test_sizes import grid
+from tests.training.small_models import random_rows
 
 LAYOUT = AdapterLayout(linear_shapes(LLAMA_70B))
 
 
 def held_by(plan: RankGroupPlan) -> GroupMemory:
-    return group_memory(plan, H200, config=LLAMA_70B, layout=LAYOUT)
+    return group_memory(plan, demand_of(H200))
+
+
+def demand_of(machine: Machine, **memory: object) -> Demand:
+    return Demand(
+        task=task_of(**memory),
+        machine=machine,
+        config=LLAMA_70B,
+        layout=LAYOUT,
+        specs=grid()[:1],
+        rows=random_rows(4),
+    )
 
 
 def test_each_rank_holds_its_part_of_the_model() -> None:
@@ -50,9 +65,9 @@ def test_memory_is_what_the_weights_leave_of_the_fullest_gpu(monkeypatch: pytest
     free = {0: 100 * GIB, 1: 80 * GIB}
     monkeypatch.setattr(module, "free_memory_bytes", lambda device: free[device.index])
     held = held_by(PipelineGroup(cuts=(0, 40, 80)))
-    plan = held.plan(task_of(), H200, num_gpus=2)
+    plan = held.plan(demand_of(H200), num_gpus=2)
     assert 80 * GIB - held.weight_bytes - 3 * GIB < plan.machine.memory_bytes < 80 * GIB - held.weight_bytes
     cpu = replace(H200, device=torch.device("cpu"))
-    assert held.plan(task_of(), cpu, num_gpus=2).needs is None
+    assert held.plan(demand_of(cpu), num_gpus=2).needs is None
     with pytest.raises(InputError, match="limit"):
-        held.plan(task_of(limit=GIB), cpu, num_gpus=2)
+        held.plan(demand_of(cpu, limit=GIB), num_gpus=2)

@@ -12,6 +12,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import (
     StreamedLayers,
     choose_streamed_layers,
@@ -74,9 +75,8 @@ def chosen(
     specs = [spec for spec in grid() if spec.adapter.r == 16][:2]
     layout = AdapterLayout(linear_shapes(config))
     rows = rows or random_rows(4, longest=50)
-    return choose_streamed_layers(
-        task, machine, config=config, layout=layout, specs=specs, rows=rows, host_bytes=host_bytes
-    )
+    demand = Demand(task=task, machine=machine, config=config, layout=layout, specs=specs, rows=rows)
+    return choose_streamed_layers(demand, host_bytes=host_bytes)
 
 
 def test_a_model_that_fits_is_resident() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError
-from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.limit import (
     SmallestMemory,
@@ -47,9 +46,8 @@ def limited(folder: Path, limit: int) -> TaskFile:
 
 
 def size_inputs(task: TaskFile, inputs: TaskInputs) -> SizeInputs:
-    rows: TokenisedRows = inputs.data.train
-    specs = TrialProposals(task, rows).largest()
-    return estimated_inputs(task, CPU, config=inputs.config, layout=inputs.layout, specs=specs, rows=rows)
+    specs = TrialProposals(task, inputs.data.train).largest()
+    return estimated_inputs(inputs.demand(task, CPU, specs=specs))
 
 
 def test_the_smallest_memory_is_enough_and_a_little_less_is_not(folder: Path, inputs: TaskInputs) -> None:

@@ -10,6 +10,7 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
 from cohort.memory import strategy_options, weight_placement
+from cohort.memory.demand import Demand
 from cohort.memory.model_place import ModelPlace, choose_model_place
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.rank_group import PipelineGroup, TensorGroup
@@ -26,16 +27,16 @@ def links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def place_of(strategy: str, *, num_ranks: int = 4, num_hosts: int = 1) -> ModelPlace:
-    return choose_model_place(
-        task_of().model_copy(update={"strategy": strategy}),
-        replace(H200, memory_bytes=79 * GIB),
+    demand = Demand(
+        task=task_of().model_copy(update={"strategy": strategy}),
+        machine=replace(H200, memory_bytes=79 * GIB),
         num_ranks=num_ranks,
         config=LLAMA_70B,
         layout=AdapterLayout(linear_shapes(LLAMA_70B)),
         specs=[replace(grid()[0], trial_id=number) for number in range(2)],
         rows=random_rows(4),
-        num_hosts=num_hosts,
     )
+    return choose_model_place(demand, num_hosts=num_hosts)
 
 
 def test_ranks_hold_a_model_together_where_a_task_says_so() -> None:

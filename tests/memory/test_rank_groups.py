@@ -10,6 +10,7 @@ import pytest
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.errors import InputError
+from cohort.memory.demand import Demand
 from cohort.memory.rank_groups import choose_group, pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.rank_group import TensorGroup
@@ -17,21 +18,20 @@ from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.kto import KahnemanTverskyOptimization
 from tests.memory.test_host_streaming import H200, LLAMA_70B, task_of
 from tests.memory.test_sizes import grid
+from tests.training.small_models import random_rows
 
 SPEC = grid()[0]
 LINEARS = linear_shapes(LLAMA_70B)
 
 
+def demand_of(**given: Any) -> Demand:
+    plain: dict[str, Any] = {"task": task_of(), "machine": H200, "layout": AdapterLayout(LINEARS), "specs": [SPEC]}
+    return Demand(config=LLAMA_70B, rows=random_rows(4), **(plain | given))
+
+
 def group_of(strategy: str, *, num_ranks: int = 4, task: TaskFile | None = None, **spec: Any) -> Any:
-    return choose_group(
-        task or task_of(),
-        H200,
-        strategy=strategy,
-        num_ranks=num_ranks,
-        config=LLAMA_70B,
-        layout=AdapterLayout(LINEARS),
-        specs=[replace(SPEC, **spec)],
-    )
+    demand = demand_of(task=task or task_of(), num_ranks=num_ranks, specs=[replace(SPEC, **spec)])
+    return choose_group(demand, strategy)
 
 
 def with_reference_adapter() -> TaskFile:
@@ -69,9 +69,8 @@ def test_what_does_not_work_is_refused(strategy: str, given: dict[str, Any], wor
 def test_quantised_weights_and_stages_without_adapters_are_refused() -> None:
     machine = replace(H200, quantization="nf4")
     layout = AdapterLayout({name: shape for name, shape in LINEARS.items() if "layers.79." in name})
+    demand = demand_of(machine=machine, num_ranks=2, layout=layout)
     with pytest.raises(InputError, match="nf4 with strategy: tensor"):
-        choose_group(task_of(), machine, strategy="tensor", num_ranks=2, config=LLAMA_70B, layout=layout, specs=[SPEC])
+        choose_group(demand, "tensor")
     with pytest.raises(InputError, match="no adapted linear in layers 0 to"):
-        choose_group(
-            task_of(), machine, strategy="pipeline", num_ranks=2, config=LLAMA_70B, layout=layout, specs=[SPEC]
-        )
+        choose_group(demand, "pipeline")

@@ -10,6 +10,7 @@ import pytest
 from cohort.adapters.layout import AdapterLayout
 from cohort.machine.machine import Machine
 from cohort.memory import strategy_options, weight_placement
+from cohort.memory.demand import Demand
 from cohort.memory.strategy_options import SettledStrategy, settle_strategy, unfit_for_auto
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
@@ -43,16 +44,16 @@ def settled(
 ) -> SettledStrategy:
     (first, *_) = (spec for spec in grid() if spec.adapter.r == 16)
     specs: list[TrialSpec] = [replace(first, trial_id=number, batch_size=batch_size) for number in range(num_trials)]
-    return settle_strategy(
-        task,
-        machine,
+    demand = Demand(
+        task=task,
+        machine=machine,
         num_ranks=num_ranks,
         config=config,
         layout=AdapterLayout(linear_shapes(config)),
         specs=specs,
         rows=random_rows(8, longest=200),
-        began_with=began_with,
     )
+    return settle_strategy(demand, began_with=began_with)
 
 
 def with_strategy(strategy: str) -> TaskFile:

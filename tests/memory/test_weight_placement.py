@@ -11,6 +11,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
 from cohort.machine.machine import Machine
 from cohort.memory import weight_placement
+from cohort.memory.demand import Demand
 from cohort.memory.weight_placement import WeightPlacement, choose_placement
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.tasks.task_file import TaskFile
@@ -32,16 +33,16 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def placed(
     task: TaskFile, machine: Machine = H200, *, num_ranks: int = 4, host_bytes: int | None = None
 ) -> WeightPlacement:
-    return choose_placement(
-        task,
-        machine,
+    demand = Demand(
+        task=task,
+        machine=machine,
         num_ranks=num_ranks,
         config=LLAMA_70B,
         layout=AdapterLayout(linear_shapes(LLAMA_70B)),
         specs=[spec for spec in grid() if spec.adapter.r == 16][:2],
         rows=random_rows(4),
-        host_bytes=host_bytes,
     )
+    return choose_placement(demand, host_bytes=host_bytes)
 
 
 def with_strategy(strategy: str, **memory: object) -> TaskFile:

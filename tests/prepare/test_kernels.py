@@ -36,12 +36,11 @@ def warm_up(
     )
     spec: Any = SimpleNamespace(adapter=AdapterSpec(r=8, lora_alpha=8.0))
     rows: Any = SimpleNamespace(lengths=np.array([3, 5]))
+    demand: Any = SimpleNamespace(machine=machine, specs=[spec], rows=rows, config=SimpleNamespace(bridged=None))
     config: Any = "sizes of a model"
     return KernelWarmUp(
-        machine,
+        demand,
         model=LaunchedModel(config=config, layout=AdapterLayout({"q": (8, 8)}), region=region),
-        specs=[spec],
-        rows=rows,
         say=say,
         workers=workers,
     )

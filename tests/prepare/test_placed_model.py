@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
@@ -19,7 +19,7 @@ from cohort.ranks.rank_group import TensorGroup
 from cohort.ranks.rank_weights import ALL_RESIDENT
 from cohort.scheduling.admission import Capacity
 
-LAYOUT = AdapterLayout({"q": (8, 8)})
+DEMAND: Any = object()
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Memory:
 
     asked: SizeRequest | None = None
 
-    def sizes(self, task: Any, *, request: SizeRequest | None, **_: Any) -> Sizes:
-        del task
+    def sizes(self, demand: Any, *, request: SizeRequest | None) -> Sizes:
+        assert demand is DEMAND
         self.asked = request
         num_ranks = 2 if request is None or request.num_ranks is None else request.num_ranks
         executor: Any = None
@@ -38,13 +38,11 @@ class Memory:
 
 
 def placed(memory: Any, **fields: Any) -> PlacedModel:
-    return PlacedModel(decoder=None, memory=memory, layout=LAYOUT, **fields)
+    return PlacedModel(demand=DEMAND, decoder=None, memory=memory, **fields)
 
 
 def sizes_of(model: PlacedModel, request: SizeRequest | None = None) -> Sizes:
-    task: Any = None
-    rows: Any = None
-    return model.sizes(task, specs=[], rows=rows, request=request)
+    return model.sizes(request)
 
 
 @pytest.mark.parametrize("request_", [None, SizeRequest(num_ranks=2, token_budget=40)])
@@ -98,12 +96,12 @@ def test_a_model_is_loaded_while_kernels_are_collected_or_after_that(
     monkeypatch.setattr(placed_model, "load_decoder", load)
     monkeypatch.setattr(placed_model, "_on_same_gpu", lambda load, _: load)
     monkeypatch.setattr(placed_model, "_has_room_for_both", lambda *_: True)
-    task: Any = SimpleNamespace(memory=SimpleNamespace(limit=None), located=lambda problem: problem)
-    inputs: Any = SimpleNamespace(model_directory="model")
-    machine: Any = SimpleNamespace(dtype="float32", device="cpu", quantization="none")
+    task = SimpleNamespace(memory=SimpleNamespace(limit=None), located=lambda problem: problem)
+    machine = SimpleNamespace(dtype="float32", device="cpu", quantization="none")
+    demand: Any = SimpleNamespace(task=task, machine=machine)
 
     def loaded() -> object:
-        return placed_model._load(task, inputs, machine, ALL_RESIDENT, kernels=kernels)
+        return placed_model._load(demand, Path("model"), ALL_RESIDENT, kernels=kernels)
 
     if is_damaged:
         with pytest.raises(InputError, match="a damaged file"):

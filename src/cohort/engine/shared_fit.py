@@ -106,14 +106,8 @@ def _size_problems(preparation: Preparation, *, first: Preparation, sizes: Sizes
 
 def _needs(preparation: Preparation) -> SizeInputs:
     # no needs: what passes take was settled with the first task; asked is what an adapter takes
-    return SizeInputs.of(
-        preparation.task,
-        specs=preparation.proposals.largest(),
-        layout=preparation.inputs.layout,
-        machine=preparation.machine,
-        rows=preparation.inputs.data.train,
-        needs=None,
-    )
+    specs = preparation.proposals.largest()
+    return preparation.inputs.demand(preparation.task, preparation.machine, specs=specs).size_inputs(needs=None)
 
 
 def several_gpus(task: TaskFile) -> Problem | None:

@@ -14,7 +14,8 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
 from cohort.core.units import format_bytes
-from cohort.machine.machine import Machine, free_memory_bytes
+from cohort.machine.machine import free_memory_bytes
+from cohort.memory.demand import Demand
 from cohort.memory.limit import limit_problem, weight_bytes
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.plan import CONTEXT_BYTES, MemoryPlan
@@ -23,7 +24,6 @@ from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan
 from cohort.ranks.tensor.base_shards import shard_config
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.scheduling.pipelines.stage_order import most_in_flight
-from cohort.tasks.task_file import TaskFile
 
 __all__ = ["GroupMemory", "group_memory"]
 
@@ -56,7 +56,7 @@ class GroupMemory:
             f"{format_bytes(self.weight_bytes)} of the base model"
         )
 
-    def plan(self, task: TaskFile, machine: Machine, *, num_gpus: int) -> MemoryPlan:
+    def plan(self, demand: Demand, *, num_gpus: int) -> MemoryPlan:
         """Return the memory of a run whose ranks hold this.
 
         Args:
@@ -65,7 +65,8 @@ class GroupMemory:
         Raises:
             InputError: the base model alone takes the whole limit.
         """
-        limit, on_gpu = task.memory.limit, machine.device.type == "cuda"
+        task, machine, on_gpu = demand.task, demand.machine, demand.is_on_gpu
+        limit = task.memory.limit
         if limit is not None and (problem := limit_problem(task, base_bytes=self.weight_bytes)) is not None:
             raise InputError(problem)
         free = machine.memory_bytes
@@ -81,10 +82,10 @@ class GroupMemory:
         return MemoryPlan(machine=machine, needs=needs, profile=None, limit_bytes=limit, base_bytes=self.weight_bytes)
 
 
-def group_memory(plan: RankGroupPlan, machine: Machine, *, config: DecoderConfig, layout: AdapterLayout) -> GroupMemory:
+def group_memory(plan: RankGroupPlan, demand: Demand) -> GroupMemory:
     """Return what the fullest rank of ``plan`` holds, from above, before a weight is read."""
-    dtype = getattr(torch, machine.dtype)
-    widest = max((plan.local_layout(layout, rank) for rank in range(plan.size)), key=lambda own: own.width)
+    machine, config, dtype = demand.machine, demand.config, demand.dtype
+    widest = max((plan.local_layout(demand.layout, rank) for rank in range(plan.size)), key=lambda own: own.width)
     table = config.vocab_size * config.hidden_size * dtype.itemsize
     if isinstance(plan, PipelineGroup):
         parts = [

@@ -7,27 +7,22 @@ model that does not fit is streamed, and no more of its layers than it takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from cohort.adapters.bank import aligned_rank
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
-from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine, host_memory_bytes
+from cohort.memory.demand import Demand
 from cohort.memory.pass_estimates import estimate_passes
-from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
 from cohort.models import counts
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.streaming.weight_ring import NUM_BUFFERS, spread_layers
 from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.tasks.task_file import TaskFile
-from cohort.training.trial import TrialSpec
 
 __all__ = [
     "LINK_BYTES_PER_SECOND",
@@ -96,29 +91,19 @@ class StreamedLayers:
         return spread_layers(self.count, num_layers=self.num_layers)
 
 
-def choose_streamed_layers(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    rows: TokenisedRows,
-    host_bytes: int | None = None,
-) -> StreamedLayers:
+def choose_streamed_layers(demand: Demand, *, host_bytes: int | None = None) -> StreamedLayers:
     """Return how many layers a task streams: what it asks for, or on a GPU the fewest with which it fits.
 
     Where it fits with no number of streamed layers, none is: the refusal names what the whole model takes.
 
     Args:
-        machine: Its free memory without the base model.
-        specs: The trials with the most needs.
         host_bytes: Memory of the host that is free, where the layers will be; None where that is another machine.
 
     Raises:
         InputError: more layers than the model has or the host's memory holds, or of a model that transformers computes.
     """
-    resident = _all_resident(config, machine)
+    task, config = demand.task, demand.config
+    resident = _all_resident(config, demand.machine)
     wanted = task.memory.host_streamed_layers
     if wanted not in ("auto", 0) and config.bridged is not None:
         raise InputError(
@@ -133,17 +118,15 @@ def choose_streamed_layers(
         found = replace(resident, count=wanted)
         _require_layers(task, found, host_bytes=host_bytes)
         return found
-    if machine.device.type != "cuda" or config.bridged is not None:
+    if not demand.is_on_gpu or config.bridged is not None:
         return resident
-    free = machine.memory_bytes if task.memory.limit is None else min(machine.memory_bytes, task.memory.limit)
+    free, ranks, row_bytes = demand.free_bytes, demand.rank_rows, demand.row_bytes
     room = free * (1 - task.memory.margin)
-    ranks = [aligned_rank(spec.adapter.num_rows) for spec in specs]
-    row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16", optimizer=task_optimizer(task))
-    needs = estimate_passes(config, dtype=getattr(torch, machine.dtype), device=machine.device)
+    needs = estimate_passes(config, dtype=demand.dtype, device=demand.machine.device)
     of_a_pass = needs.pass_bytes
     if task.memory.gradient_checkpointing != GradientCheckpointing.NEVER.value and needs.recomputed_bytes is not None:
         of_a_pass = needs.recomputed_bytes
-    longest = int(rows.group_lengths(specs[0].objective.group_size).max())
+    longest = demand.longest_group
     least = max(ranks) * row_bytes + of_a_pass(longest)
     if resident.base_bytes + least <= room:
         return resident

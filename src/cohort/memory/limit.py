@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from cohort.adapters.bank import aligned_rank
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes, format_bytes_above
-from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.size_inputs import SizeInputs
 from cohort.memory.sizes import Sizes, choose_sizes, too_large
 from cohort.models import counts
 from cohort.models.config import DecoderConfig
 from cohort.tasks.task_file import TaskFile
-from cohort.training.trial import TrialSpec
 
 __all__ = [
     "SmallestMemory",
@@ -80,19 +77,10 @@ def weight_bytes(config: DecoderConfig, machine: Machine) -> int:
     )
 
 
-def estimated_inputs(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    rows: TokenisedRows,
-) -> SizeInputs:
+def estimated_inputs(demand: Demand) -> SizeInputs:
     """Return what sizes follow from before a weight is read: passes are estimated from above."""
-    needs = estimate_passes(config, dtype=getattr(torch, machine.dtype), device=machine.device)
-    needs = replace(needs, margin_share=task.memory.margin)
-    return SizeInputs.of(task, specs=specs, layout=layout, machine=machine, rows=rows, needs=needs)
+    needs = estimate_passes(demand.config, dtype=demand.dtype, device=demand.machine.device)
+    return demand.size_inputs(needs=replace(needs, margin_share=demand.task.memory.margin))
 
 
 def sizes_within(

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.data.tokenised import TokenisedRows
-from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.group_memory import GroupMemory, group_memory
 from cohort.memory.rank_groups import GROUP_STRATEGIES, choose_group
 from cohort.memory.strategy_options import SettledStrategy, settle_strategy
 from cohort.memory.weight_placement import choose_placement
-from cohort.models.config import DecoderConfig
 from cohort.ranks.rank_group import RankGroupPlan
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.tasks.task_file import TaskFile
-from cohort.training.trial import TrialSpec
 
 __all__ = ["ModelPlace", "choose_model_place"]
 
@@ -43,63 +38,36 @@ class ModelPlace:
 
 
 def choose_model_place(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    num_ranks: int,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    rows: TokenisedRows,
-    host_bytes: int | None = None,
-    num_hosts: int = 1,
-    began_with: str | None = None,
+    demand: Demand, *, host_bytes: int | None = None, num_hosts: int = 1, began_with: str | None = None
 ) -> ModelPlace:
-    """Return where the model of a task will be; other arguments are those of the functions it chooses between.
+    """Return where the model of a task will be.
+
+    Args:
+        host_bytes, num_hosts: As of :func:`choose_placement`.
+        began_with: As of :func:`settle_strategy`.
 
     Raises:
         InputError: too little memory, or what the strategy does not support.
     """
+    task = demand.task
     settled = SettledStrategy(name=task.strategy)
     # what links between hosts carry is not predicted: there a group is for those who ask for one
     if num_hosts == 1 or task.strategy in GROUP_STRATEGIES:
-        settled = settle_strategy(
-            task,
-            machine,
-            num_ranks=num_ranks,
-            config=config,
-            layout=layout,
-            specs=specs,
-            rows=rows,
-            host_bytes=host_bytes,
-            began_with=began_with,
-        )
+        settled = settle_strategy(demand, host_bytes=host_bytes, began_with=began_with)
     if settled.name in GROUP_STRATEGIES:
-        group = choose_group(
-            task, machine, strategy=settled.name, num_ranks=num_ranks, config=config, layout=layout, specs=specs
-        )
-        held = group_memory(group, machine, config=config, layout=layout)
+        group = choose_group(demand, settled.name)
+        held = group_memory(group, demand)
         return ModelPlace(
             device_bytes=held.weight_bytes,
             layout=held.layout,
             group=group,
             held=held,
-            notes=_told(settled.note, held.note(group, config)),
+            notes=_told(settled.note, held.note(group, demand.config)),
         )
-    placement = choose_placement(
-        task,
-        machine,
-        num_ranks=num_ranks,
-        config=config,
-        layout=layout,
-        specs=specs,
-        rows=rows,
-        host_bytes=host_bytes,
-        num_hosts=num_hosts,
-    )
+    placement = choose_placement(demand, host_bytes=host_bytes, num_hosts=num_hosts)
     return ModelPlace(
         device_bytes=placement.device_bytes,
-        layout=layout,
+        layout=demand.layout,
         weights=placement.weights,
         notes=_told(settled.note, placement.note),
     )

@@ -13,20 +13,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cohort.adapters.bank import aligned_rank
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
-from cohort.data.tokenised import TokenisedRows
 from cohort.machine.devices import hardware_of
 from cohort.machine.machine import Machine, free_memory_bytes
 from cohort.machine.measurements import CostKey, MemoryKey, forget_passes, read_passes, write_passes
+from cohort.memory.demand import Demand
 from cohort.memory.limit import limit_problem, sizes_within
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.profile import MemoryProfile, profile_memory
-from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes, task_optimizer
+from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import CPU_SIZES, GPU_TOKENS, Sizes
 from cohort.models.decoder import Decoder
 from cohort.ranks.peer_source import has_parts
@@ -35,7 +33,6 @@ from cohort.runs.facts import MemoryFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.task_file import TaskFile
 from cohort.training.device_memory import release_cached
-from cohort.training.trial import TrialSpec
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
@@ -95,26 +92,16 @@ class MemoryPlan:
             f"{self.profile.largest_tokens:,} tokens fit in {format_bytes(self.machine.memory_bytes)}"
         )
 
-    def sizes(
-        self,
-        task: TaskFile,
-        *,
-        specs: Sequence[TrialSpec],
-        layout: AdapterLayout,
-        rows: TokenisedRows,
-        request: SizeRequest | None = None,
-    ) -> Sizes:
-        """Return the sizes of a task in this memory; the arguments are those of :func:`plan_memory`.
+    def sizes(self, demand: Demand, *, request: SizeRequest | None = None) -> Sizes:
+        """Return the sizes of a task in this memory; its own machine is not read.
 
         Raises:
             InputError: it does not fit.
         """
         machine = self.machine
         return sizes_within(
-            task,
-            SizeInputs.of(
-                task, specs=specs, layout=layout, machine=machine, rows=rows, needs=self.needs, request=request
-            ),
+            demand.task,
+            replace(demand, machine=machine).size_inputs(needs=self.needs, request=request),
             free_bytes=machine.memory_bytes,
             base_bytes=self.base_bytes,
             there_bytes=free_memory_bytes(machine.device) + self.base_bytes,
@@ -126,47 +113,35 @@ class MemoryPlan:
             forget_passes(self.key)
 
 
-def plan_memory(
-    task: TaskFile,
-    *,
-    machine: Machine,
-    decoder: Decoder,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    rows: TokenisedRows,
-    clock: Clock,
-    say: Callable[[str], None],
-) -> MemoryPlan:
+def plan_memory(demand: Demand, *, decoder: Decoder, clock: Clock, say: Callable[[str], None]) -> MemoryPlan:
     """Find how much memory there is with the base model loaded, and what passes take of it.
 
     Args:
-        machine: Device; its free memory is read again.
+        demand: The free memory of its machine is read again.
 
     Raises:
         InputError: the base model alone takes the whole limit.
     """
+    task, machine, rows, on_gpu = demand.task, demand.machine, demand.rows, demand.is_on_gpu
     limit = task.memory.limit
     machine = replace(machine, memory_bytes=_available(task, decoder, num_gpus=machine.num_gpus))
-    on_gpu = machine.device.type == "cuda"
     if not on_gpu and limit is None:
         # sizes take a share of the free memory then (BANK_SHARE), and no pass needs to be measured
         return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
-    lengths, objective = rows.lengths, specs[0].objective
+    lengths, objective = rows.lengths, demand.specs[0].objective
     # what passes take follows from the rows that their products read; the state has those of whole modules as well
-    ranks = [spec.adapter.num_rows_in_passes for spec in specs]
-    state_bytes = aligned_rank(max(spec.adapter.num_rows for spec in specs)) * rank_row_bytes(
-        layout, has_compute_copy=machine.dtype == "bfloat16", optimizer=task_optimizer(task)
-    )
+    ranks = [spec.adapter.num_rows_in_passes for spec in demand.specs]
+    state_bytes = max(demand.rank_rows) * demand.row_bytes
     profile = key = None
     # where not even the state fits, choosing sizes refuses the task with a hint, and nothing could be measured
     if task.memory.profile and state_bytes < machine.memory_bytes:
         say("measuring the memory of passes")
         # tasks of a queue that agree in these measure once (docs/decisions/0014); rows that are compared share a pass
-        longest_group = int(rows.group_lengths(objective.group_size).max())
-        key = _key(machine, decoder=decoder, layout=layout, ranks=ranks, rows=rows, longest=longest_group)
+        longest_group = demand.longest_group
+        key = _key(demand, decoder=decoder, ranks=ranks)
         profile = profile_memory(
             decoder,
-            layout=layout,
+            layout=demand.layout,
             ranks=ranks,
             usual=round(float(lengths.mean())),
             longest=int(lengths.max()),
@@ -196,23 +171,15 @@ def plan_memory(
     )
 
 
-def _key(
-    machine: Machine,
-    *,
-    decoder: Decoder,
-    layout: AdapterLayout,
-    ranks: Sequence[int],
-    rows: TokenisedRows,
-    longest: int,
-) -> MemoryKey:
+def _key(demand: Demand, *, decoder: Decoder, ranks: Sequence[int]) -> MemoryKey:
     cost = CostKey.of(
         decoder.config,
-        hardware=hardware_of(machine).name,
-        precision=machine.precision,
-        mean_length=float(rows.lengths.mean()),
-        target_modules=tuple(layout.linears),
+        hardware=hardware_of(demand.machine).name,
+        precision=demand.machine.precision,
+        mean_length=float(demand.rows.lengths.mean()),
+        target_modules=tuple(demand.layout.linears),
     )
-    return MemoryKey.of(cost, ranks=ranks, longest=longest)
+    return MemoryKey.of(cost, ranks=ranks, longest=demand.longest_group)
 
 
 def _available(task: TaskFile, decoder: Decoder, *, num_gpus: int = 1) -> int:

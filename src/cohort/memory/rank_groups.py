@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import ShardingError, replicated_columns
 from cohort.adapters.variants.vera import projection_widths
 from cohort.core.errors import InputError, Problem
 from cohort.core.numerics import Numerics
 from cohort.core.units import counted
-from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.models.weight_formats import PLAIN
@@ -21,9 +20,7 @@ from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
 from cohort.ranks.tensor.base_shards import check_degree
 from cohort.scheduling.pipelines.stage_balance import balance_stages
 from cohort.tasks.possible_values import possible_values
-from cohort.tasks.task_file import TaskFile
 from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
-from cohort.training.trial import TrialSpec
 
 __all__ = ["GROUP_STRATEGIES", "choose_group", "group_problems", "pipeline_group"]
 
@@ -37,32 +34,17 @@ TRAINED_SHARE = 0.5
 LEAST_GAIN = 0.02
 
 
-def choose_group(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    strategy: str,
-    num_ranks: int,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-) -> RankGroupPlan:
-    """Return how ``num_ranks`` ranks hold the model of a task with one of :data:`GROUP_STRATEGIES`.
-
-    Args:
-        specs: Its first trials.
+def choose_group(demand: Demand, strategy: str) -> RankGroupPlan:
+    """Return how the ranks hold the model of a task with one of :data:`GROUP_STRATEGIES`.
 
     Raises:
         InputError: everything of the task that does not work with the strategy.
     """
-    problems = list(
-        group_problems(task, machine, strategy=strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs)
-    )
-    if problems:
+    if problems := list(group_problems(demand, strategy)):
         raise InputError(problems)
     if strategy == "tensor":
-        return TensorGroup(size=num_ranks)
-    return pipeline_group(config, num_stages=num_ranks)
+        return TensorGroup(size=demand.num_ranks)
+    return pipeline_group(demand.config, num_stages=demand.num_ranks)
 
 
 def pipeline_group(config: DecoderConfig, *, num_stages: int) -> PipelineGroup:
@@ -85,17 +67,9 @@ def pipeline_group(config: DecoderConfig, *, num_stages: int) -> PipelineGroup:
     return shared if gains else alone
 
 
-def group_problems(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    strategy: str,
-    num_ranks: int,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-) -> Iterator[Problem]:
-    """Yield everything of a task that does not work with a strategy; arguments are those of :func:`choose_group`."""
+def group_problems(demand: Demand, strategy: str) -> Iterator[Problem]:
+    """Yield everything of a task that does not work with one of :data:`GROUP_STRATEGIES`."""
+    task, machine, config = demand.task, demand.machine, demand.config
     others = "auto | replicas | adapter_parallel"
 
     def refused(key: str, found: str, allowed: str) -> Problem:
@@ -111,7 +85,7 @@ def group_problems(
         return
     if machine.numerics is Numerics.EXACT and machine.device.type == "cuda":
         yield refused("numerics", f"exact with strategy: {strategy}", "fast, where GPUs divide a model")
-    objective = specs[0].objective
+    objective = demand.specs[0].objective
     if task.objective.reference_adapter is not None:
         yield refused(
             "objective.reference_adapter",
@@ -131,13 +105,9 @@ def group_problems(
             "adapters alone with this strategy: embedding and head are divided among the ranks",
         )
     if strategy == "tensor":
-        yield from _tensor_problems(
-            task, machine, num_ranks=num_ranks, config=config, layout=layout, specs=specs, refused=refused
-        )
+        yield from _tensor_problems(demand, refused)
     else:
-        yield from _pipeline_problems(
-            task, num_ranks=num_ranks, config=config, layout=layout, specs=specs, refused=refused
-        )
+        yield from _pipeline_problems(demand, refused)
         if objective.compares_batch:
             yield refused(
                 "objective",
@@ -150,16 +120,8 @@ def group_problems(
             yield refused("training.optim", f"{name} with strategy: {strategy}", f"another optimizer: {why}")
 
 
-def _tensor_problems(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    num_ranks: int,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    refused: Callable[[str, str, str], Problem],
-) -> Iterator[Problem]:
+def _tensor_problems(demand: Demand, refused: Callable[[str, str, str], Problem]) -> Iterator[Problem]:
+    task, machine, config, num_ranks = demand.task, demand.machine, demand.config, demand.num_ranks
     divides = True
     try:
         check_degree(config, num_ranks)
@@ -173,7 +135,8 @@ def _tensor_problems(
             "none: quantised weights are not divided over ranks",
         )
     if any(
-        spec.adapter.has_patterns or spec.adapter.has_frozen_rows or not spec.adapter.has_only_factors for spec in specs
+        spec.adapter.has_patterns or spec.adapter.has_frozen_rows or not spec.adapter.has_only_factors
+        for spec in demand.specs
     ):
         yield refused(
             "lora",
@@ -184,43 +147,35 @@ def _tensor_problems(
     if not divides:
         return
     reasons = dict[str, None]()
-    for adapter in {spec.adapter for spec in specs}:
+    for adapter in {spec.adapter for spec in demand.specs}:
         try:
-            replicated_columns(layout, adapter, size=num_ranks)
+            replicated_columns(demand.layout, adapter, size=num_ranks)
         except ShardingError as error:
             reasons[str(error)] = None
     for reason in reasons:
         yield refused("lora", reason, f"adapters that {num_ranks} ranks can train")
 
 
-def _pipeline_problems(
-    task: TaskFile,
-    *,
-    num_ranks: int,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    refused: Callable[[str, str, str], Problem],
-) -> Iterator[Problem]:
+def _pipeline_problems(demand: Demand, refused: Callable[[str, str, str], Problem]) -> Iterator[Problem]:
+    config, num_ranks = demand.config, demand.num_ranks
     if num_ranks > config.num_layers:
         yield Problem(
-            where=task.where("num_gpus"),
+            where=demand.task.where("num_gpus"),
             found=f"{num_ranks} stages for a model with {counted(config.num_layers, 'layer')}",
             allowed=f"at most {config.num_layers} with strategy: pipeline",
             hint=f"Write num_gpus: {config.num_layers} (under torchrun: --nproc-per-node), or another strategy.",
         )
         return
     plan = pipeline_group(config, num_stages=num_ranks)
-    widest = {
-        projection_widths(part) for stage in range(num_ranks) if (part := plan.local_layout(layout, stage)).linears
-    }
-    if len(widest) > 1 and any(spec.adapter.use_vera is not None for spec in specs):
+    parts = [plan.local_layout(demand.layout, stage) for stage in range(num_ranks)]
+    widest = {projection_widths(part) for part in parts if part.linears}
+    if len(widest) > 1 and any(spec.adapter.use_vera is not None for spec in demand.specs):
         yield refused(
             "lora.use_vera",
             "use_vera with strategy: pipeline, where the widest adapted linears of the stages differ",
             "the same linears in every layer: VeRA's projections are as wide as the widest linear, and all share them",
         )
-    empty = [stage for stage in range(num_ranks) if not plan.local_layout(layout, stage).linears]
+    empty = [stage for stage, part in enumerate(parts) if not part.linears]
     if empty:
         own = plan.layers(empty[0])
         yield refused(

@@ -13,7 +13,6 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
-from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
@@ -95,34 +94,6 @@ class SizeInputs:
     request: SizeRequest = SizeRequest()
     gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
     optimizer: Optimizer = DEFAULT_OPTIMIZER
-
-    @classmethod
-    def of(
-        cls,
-        task: TaskFile,
-        *,
-        specs: Sequence[TrialSpec],
-        layout: AdapterLayout,
-        machine: Machine,
-        rows: TokenisedRows,
-        needs: MemoryNeeds | None,
-        request: SizeRequest | None = None,
-    ) -> SizeInputs:
-        """Return the inputs of a task."""
-        # rows that are compared share a pass, so the most that must fit is a whole group
-        lengths = rows.group_lengths(size := specs[0].objective.group_size)
-        longest = int(lengths.argmax())
-        return cls(
-            specs=specs,
-            layout=layout,
-            machine=machine,
-            longest_row=int(lengths[longest]),
-            longest_source=rows.sources[size * longest],
-            needs=needs,
-            request=request or SizeRequest(),
-            gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
-            optimizer=task_optimizer(task),
-        )
 
     @property
     def num_ranks(self) -> int:

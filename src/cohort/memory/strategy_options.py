@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch
-
-from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import Parallelism, ShardingError, parallelism_of
 from cohort.core.errors import InputError
 from cohort.core.units import format_bytes
-from cohort.data.tokenised import TokenisedRows
 from cohort.machine.devices import hardware_of
-from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.group_memory import group_memory
 from cohort.memory.rank_groups import GROUP_STRATEGIES, choose_group, group_problems
-from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
 from cohort.memory.weight_placement import choose_placement
-from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model, weight_bytes
 from cohort.scheduling.strategy_choice import StrategyOption, StrategyWork, choose_strategy, predict_seconds
 from cohort.tasks.task_file import TaskFile
-from cohort.training.trial import TrialSpec
 
 __all__ = ["SettledStrategy", "settle_strategy", "strategy_work", "unfit_for_auto"]
 
@@ -43,55 +35,35 @@ class SettledStrategy:
     note: str | None = None
 
 
-def settle_strategy(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    num_ranks: int,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    rows: TokenisedRows,
-    host_bytes: int | None = None,
-    began_with: str | None = None,
-) -> SettledStrategy:
+def settle_strategy(demand: Demand, *, host_bytes: int | None = None, began_with: str | None = None) -> SettledStrategy:
     """Return the strategy of a task; ``auto`` where its placement of weights decides.
 
     On a CPU processes share one memory and no link is to be predicted: there the placement decides.
 
     Args:
+        host_bytes: As of :func:`choose_placement`.
         began_with: The strategy of a run that is resumed, which keeps it while the number of ranks allows.
     """
+    task, num_ranks = demand.task, demand.num_ranks
     if num_ranks == 1 and task.strategy in GROUP_STRATEGIES:
         why = f"one GPU divides nothing, so {task.strategy} has no effect (unless torchrun starts several processes)"
         return SettledStrategy(name="auto", note=f"strategy: {why}")
     if task.strategy != "auto" or num_ranks == 1:
         return SettledStrategy(name=task.strategy)
     problems = {
-        strategy: next(
-            (
-                problem.found
-                for problem in group_problems(
-                    task, machine, strategy=strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs
-                )
-            ),
-            None,
-        )
+        strategy: next((problem.found for problem in group_problems(demand, strategy)), None)
         for strategy in GROUP_STRATEGIES
     }
     if began_with is not None:
         keeps = began_with in GROUP_STRATEGIES and problems[began_with] is None
         return SettledStrategy(name=began_with if keeps else "auto")
-    if machine.device.type != "cuda":
+    if not demand.is_on_gpu:
         return SettledStrategy(name="auto")
     problems = {strategy: found or unfit_for_auto(task, strategy) for strategy, found in problems.items()}
-    asked = _Asked(
-        task=task, machine=machine, num_ranks=num_ranks, config=config, layout=layout, specs=specs, rows=rows
-    )
     choice = choose_strategy(
         [
-            asked.by_placement(host_bytes),
-            *(asked.of_group(strategy, problem=problem) for strategy, problem in problems.items()),
+            _by_placement(demand, host_bytes),
+            *(_of_group(demand, strategy, problem=problem) for strategy, problem in problems.items()),
         ]
     )
     if choice is None:
@@ -101,23 +73,13 @@ def settle_strategy(
     return SettledStrategy(name=name, note=f"strategy: auto is {choice.strategy}; {choice.why}")
 
 
-def strategy_work(
-    machine: Machine,
-    *,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    rows: TokenisedRows,
-) -> StrategyWork:
-    """Return one step of all of ``specs``, as strategies are compared by it.
-
-    Args:
-        layout: The adapted linears of the whole model.
-    """
+def strategy_work(demand: Demand) -> StrategyWork:
+    """Return one step of all of a task's trials, as strategies are compared by it."""
+    specs, rows, config, dtype = demand.specs, demand.rows, demand.config, demand.dtype
     num_examples = sum(spec.batch_size for spec in specs)
-    divided, whole = _entries_of_shards(layout)
-    counts, dtype = count_model(config), getattr(torch, machine.dtype)
-    weights = weight_bytes(config, dtype=dtype, weight_format=machine.quantization)
+    divided, whole = _entries_of_shards(demand.layout)
+    counts = count_model(config)
+    weights = weight_bytes(config, dtype=dtype, weight_format=demand.machine.quantization)
     return StrategyWork(
         tokens=num_examples * float(rows.lengths.mean()),
         num_trials=len(specs),
@@ -149,78 +111,40 @@ def _entries_of_shards(layout: AdapterLayout) -> tuple[int, int]:
     return divided, whole
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """A task and the GPUs it asks for."""
+def _seconds(demand: Demand, strategy: str, *, divided_layers: int = 0) -> float:
+    hardware = hardware_of(demand.machine)
+    return predict_seconds(
+        strategy, strategy_work(demand), hardware, num_gpus=demand.num_ranks, divided_layers=divided_layers
+    )
 
-    task: TaskFile
-    machine: Machine
-    num_ranks: int
-    config: DecoderConfig
-    layout: AdapterLayout
-    specs: Sequence[TrialSpec]
-    rows: TokenisedRows
 
-    @property
-    def work(self) -> StrategyWork:
-        return strategy_work(self.machine, config=self.config, layout=self.layout, specs=self.specs, rows=self.rows)
+def _by_placement(demand: Demand, host_bytes: int | None) -> StrategyOption:
+    """Return replicas, or adapter parallelism where the model does not fit on each GPU."""
+    try:
+        placement = choose_placement(demand, host_bytes=host_bytes)
+    except InputError as error:
+        return StrategyOption(strategy="replicas", seconds=0.0, device_bytes=0, problem=error.problems[0].found)
+    weights = placement.weights
+    strategy = "adapter_parallel" if weights.are_divided else "replicas"
+    seconds = _seconds(demand, strategy, divided_layers=len(weights.layers) * weights.are_divided)
+    return StrategyOption(
+        strategy=strategy,
+        # layers that come from the host pass its link once forward and once backward
+        seconds=max(seconds, placement.seconds_per_pass),
+        device_bytes=placement.device_bytes,
+    )
 
-    def seconds(self, strategy: str, *, divided_layers: int = 0) -> float:
-        hardware = hardware_of(self.machine)
-        return predict_seconds(strategy, self.work, hardware, num_gpus=self.num_ranks, divided_layers=divided_layers)
 
-    def by_placement(self, host_bytes: int | None) -> StrategyOption:
-        """Return replicas, or adapter parallelism where the model does not fit on each GPU."""
-        try:
-            placement = choose_placement(
-                self.task,
-                self.machine,
-                num_ranks=self.num_ranks,
-                config=self.config,
-                layout=self.layout,
-                specs=self.specs,
-                rows=self.rows,
-                host_bytes=host_bytes,
-            )
-        except InputError as error:
-            return StrategyOption(strategy="replicas", seconds=0.0, device_bytes=0, problem=error.problems[0].found)
-        weights = placement.weights
-        strategy = "adapter_parallel" if weights.are_divided else "replicas"
-        seconds = self.seconds(strategy, divided_layers=len(weights.layers) * weights.are_divided)
-        return StrategyOption(
-            strategy=strategy,
-            # layers that come from the host pass its link once forward and once backward
-            seconds=max(seconds, placement.seconds_per_pass),
-            device_bytes=placement.device_bytes,
-        )
-
-    def of_group(self, strategy: str, *, problem: str | None) -> StrategyOption:
-        """Return a strategy whose ranks hold the model together, if it fits."""
-        task, machine = self.task, self.machine
-        if problem is not None:
-            return StrategyOption(strategy=strategy, seconds=0.0, device_bytes=0, problem=problem)
-        plan = choose_group(
-            task,
-            machine,
-            strategy=strategy,
-            num_ranks=self.num_ranks,
-            config=self.config,
-            layout=self.layout,
-            specs=self.specs,
-        )
-        held = group_memory(plan, machine, config=self.config, layout=self.layout)
-        row_bytes = rank_row_bytes(
-            held.layout, has_compute_copy=machine.dtype == "bfloat16", optimizer=task_optimizer(task)
-        )
-        passes = held.needs.recomputed_bytes or held.needs.pass_bytes
-        needed = (
-            held.weight_bytes
-            + aligned_rank(max(spec.adapter.num_rows for spec in self.specs)) * row_bytes
-            + passes(int(self.rows.group_lengths(self.specs[0].objective.group_size).max()))
-        )
-        room = machine.memory_bytes if task.memory.limit is None else min(machine.memory_bytes, task.memory.limit)
-        if needed > room * (1 - task.memory.margin):
-            problem = f"takes {format_bytes(int(needed))} on each GPU"
-        return StrategyOption(
-            strategy=strategy, seconds=self.seconds(strategy), device_bytes=held.weight_bytes, problem=problem
-        )
+def _of_group(demand: Demand, strategy: str, *, problem: str | None) -> StrategyOption:
+    """Return a strategy whose ranks hold the model together, if it fits."""
+    if problem is not None:
+        return StrategyOption(strategy=strategy, seconds=0.0, device_bytes=0, problem=problem)
+    held = group_memory(choose_group(demand, strategy), demand)
+    row_bytes = replace(demand, layout=held.layout).row_bytes
+    passes = held.needs.recomputed_bytes or held.needs.pass_bytes
+    needed = held.weight_bytes + max(demand.rank_rows) * row_bytes + passes(demand.longest_group)
+    if needed > demand.free_bytes * (1 - demand.task.memory.margin):
+        problem = f"takes {format_bytes(int(needed))} on each GPU"
+    return StrategyOption(
+        strategy=strategy, seconds=_seconds(demand, strategy), device_bytes=held.weight_bytes, problem=problem
+    )

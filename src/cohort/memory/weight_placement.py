@@ -7,21 +7,17 @@ copies at the speed of their links, about 300 GB/s; streaming from host memory c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import counted, format_bytes
-from cohort.data.tokenised import TokenisedRows
-from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import StreamedLayers, choose_streamed_layers
-from cohort.models.config import DecoderConfig
 from cohort.models.streaming.weight_ring import NUM_BUFFERS, spread_layers
 from cohort.ranks.rank_weights import RankWeights
 from cohort.ranks.shared_bytes import can_share
 from cohort.tasks.task_file import TaskFile
-from cohort.training.trial import TrialSpec
 
 __all__ = ["WeightPlacement", "choose_placement", "placement_problems"]
 
@@ -46,47 +42,31 @@ class WeightPlacement:
     note: str | None = None
 
 
-def choose_placement(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    num_ranks: int,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    rows: TokenisedRows,
-    host_bytes: int | None = None,
-    num_hosts: int = 1,
-) -> WeightPlacement:
-    """Return where the weights of a task's layers are; the arguments are those of :func:`choose_streamed_layers`.
+def choose_placement(demand: Demand, *, host_bytes: int | None = None, num_hosts: int = 1) -> WeightPlacement:
+    """Return where the weights of a task's layers are.
 
     Args:
-        num_ranks: Processes that train, one on each GPU.
-        num_hosts: Machines that they are on.
+        host_bytes: As of :func:`choose_streamed_layers`, for all ranks.
+        num_hosts: Machines that the ranks are on.
 
     Raises:
         InputError: a number of streamed layers together with a strategy that divides them; and as
             :func:`choose_streamed_layers`.
     """
+    task, config, num_ranks = demand.task, demand.config, demand.num_ranks
     if problems := list(placement_problems(task)):
         raise InputError(problems)
     wanted = task.memory.host_streamed_layers
     # each rank keeps a copy of its own of what is streamed
     own_bytes = None if host_bytes is None else host_bytes // num_ranks
-
-    def from_host(*, host_bytes: int | None) -> StreamedLayers:
-        return choose_streamed_layers(
-            task, machine, config=config, layout=layout, specs=specs, rows=rows, host_bytes=host_bytes
-        )
-
     # without the host's limit: layers that are divided take none of its memory
-    streamed = from_host(host_bytes=None)
+    streamed = choose_streamed_layers(demand)
     divides = task.strategy == "adapter_parallel" or (
         task.strategy == "auto" and wanted == "auto" and streamed.count > 0
     )
     why = None
     if divides and num_ranks > 1 and config.bridged is None and streamed.num_layers > NUM_BUFFERS:
-        why = can_share(machine.device, num_ranks=num_ranks) if num_hosts == 1 else _SEVERAL_HOSTS
+        why = can_share(demand.machine.device, num_ranks=num_ranks) if num_hosts == 1 else _SEVERAL_HOSTS
         if why is None:
             return _divided(streamed, num_ranks=num_ranks, all_layers=task.strategy == "adapter_parallel")
     elif task.strategy == "adapter_parallel" and config.bridged is not None:
@@ -94,7 +74,7 @@ def choose_placement(
     elif task.strategy == "adapter_parallel":
         only = "one GPU" if num_ranks == 1 else f"a model of {counted(streamed.num_layers, 'layer')}"
         why = f"{only} divides nothing"
-    streamed = from_host(host_bytes=own_bytes)
+    streamed = choose_streamed_layers(demand, host_bytes=own_bytes)
     note = streamed.note
     if why is not None and divides:
         instead = "layers are streamed from host memory" if streamed.count else "every GPU has the whole model"

@@ -128,18 +128,9 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     if weights.problems:
         raise InputError([task.located(problem) for problem in weights.problems])
     # a check measures no pass, so what passes take is estimated from above
-    specs = trials.largest()
-    place = choose_model_place(
-        task,
-        machine,
-        num_ranks=max(1, machine.num_gpus),
-        config=inputs.config,
-        layout=inputs.layout,
-        specs=specs,
-        rows=rows,
-        host_bytes=available_host_bytes(),
-    )
-    needs = estimated_inputs(task, machine, config=inputs.config, layout=place.layout, specs=specs, rows=rows)
+    demand = inputs.demand(task, machine, specs=trials.largest())
+    place = choose_model_place(demand, host_bytes=available_host_bytes())
+    needs = estimated_inputs(replace(demand, layout=place.layout))
     require_room_for_an_adapter(task, needs, base_bytes=place.device_bytes)
     size = task_objective(task).group_size
     examples = render_examples(rows, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES, group_size=size)

@@ -54,14 +54,11 @@ def compile_for_absent_gpu(task: TaskFile, kind: GpuKind, *, say: Callable[[str]
         say("reading and tokenising the data")
         inputs, machine = read_inputs_and_machine(task)
         specs = TrialProposals(task, inputs.data.train, saved=inputs.saved_modules(task)).largest()
-        rows, config, layout = inputs.data.train, inputs.config, inputs.layout
+        demand = inputs.demand(task, machine, specs=specs)
         # ranks that hold the model together launch others
-        num_ranks = max(1, machine.num_gpus)
-        place = choose_model_place(
-            task, machine, num_ranks=num_ranks, config=config, layout=layout, specs=specs, rows=rows
-        )
-        launched = launched_model(place.group, config=config, layout=layout)
-        with KernelWarmUp(machine, model=launched, specs=specs, rows=rows, say=say) as kernels:
+        group = choose_model_place(demand).group
+        launched = launched_model(group, config=demand.config, layout=demand.layout)
+        with KernelWarmUp(demand, model=launched, say=say) as kernels:
             kernels.begin()
             if kernels.problem:
                 raise InputError(

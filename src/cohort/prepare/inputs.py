@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.integrations.trackers import tracker_problems
 from cohort.machine.machine import Machine, choose_machine
 from cohort.machine.measurements import CostKey
+from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import least_weight_bytes
 from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory
 from cohort.memory.size_inputs import SizeRequest
@@ -46,6 +47,7 @@ from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
 from cohort.prepare.strategy_problems import strategy_problems
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
+from cohort.training.trial import TrialSpec
 from cohort.tuning.samplers import count_configurations
 
 __all__ = ["TaskInputs", "load_fitting_task", "machine_of", "read_inputs", "read_inputs_and_machine"]
@@ -83,6 +85,25 @@ class TaskInputs:
     def saved_modules(self, task: TaskFile) -> SavedModules | None:
         """Return the modules that each trial of ``task`` trains a copy of."""
         return saved_modules(task, config=self.config, layout=self.layout)
+
+    def demand(
+        self, task: TaskFile, machine: Machine, *, specs: Sequence[TrialSpec], num_ranks: int | None = None
+    ) -> Demand:
+        """Return what ``task`` wants of a machine.
+
+        Args:
+            specs: Its trials with the most needs.
+            num_ranks: Processes that train; one for each of the machine's GPUs when None.
+        """
+        return Demand(
+            task=task,
+            machine=machine,
+            config=self.config,
+            layout=self.layout,
+            specs=specs,
+            rows=self.data.train,
+            num_ranks=num_ranks or max(1, machine.num_gpus),
+        )
 
     def cost_key(self, *, hardware: str, precision: str) -> CostKey:
         """Return what measured steps of such a task are kept under."""
@@ -167,6 +188,7 @@ def read_inputs(
         if reads_rows and not is_unsupported
         else None
     )
+    demand_on = None
     # only inputs that are correct alone can be compared
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
@@ -174,13 +196,13 @@ def read_inputs(
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
         problems += loss_problems(task)
         if target_modules is not None and num_trials:
-            layout, own = _layout(model[1], target_modules), tokenised[1].train
-            problems += strategy_problems(task, machine, num_ranks=num_ranks, config=model[1], layout=layout, rows=own)
+            layout = _layout(model[1], target_modules)
+            demand_on = partial(_demand, task, config=model[1], layout=layout, rows=tokenised[1].train)
+            problems += strategy_problems(task, machine, num_ranks=num_ranks, demand_on=demand_on)
     if machine is not None:
         problems += numerics_problems(task, machine, config=None if model is None else model[1])
     if machine is not None and model is not None:
-        rows = tokenised[1].train if tokenised is not None and num_trials else None
-        problems += _limit_problems(task, machine, config=model[1], target_modules=target_modules, rows=rows)
+        problems += _limit_problems(task, machine, config=model[1], demand_on=demand_on)
     if problems or model is None or target_modules is None or tokenised is None:
         raise InputError(in_file_order(problems))
     return TaskInputs(
@@ -283,22 +305,22 @@ def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Proble
     return chosen
 
 
+def _demand(
+    task: TaskFile, machine: Machine, *, config: DecoderConfig, layout: AdapterLayout, rows: TokenisedRows
+) -> Demand:
+    specs = TrialProposals(task, rows, saved=saved_modules(task, config=config, layout=layout)).largest()
+    return Demand(task=task, machine=machine, config=config, layout=layout, specs=specs, rows=rows)
+
+
 def _limit_problems(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    config: DecoderConfig,
-    target_modules: Sequence[str] | None,
-    rows: TokenisedRows | None,
+    task: TaskFile, machine: Machine, *, config: DecoderConfig, demand_on: Callable[[Machine], Demand] | None
 ) -> list[Problem]:
     """Return what is wrong with a limit that the base model uses up, and which limit would do where that is known."""
     base_bytes = least_weight_bytes(task, config, machine)
     problem = limit_problem(task, base_bytes=base_bytes)
     # the smallest memory is searched for, which takes trials and rows: only where a message will name it
-    if problem is not None and target_modules is not None and rows is not None:
-        layout = _layout(config, target_modules)
-        specs = TrialProposals(task, rows, saved=saved_modules(task, config=config, layout=layout)).largest()
-        inputs = estimated_inputs(task, machine, config=config, layout=layout, specs=specs, rows=rows)
+    if problem is not None and demand_on is not None:
+        inputs = estimated_inputs(demand_on(machine))
         enough = smallest_memory(task, inputs, base_bytes=base_bytes, there_bytes=machine.memory_bytes)
         problem = limit_problem(task, base_bytes=base_bytes, enough=enough)
     return [] if problem is None else [problem]

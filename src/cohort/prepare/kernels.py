@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from cohort.core.units import counted
-from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.compile_ahead import SUFFIX, Compiled, KernelCompiler, cache_marker, triton_cache
 from cohort.kernels.packed_linear.choice.own_table import own_rows
-from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.models.decoder import Decoder
 from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weight_formats import PLAIN
@@ -22,7 +21,6 @@ from cohort.ranks.launched_model import LaunchedModel
 from cohort.tasks.task_file import TaskFile
 from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.training.device_memory import release_cached
-from cohort.training.trial import TrialSpec
 
 __all__ = ["KernelWarmUp", "workers_ahead"]
 
@@ -59,22 +57,17 @@ class KernelWarmUp:
 
     def __init__(
         self,
-        machine: Machine,
+        demand: Demand,
         *,
         model: LaunchedModel,
-        specs: Sequence[TrialSpec],
-        rows: TokenisedRows,
         say: Callable[[str], None],
         workers: KernelCompiler | None = None,
-        is_native: bool = True,
     ) -> None:
-        """Look whether the kernels were compiled before; start workers if not and there are none.
-
-        ``is_native``: of a model that transformers computes, the passes that need kernels compile them.
-        """
+        """Look whether the kernels were compiled before; start workers if not and there are none."""
+        machine = demand.machine
         self._machine, self._model, self._say = machine, model, say
-        self._usual = max(2, round(float(rows.lengths.mean())))
-        self._adapters = kinds_of_adapters(spec.adapter for spec in specs)
+        self._usual = max(2, round(float(demand.rows.lengths.mean())))
+        self._adapters = kinds_of_adapters(spec.adapter for spec in demand.specs)
         self._marker = None
         self._has_collected = False
         self.problem = ""
@@ -85,6 +78,8 @@ class KernelWarmUp:
             # a shard's layers end otherwise than those of a whole model of its sizes
             shard = () if model.region is None else ("shard",)
             self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS, *shard)
+        # of a model that transformers computes, the passes that need kernels compile them
+        is_native = demand.config.bridged is None
         needs_some = is_native and self._marker is not None and not self._are_there(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
 from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
 from cohort.prepare.fingerprints import model_fingerprint
-from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.placed_model import PlacedModel
 from cohort.tasks.task_file import TaskFile
 
@@ -34,9 +34,9 @@ class LoadedBackbone:
     memory: MemoryPlan
     sizes: Sizes | None = None
 
-    def placed(self, inputs: TaskInputs, *, loaded_at: float) -> PlacedModel:
-        """Return it as a task of ``inputs`` finds it."""
-        return PlacedModel(decoder=self.decoder, memory=self.memory, layout=inputs.layout, loaded_at=loaded_at)
+    def placed(self, demand: Demand, *, loaded_at: float) -> PlacedModel:
+        """Return it as another task finds it."""
+        return PlacedModel(demand=demand, decoder=self.decoder, memory=self.memory, loaded_at=loaded_at)
 
     def require_same(self, task: TaskFile, *, directory: Path, machine: Machine) -> None:
         """Refuse a task of another base model or device.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
 from cohort.core.daemon_thread import begin_in_thread
 from cohort.core.errors import InputError
-from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.compile_ahead import KernelCompiler
-from cohort.machine.machine import Machine, free_memory_bytes
+from cohort.machine.machine import free_memory_bytes
+from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.model_place import choose_model_place
 from cohort.memory.plan import MemoryPlan, plan_memory
@@ -24,13 +24,10 @@ from cohort.memory.sizes import Sizes
 from cohort.models.counts import weight_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.kernels import KernelWarmUp
 from cohort.ranks.launched_model import launched_model
 from cohort.ranks.rank_group import RankGroupPlan
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.tasks.task_file import TaskFile
-from cohort.training.trial import TrialSpec
 
 __all__ = ["PlacedModel", "place_model"]
 
@@ -43,18 +40,18 @@ class PlacedModel:
     """Where the frozen model is, and the memory next to it.
 
     Attributes:
+        demand: What the task wants; its adapted linears are those that a rank's bank holds.
         decoder: The model; None where ranks that hold it together load it.
         memory: The memory that the sizes fit in.
-        layout: The adapted linears that a rank's bank holds.
         weights: Which layers are not resident, and where their weights are.
         group: How ranks hold the model together; None where each has a whole one, or parts of layers.
         notes: For the user; none where every rank has a whole copy.
         loaded_at: When the weights were there, by the clock.
     """
 
+    demand: Demand
     decoder: Decoder | None
     memory: MemoryPlan
-    layout: AdapterLayout
     weights: RankWeights = ALL_RESIDENT
     group: RankGroupPlan | None = None
     notes: tuple[str, ...] = ()
@@ -69,9 +66,7 @@ class PlacedModel:
         """Return the processes that train with ``sizes``."""
         return sizes.capacity.num_ranks if self.group is None else self.group.size
 
-    def sizes(
-        self, task: TaskFile, *, specs: Sequence[TrialSpec], rows: TokenisedRows, request: SizeRequest | None
-    ) -> Sizes:
+    def sizes(self, request: SizeRequest | None) -> Sizes:
         """Return the sizes of the executor.
 
         Raises:
@@ -80,73 +75,55 @@ class PlacedModel:
         if self.group is not None:
             # all ranks hold every trial together: one bank for admission
             request = replace(request or SizeRequest(), num_ranks=1)
-        sizes = self.memory.sizes(task, specs=specs, layout=self.layout, rows=rows, request=request)
+        sizes = self.memory.sizes(self.demand, request=request)
         # the states of a group come from several devices, so they are parked in host memory
         return sizes if self.group is None else replace(sizes, device_state_bytes=0)
 
 
 def place_model(
-    task: TaskFile,
-    inputs: TaskInputs,
-    machine: Machine,
+    demand: Demand,
+    model_directory: Path,
     *,
-    specs: Sequence[TrialSpec],
     request: SizeRequest,
     clock: Clock,
     say: Callable[[str], None],
     workers: KernelCompiler | None = None,
 ) -> PlacedModel:
-    """Load the model of ``task``, unless a group of ranks does, and plan its memory.
+    """Load the model of a task, unless a group of ranks does, and plan its memory.
 
     Args:
-        request: The number of ranks where it is not that of the machine's GPUs, and what a resumed run began with.
+        request: Processes that a launcher has started, and what a resumed run began with.
         workers: Those that compile, where they were started already.
 
     Raises:
         InputError: anything wrong with its files, too little memory, or what the strategy does not support.
     """
-    num_ranks, launched = request.num_ranks or max(1, machine.num_gpus), request.launched
-    config, layout, rows = inputs.config, inputs.layout, inputs.data.train
+    launched = request.launched
     place = choose_model_place(
-        task,
-        machine,
-        num_ranks=num_ranks,
-        config=config,
-        layout=layout,
-        specs=specs,
-        rows=rows,
+        demand,
         host_bytes=available_host_bytes(),
         num_hosts=1 if launched is None else launched.num_hosts,
         began_with=request.began_with,
     )
     decoder = None
-    kernels = KernelWarmUp(
-        machine,
-        model=launched_model(place.group, config=config, layout=layout),
-        specs=specs,
-        rows=rows,
-        say=say,
-        workers=workers,
-        is_native=config.bridged is None,
-    )
+    model = launched_model(place.group, config=demand.config, layout=demand.layout)
+    kernels = KernelWarmUp(demand, model=model, say=say, workers=workers)
     if place.group is not None and place.held is not None:
         # every rank is a process of its own, which loads its part, and finds the kernels compiled
         with kernels:
             kernels.begin()
             kernels.finish(None)
         loaded_at = clock.monotonic()
-        memory = place.held.plan(task, machine, num_gpus=request.ranks_here or place.group.size)
+        memory = place.held.plan(demand, num_gpus=request.ranks_here or place.group.size)
     else:
         with kernels:
-            decoder = _load(task, inputs, machine, place.weights, kernels=kernels)
+            decoder = _load(demand, model_directory, place.weights, kernels=kernels)
         loaded_at = clock.monotonic()
-        memory = plan_memory(
-            task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=rows, clock=clock, say=say
-        )
+        memory = plan_memory(demand, decoder=decoder, clock=clock, say=say)
     return PlacedModel(
+        demand=replace(demand, layout=place.layout),
         decoder=decoder,
         memory=memory,
-        layout=place.layout,
         weights=place.weights,
         group=place.group,
         notes=place.notes,
@@ -154,14 +131,13 @@ def place_model(
     )
 
 
-def _load(
-    task: TaskFile, inputs: TaskInputs, machine: Machine, weights: RankWeights, *, kernels: KernelWarmUp
-) -> Decoder:
+def _load(demand: Demand, model_directory: Path, weights: RankWeights, *, kernels: KernelWarmUp) -> Decoder:
     """Return the base model with its kernels compiled."""
+    task, machine = demand.task, demand.machine
     streaming = weights.streaming(machine.device, rank=0)
     load = functools.partial(
         load_decoder,
-        inputs.model_directory,
+        model_directory,
         dtype=machine.dtype,
         device=machine.device,
         streaming=streaming,
@@ -170,7 +146,7 @@ def _load(
         room_bytes=task.memory.limit,
     )
     try:
-        if kernels.collects_first and streaming is None and _has_room_for_both(task, inputs, machine):
+        if kernels.collects_first and streaming is None and _has_room_for_both(demand):
             # to collect is work of the interpreter, to load hardly any
             loading = begin_in_thread("cohort-loading", _on_same_gpu(load, machine.device))
             kernels.begin()
@@ -184,13 +160,12 @@ def _load(
     return decoder
 
 
-def _has_room_for_both(task: TaskFile, inputs: TaskInputs, machine: Machine) -> bool:
+def _has_room_for_both(demand: Demand) -> bool:
     """Return whether passes that are only collected have room next to the model, with as much to spare as it takes."""
-    if task.memory.limit is not None:
+    if demand.task.memory.limit is not None:
         return False
-    dtype: torch.dtype = getattr(torch, machine.dtype)
-    weights = weight_bytes(inputs.config, dtype=dtype)
-    return free_memory_bytes(machine.device) >= 2 * weights + COLLECTING_BYTES
+    weights = weight_bytes(demand.config, dtype=demand.dtype)
+    return free_memory_bytes(demand.machine.device) >= 2 * weights + COLLECTING_BYTES
 
 
 def _on_same_gpu(load: Callable[[], Decoder], device: torch.device) -> Callable[[], Decoder]:

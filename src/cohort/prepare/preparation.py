@@ -235,15 +235,15 @@ def _prepare(
     model_hash = start_fingerprint(inputs.model_directory)
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train, saved=inputs.saved_modules(task))
-    specs = proposals.largest()
+    demand = inputs.demand(task, machine, specs=proposals.largest(), num_ranks=request.num_ranks)
     if backbone is not None:
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)
-        placed = backbone.placed(inputs, loaded_at=clock.monotonic())
+        placed = backbone.placed(demand, loaded_at=clock.monotonic())
     else:
-        placed = place_model(task, inputs, machine, specs=specs, request=request, clock=clock, say=say, workers=workers)
+        placed = place_model(demand, inputs.model_directory, request=request, clock=clock, say=say, workers=workers)
     memory, machine = placed.memory, placed.memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
-    sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
+    sizes = (backbone.sizes if backbone else None) or placed.sizes(request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
     split = split_notes(data.report, max_length=task.dataset.max_length)
     notes = (*split, evaluation, *placed.notes, *_machine_notes(memory, sizes, inputs))

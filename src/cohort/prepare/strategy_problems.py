@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import Problem
 from cohort.core.numerics import Numerics
-from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
 from cohort.memory.weight_placement import placement_problems
-from cohort.models.config import DecoderConfig
-from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.prepare.numerics import asked_numerics
-from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["strategy_problems"]
 
 
 def strategy_problems(
-    task: TaskFile,
-    machine: Machine | None,
-    *,
-    num_ranks: int,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    rows: TokenisedRows,
+    task: TaskFile, machine: Machine | None, *, num_ranks: int, demand_on: Callable[[Machine], Demand]
 ) -> list[Problem]:
     """Return everything of a task that does not work with its strategy on ``num_ranks`` ranks.
 
     Args:
         machine: What the ranks train on; None for GPUs as the task asks for them, which are not here.
-        rows: Those that its trials are trained on.
+        demand_on: Returns what the task wants of a machine.
     """
     problems = list(placement_problems(task))
     if task.strategy not in GROUP_STRATEGIES or num_ranks <= 1:
@@ -49,8 +42,5 @@ def strategy_problems(
             quantization=task.quantization,
             numerics=asked_numerics(task) or Numerics.FAST,
         )
-    specs = TrialProposals(task, rows, saved=saved_modules(task, config=config, layout=layout)).largest()
-    found = group_problems(
-        task, machine, strategy=task.strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs
-    )
-    return [*problems, *found]
+    demand = replace(demand_on(machine), num_ranks=num_ranks)
+    return [*problems, *group_problems(demand, task.strategy)]

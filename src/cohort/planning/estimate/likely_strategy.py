@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cohort.core.errors import Problem
-from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
 from cohort.memory.strategy_options import strategy_work, unfit_for_auto
 from cohort.planning.estimate.device_weights import DeviceWeights
-from cohort.prepare.inputs import TaskInputs
-from cohort.prepare.proposals import TrialProposals
 from cohort.scheduling.strategy_choice import StrategyOption, choose_strategy, predict_seconds
-from cohort.tasks.task_file import TaskFile
 
 __all__ = ["LikelyStrategy"]
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class LikelyStrategy:
     """The strategies of one task.
 
     Attributes:
-        machine: One of the devices.
+        demand: What it wants of one of the devices.
         weights: What each of them holds where every rank trains trials of its own.
     """
 
-    task: TaskFile
-    machine: Machine
-    inputs: TaskInputs
-    proposals: TrialProposals
+    demand: Demand
     weights: DeviceWeights
 
     def name(self, num_gpus: int) -> str:
@@ -37,11 +31,11 @@ class LikelyStrategy:
         plain = self.weights.strategy(num_gpus)
         if num_gpus == 1 or not self.weights.hardware.is_gpu:
             return plain
-        if self.task.strategy != "auto":
-            return self.task.strategy if self.task.strategy in GROUP_STRATEGIES else plain
+        if self.demand.task.strategy != "auto":
+            return self.demand.task.strategy if self.demand.task.strategy in GROUP_STRATEGIES else plain
         options = [StrategyOption(strategy=plain, seconds=self._seconds(plain, num_gpus), device_bytes=0)]
         for strategy in GROUP_STRATEGIES:
-            found = self._problem(strategy, num_gpus) or unfit_for_auto(self.task, strategy)
+            found = self._problem(strategy, num_gpus) or unfit_for_auto(self.demand.task, strategy)
             seconds = 0.0 if found else self._seconds(strategy, num_gpus)
             options.append(StrategyOption(strategy=strategy, seconds=seconds, device_bytes=0, problem=found))
         choice = choose_strategy(options)
@@ -63,18 +57,12 @@ class LikelyStrategy:
 
     def problems(self, num_gpus: int) -> list[Problem]:
         """Return why the strategy that the task asks for does not work on ``num_gpus``."""
-        if num_gpus == 1 or self.task.strategy not in GROUP_STRATEGIES:
+        if num_gpus == 1 or self.demand.task.strategy not in GROUP_STRATEGIES:
             return []
-        return self._all_problems(self.task.strategy, num_gpus)
+        return self._all_problems(self.demand.task.strategy, num_gpus)
 
     def _seconds(self, strategy: str, num_gpus: int) -> float:
-        work = strategy_work(
-            self.machine,
-            config=self.inputs.config,
-            layout=self.inputs.layout,
-            specs=self.proposals.largest(),
-            rows=self.inputs.data.train,
-        )
+        work = strategy_work(self.demand)
         divided = self.weights.divided_layers(num_gpus) if strategy == "adapter_parallel" else 0
         return predict_seconds(strategy, work, self.weights.hardware, num_gpus=num_gpus, divided_layers=divided)
 
@@ -85,14 +73,4 @@ class LikelyStrategy:
         return None if fits else "does not fit"
 
     def _all_problems(self, strategy: str, num_gpus: int) -> list[Problem]:
-        return list(
-            group_problems(
-                self.task,
-                self.machine,
-                strategy=strategy,
-                num_ranks=num_gpus,
-                config=self.inputs.config,
-                layout=self.inputs.layout,
-                specs=self.proposals.largest(),
-            )
-        )
+        return list(group_problems(replace(self.demand, num_ranks=num_gpus), strategy))

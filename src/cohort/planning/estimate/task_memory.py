@@ -12,6 +12,7 @@ from dataclasses import replace
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes
 from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import choose_streamed_layers
 from cohort.memory.limit import (
     estimated_inputs,
@@ -22,7 +23,6 @@ from cohort.memory.limit import (
     weight_bytes,
 )
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
-from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
 from cohort.memory.sizes import Sizes, choose_sizes
 from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.planning.estimate.device_weights import DeviceWeights
@@ -46,8 +46,7 @@ class TaskMemory:
     """
 
     def __init__(self, task: TaskFile, inputs: TaskInputs, hardware: Hardware, proposals: TrialProposals) -> None:
-        self.task, self.inputs, self.hardware, self.proposals = task, inputs, hardware, proposals
-        self.layout = inputs.layout
+        self.task, self.inputs, self.hardware, self._proposals = task, inputs, hardware, proposals
         self.bytes_per_value = 2 if hardware.is_gpu else 4
         self.tight_on: set[int] = set()
         self.weight_bytes = float(weight_bytes(inputs.config, self.machine(int(hardware.memory_bytes))))
@@ -74,15 +73,7 @@ class TaskMemory:
             raise InputError(problems)
         # ranks that hold one model together have one bank for admission
         num_ranks = 1 if self.strategy.holds_together(num_gpus) else num_gpus
-        machine = self.machine(int(free), num_gpus=num_ranks)
-        inputs = estimated_inputs(
-            self.task,
-            machine,
-            config=self.inputs.config,
-            layout=self.layout,
-            specs=self.proposals.largest(),
-            rows=self.inputs.data.train,
-        )
+        inputs = estimated_inputs(replace(self._demand, machine=self.machine(int(free), num_gpus=num_ranks)))
         if not self.hardware.is_gpu and limit is None:
             # such a run predicts no pass either: its bank takes a share of the free memory
             inputs = replace(inputs, needs=None)
@@ -109,10 +100,7 @@ class TaskMemory:
 
     def memory_bytes(self, num_gpus: int, sizes: Sizes) -> float:
         """Return what each device holds at most: its share of the base model, the bank, one pass and the loss head."""
-        row_bytes = rank_row_bytes(
-            self.layout, has_compute_copy=self.hardware.is_gpu, optimizer=task_optimizer(self.task)
-        )
-        memory = self.strategy.device_bytes(num_gpus) + sizes.executor.num_rank_rows * row_bytes
+        memory = self.strategy.device_bytes(num_gpus) + sizes.executor.num_rank_rows * self._demand.row_bytes
         tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens
         memory += self.activation_bytes * tokens if kept is None else max(
             self.activation_bytes * min(kept, tokens), self.recomputed_bytes * tokens
@@ -120,23 +108,20 @@ class TaskMemory:
         return memory + (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0)
 
     @functools.cached_property
+    def _demand(self) -> Demand:
+        """What the task wants of one device, all of whose memory is free."""
+        machine = self.machine(int(self.hardware.memory_bytes))
+        return self.inputs.demand(self.task, machine, specs=self._proposals.largest())
+
+    @functools.cached_property
     def strategy(self) -> LikelyStrategy:
         """How several devices would share the task."""
-        machine = self.machine(int(self.hardware.memory_bytes))
-        return LikelyStrategy(self.task, machine, self.inputs, self.proposals, self.weights)
+        return LikelyStrategy(demand=self._demand, weights=self.weights)
 
     @functools.cached_property
     def weights(self) -> DeviceWeights:
         """What one of several devices holds of the base model."""
-        machine = self.machine(int(self.hardware.memory_bytes))
-        streamed = choose_streamed_layers(
-            self.task,
-            machine,
-            config=self.inputs.config,
-            layout=self.layout,
-            specs=self.proposals.largest(),
-            rows=self.inputs.data.train,
-        )
+        streamed = choose_streamed_layers(self._demand)
         return DeviceWeights(
             weight_bytes=self.weight_bytes, streamed=streamed, hardware=self.hardware, wanted=self.task.strategy
         )

@@ -1,0 +1,93 @@
+"""What a task wants of a machine: made once, and handed to all that choose where its model is and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.memory_records import GradientCheckpointing
+from cohort.data.tokenised import TokenisedRows
+from cohort.machine.machine import Machine
+from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes, task_optimizer
+from cohort.models.config import DecoderConfig
+from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.tasks.task_file import TaskFile
+from cohort.training.trial import TrialSpec
+
+__all__ = ["Demand"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """A task and the machine that it is to train on.
+
+    Attributes:
+        task: The task.
+        machine: Device and precision; its free memory is without the base model.
+        config: Sizes of its base model.
+        layout: Adapted linears: of the whole model, or of the rank that holds the most of it.
+        specs: Its trials with the most needs.
+        rows: Training rows.
+        num_ranks: Processes that train, one on each GPU.
+    """
+
+    task: TaskFile
+    machine: Machine
+    config: DecoderConfig
+    layout: AdapterLayout
+    specs: Sequence[TrialSpec]
+    rows: TokenisedRows
+    num_ranks: int = 1
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.machine.device.type == "cuda"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Format of what is computed."""
+        dtype: torch.dtype = getattr(torch, self.machine.dtype)
+        return dtype
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the machine has free, or the task's limit where that is lower."""
+        limit = self.task.memory.limit
+        return self.machine.memory_bytes if limit is None else min(self.machine.memory_bytes, limit)
+
+    @property
+    def rank_rows(self) -> list[int]:
+        """Rank rows of each trial in a bank."""
+        return [aligned_rank(spec.adapter.num_rows) for spec in self.specs]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one rank row in a bank of plain adapters."""
+        has_copy = self.machine.dtype == "bfloat16"
+        return rank_row_bytes(self.layout, has_compute_copy=has_copy, optimizer=task_optimizer(self.task))
+
+    @property
+    def longest_group(self) -> int:
+        """Tokens of the longest group of rows that share a pass, often of one row."""
+        return int(self.rows.group_lengths(self.specs[0].objective.group_size).max())
+
+    def size_inputs(self, *, needs: MemoryNeeds | None, request: SizeRequest | None = None) -> SizeInputs:
+        """Return what the sizes of an executor follow from; ``needs`` is what passes take, where it is known."""
+        # rows that are compared share a pass, so the most that must fit is a whole group
+        lengths = self.rows.group_lengths(size := self.specs[0].objective.group_size)
+        longest = int(lengths.argmax())
+        return SizeInputs(
+            specs=self.specs,
+            layout=self.layout,
+            machine=self.machine,
+            longest_row=int(lengths[longest]),
+            longest_source=self.rows.sources[size * longest],
+            needs=needs,
+            request=request or SizeRequest(),
+            gradient_checkpointing=GradientCheckpointing(self.task.memory.gradient_checkpointing),
+            optimizer=task_optimizer(self.task),
+        )
