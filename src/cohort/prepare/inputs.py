@@ -177,13 +177,7 @@ def read_inputs(
         num_trials = 0 if misfits else num_trials
     context = None if model is None else model[1].max_position_embeddings
     tokenised = (
-        _read_data(
-            task,
-            problems,
-            context=context,
-            max_problems=max_problems,
-            can_skip=can_skip,
-        )
+        _read_data(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
         # another base model will have another tokenizer, so this one's problems are none
         if reads_rows and not is_unsupported
         else None
