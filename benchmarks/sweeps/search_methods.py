@@ -86,7 +86,7 @@ class Search:
         settings, total = EarlyExitSettings(), 0.0
         for trial_id, spec in self.specs.items():
             candidate, steps = self.study.candidate(trial_id), self.study.trajectory(trial_id).num_steps
-            if not self.study.state(trial_id).is_final:
+            if not self.study.status(trial_id).is_final:
                 rest = candidate.planned_steps - candidate.warmup_steps
                 share = 1.0 if trial_id in kept else settings.kept_share
                 steps = max(steps, candidate.warmup_steps + round(share * rest))
@@ -170,7 +170,7 @@ def search_one(arguments: argparse.Namespace, *, sampler: str, grid: Grid, name:
         "seed": grid.seed,
         "sampler": sampler,
         "trials": len(search.specs),
-        "trials_cut": sum(not search.study.state(trial_id).is_final for trial_id in search.specs),
+        "trials_cut": sum(not search.study.status(trial_id).is_final for trial_id in search.specs),
         "samples_over_grids": search.samples / replayed.samples_used,
         "best_loss": best.value,
         "best_over_full_grids": best.value / grid.best,

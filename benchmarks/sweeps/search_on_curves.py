@@ -24,7 +24,7 @@ from cohort.tuning import (
     RecordedCurve,
     SearchFeedback,
     Study,
-    TrialPhase,
+    TrialStatus,
     build_sampler,
     parse_space,
 )
@@ -64,7 +64,7 @@ class Search:
         return steps / (COARSE_STEPS * len(self._grid.trials))
 
     def _advance(self, trial_id: int) -> None:
-        if self.study.state(trial_id) is not TrialPhase.RUNNING:
+        if self.study.status(trial_id) is not TrialStatus.RUNNING:
             self.study.start(trial_id)
         step, curve = self.study.trajectory(trial_id).num_steps + 1, self._curves[trial_id]
         loss = curve.train_losses[step - 1]
@@ -95,7 +95,7 @@ class Search:
         total = 0
         for trial_id in self.study.trial_ids:
             steps, candidate = self.study.trajectory(trial_id).num_steps, self.study.candidate(trial_id)
-            if not self.study.state(trial_id).is_final:
+            if not self.study.status(trial_id).is_final:
                 share = 1.0 if trial_id in kept else self.settings.kept_share
                 steps = max(
                     steps,

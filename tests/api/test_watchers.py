@@ -11,7 +11,7 @@ import pytest
 
 from cohort.api.watchers import LoggingWatcher, ProgressBar, is_interactive, watching
 from cohort.engine.train.watching.progress import RunProgress, TrialProgress
-from cohort.runs.records import TrialStatus
+from cohort.tuning.trial_status import TrialStatus
 
 
 def progress(*, done: int, status: TrialStatus = TrialStatus.RUNNING) -> RunProgress:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from cohort.runs.records import TrialStatus
+from cohort.tuning.trial_status import TrialStatus
 from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.prepare.inputs import read_inputs
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialStatus
 from cohort.tasks.task import Task
+from cohort.tuning.trial_status import TrialStatus
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
 
 CODE = """

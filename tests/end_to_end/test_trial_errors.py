@@ -18,12 +18,12 @@ from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialStatus
 from cohort.training import step_samples
 from cohort.training.executor import Executor
 from cohort.training.optimizers.adamw import AdamW
 from cohort.training.passes import Passes
 from cohort.training.step_samples import Resident
+from cohort.tuning.trial_status import TrialStatus
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, host_memory_bytes=0)

@@ -15,8 +15,9 @@ from cohort.engine.shared_session import SharedSession
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.records import TrialRecord
 from cohort.runs.requests.trial_requests import RequestKind, RequestSpool, TrialRequest
+from cohort.tuning.trial_status import TrialStatus
 from tests.end_to_end.tiny_tasks import Asking, Outcome, TickingClock, outcome_of, tiny_task, write_inputs
 
 # room for two or three trials of six at a time

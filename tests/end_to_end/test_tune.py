@@ -15,8 +15,8 @@ from cohort.core.errors import InputError, RunStateError
 from cohort.engine.tune import resume, tune
 from cohort.models.weights import load_decoder
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialStatus
 from cohort.runs.results.results import read_results
+from cohort.tuning.trial_status import TrialStatus
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
 
 

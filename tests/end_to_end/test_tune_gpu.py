@@ -34,7 +34,7 @@ def test_it_runs_on_the_gpu_and_says_so(folder: Path) -> None:
     assert str(facts.machine.device).startswith("cuda")
     assert str(facts.machine.precision).startswith("base model (bfloat16")
     assert len(trials) == 6
-    assert all(trial.is_over for trial in trials)
+    assert all(trial.status.is_final for trial in trials)
 
 
 def test_validation_losses_are_those_of_peft(folder: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from cohort.report.outcomes import outcome_counts, outcome_of, outcome_styles
 from cohort.report.svg import mark
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.records import TrialRecord
 from cohort.tuning.early_exit import reasons
+from cohort.tuning.trial_status import TrialStatus
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 
 

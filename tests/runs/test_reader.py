@@ -9,10 +9,10 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.core.errors import RunStateError
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialStatus
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.trial_status import TrialStatus
 from tests.runs.log_entries import decided, evaluated, new_trials, step_done
 from tests.runs.synthetic_run import new_best
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.records import TrialRecord
+from cohort.tuning.trial_status import TrialStatus
 
 
 @pytest.mark.parametrize("status", TrialStatus)
@@ -26,4 +27,4 @@ def test_a_trial_is_over_once_nothing_more_can_happen_to_it(status: TrialStatus)
         best_value=None,
         best_loss=None,
     )
-    assert record.is_over == (status in (TrialStatus.STOPPED, TrialStatus.COMPLETED, TrialStatus.FAILED))
+    assert record.status.is_final == (status in (TrialStatus.STOPPED, TrialStatus.COMPLETED, TrialStatus.FAILED))

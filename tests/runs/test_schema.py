@@ -15,12 +15,13 @@ from cohort.core.memory_records import GradientCheckpointing, PassKind
 from cohort.report import render_report
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.records import LoggedEvent, TrialStatus
+from cohort.runs.records import LoggedEvent
 from cohort.runs.results.results import read_results
 from cohort.runs.schema import READABLE_VERSIONS, SCHEMA_VERSION
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import STOPPED_BY_USER, USER
+from cohort.tuning.trial_status import TrialStatus
 from tests.runs.log_entries import evaluated, new_trials, step_done
 
 HINT = "Remove copies that are not meant."

@@ -6,8 +6,8 @@ import pytest
 
 from cohort.core.rank_work import RankWork
 from cohort.runs.facts import MachineFacts, RunState, SizeFacts, TaskFacts
-from cohort.runs.records import TrialStatus
 from cohort.runs.status import RankStatus, read_status
+from cohort.tuning.trial_status import TrialStatus
 from tests.runs.small_run import SmallRun
 
 

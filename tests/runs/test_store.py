@@ -12,9 +12,10 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.core.errors import RunStateError
 from cohort.runs.facts import Activity, MachineFacts
-from cohort.runs.records import LoggedDecision, LoggedEvent, NewTrial, TrialStatus
+from cohort.runs.records import LoggedDecision, LoggedEvent, NewTrial
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import DecisionKind, Reason
+from cohort.tuning.trial_status import TrialStatus
 from tests.runs.log_entries import decided, evaluated, new_trials, step_done
 
 

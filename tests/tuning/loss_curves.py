@@ -11,7 +11,7 @@ from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 
 BY_RANK: dict[str, float] = {"risk": 1.0, "compare_after_steps": 1, "select_at_least": 1, "reselect_at_least": 1}
 """Keys of ``early_exit`` with which ranks alone decide, as in ALTO, from the first step on and among any two trials."""
@@ -52,7 +52,7 @@ def run_alone(recorded: RecordedCurve, settings: EarlyExitSettings) -> Study:
 def advance(study: Study, recorded: RecordedCurve) -> list[StepDone | Evaluated]:
     """Do the next step of a trial and the evaluation that is due; return the events."""
     trial_id = recorded.candidate.trial_id
-    if study.state(trial_id) is not TrialPhase.RUNNING:
+    if study.status(trial_id) is not TrialStatus.RUNNING:
         study.start(trial_id)
     step = study.trajectory(trial_id).num_steps + 1
     done = step_done(trial_id, step, recorded.train_losses[step - 1])

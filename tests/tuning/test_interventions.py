@@ -13,7 +13,7 @@ from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import Intervention, intervention_of
 from cohort.tuning.study import Study
 from cohort.tuning.study_trial import StudyError
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import by_rank
 
 HALVES = by_rank(rule="patterns", warmup_fraction=0.25, select_fraction=0.5, reselect_fraction=1.0)
@@ -33,7 +33,7 @@ def study_of(count: int) -> Study:
 
 def advance(study: Study, trial_id: int, *, loss: float | None = None, steps: int = 2) -> list[Decision]:
     """Take steps with an evaluation at every second one; the loss is the trial's number unless given."""
-    if study.state(trial_id) is not TrialPhase.RUNNING:
+    if study.status(trial_id) is not TrialStatus.RUNNING:
         study.start(trial_id)
     found: list[Decision] = []
     for _ in range(steps):
@@ -53,7 +53,7 @@ def test_a_stopped_trial_leaves_the_comparison_and_its_best_still_counts() -> No
     study = study_of(4)
     for trial_id in (0, 1, 2):
         advance(study, trial_id)
-    assert [study.state(trial_id) for trial_id in range(4)] == [TrialPhase.PARKED] * 3 + [TrialPhase.WAITING]
+    assert [study.status(trial_id) for trial_id in range(4)] == [TrialStatus.PARKED] * 3 + [TrialStatus.WAITING]
     # the one that the others wait for: three are left to compare, of which two go on
     decisions = study.intervene(asked(3, DecisionKind.STOP))
     assert kinds(decisions)[0] == (3, "stop", "user")
@@ -68,13 +68,14 @@ def test_a_resumed_trial_is_out_of_reach_of_the_rules() -> None:
     study = study_of(2)
     for trial_id in (0, 1):
         advance(study, trial_id)
-    assert study.state(1) is TrialPhase.STOPPED
+    assert study.status(1) is TrialStatus.STOPPED
     study.intervene(asked(1, DecisionKind.RESUME))
-    assert (study.state(1), study.reason(1), study.is_finished) == (TrialPhase.READY, None, False)
+    assert (study.status(1), study.reason(1), study.is_finished) == (TrialStatus.PARKED, None, False)
+    assert not study.awaits_verdict(1)
     # losses that rise, and rise: no rule stops it
     for loss in (5.0, 9.0, 20.0):
         advance(study, 1, loss=loss)
-    assert study.state(1) is TrialPhase.FINISHED
+    assert study.status(1) is TrialStatus.COMPLETED
 
 
 def test_a_kept_trial_is_compared_and_not_stopped() -> None:
@@ -83,13 +84,14 @@ def test_a_kept_trial_is_compared_and_not_stopped() -> None:
     for trial_id in range(4):
         advance(plain, trial_id)
         advance(kept, trial_id)
-    assert plain.state(3) is TrialPhase.STOPPED
-    assert kept.state(3) is TrialPhase.READY
+    assert plain.status(3) is TrialStatus.STOPPED
+    assert kept.status(3) is TrialStatus.PARKED
+    assert not kept.awaits_verdict(3)
     overruled = kept.decisions[-1]
     assert (overruled.trial_id, overruled.kind, overruled.reason) == (3, DecisionKind.KEEP, "kept by user")
     assert overruled.numbers == plain.decisions[-1].numbers
     # for all others it is as if it had been stopped
-    assert [plain.state(number) for number in range(3)] == [kept.state(number) for number in range(3)]
+    assert [plain.status(number) for number in range(3)] == [kept.status(number) for number in range(3)]
     assert 3 not in kept.certain_to_stop()
 
 
@@ -97,12 +99,12 @@ def test_a_loss_that_is_not_finite_ends_a_kept_trial_too() -> None:
     study = study_of(2)
     study.intervene(asked(0, DecisionKind.PROTECT))
     advance(study, 0, loss=float("nan"), steps=1)
-    assert (study.state(0), study.reason(0)) == (TrialPhase.STOPPED, "non-finite")
+    assert (study.status(0), study.reason(0)) == (TrialStatus.STOPPED, "non-finite")
 
 
 def test_what_cannot_be_is_refused() -> None:
     study = study_of(2)
-    with pytest.raises(StudyError, match="cannot become ready"):
+    with pytest.raises(StudyError, match="cannot become parked"):
         study.intervene(asked(0, DecisionKind.RESUME))
     study.intervene(asked(0, DecisionKind.STOP))
     with pytest.raises(StudyError, match="cannot become stopped"):
@@ -132,4 +134,4 @@ def test_the_same_log_leads_to_the_same_decisions() -> None:
     ]
     again.replay([*log, *events], recorded=study.decisions)  # type: ignore[list-item]
     assert again.decisions == study.decisions
-    assert [again.state(number) for number in range(3)] == [study.state(number) for number in range(3)]
+    assert [again.status(number) for number in range(3)] == [study.status(number) for number in range(3)]

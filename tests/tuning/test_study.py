@@ -12,7 +12,7 @@ from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 from cohort.tuning.study import ExitRuleError, Study
 from cohort.tuning.study_trial import StudyError
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import advance, by_rank, curve, step_done
 
 
@@ -49,7 +49,7 @@ def test_the_result_follows_the_metric_and_the_rules_the_loss() -> None:
     matches = {0: [0.25, 0.5], 1: [0.5, 0.5], 2: [0.75, 0.0]}
     for step in (1, 2):
         for trial_id in study.runnable():
-            if study.state(trial_id) is not TrialPhase.RUNNING:
+            if study.status(trial_id) is not TrialStatus.RUNNING:
                 study.start(trial_id)
             study.observe(step_done(trial_id, step, 1.0))
             study.observe(
@@ -205,7 +205,7 @@ def test_events_of_a_parked_trial() -> None:
     advance(study, curve(0, validation=[1.0] * 4))
     with pytest.raises(StudyError, match="trial 0 is parked"):
         study.observe(step_done(0, 2, 1.0))
-    with pytest.raises(StudyError, match="is parked and cannot become running; it can become failed, ready, stop"):
+    with pytest.raises(StudyError, match="is parked and cannot become running; it can become failed, stop"):
         study.start(0)
 
 

@@ -18,7 +18,7 @@ from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import advance, by_rank, curve, endings, step_done
 
 ORDER_FREE_RULES = [
@@ -38,10 +38,10 @@ def snapshot(study: Study) -> object:
     """All that matters of a study; a trial that was started but has no event is as good as waiting."""
     states = {}
     for trial_id in study.trial_ids:
-        state = study.state(trial_id)
+        state = "parked for a verdict" if study.awaits_verdict(trial_id) else study.status(trial_id)
         begun = study.trajectory(trial_id).num_steps > 0
-        states[trial_id] = "not resident" if state in (TrialPhase.WAITING, TrialPhase.READY) else str(state)
-        if state is TrialPhase.RUNNING and not begun:
+        states[trial_id] = "not resident" if state in (TrialStatus.WAITING, TrialStatus.PARKED) else str(state)
+        if state is TrialStatus.RUNNING and not begun:
             states[trial_id] = "not resident"
     trajectories = [repr(study.trajectory(trial_id)) for trial_id in study.trial_ids]
     return states, trajectories, as_json(study.decisions), study.result(), study.is_finished
@@ -151,10 +151,10 @@ def test_who_is_called_hopeless_is_never_kept(rule: str, curves: list[RecordedCu
     while not study.is_finished:
         advance(study, by_id[data.draw(st.sampled_from(study.runnable()))])
         now = study.certain_to_stop()
-        assert all(study.state(trial_id) is TrialPhase.PARKED for trial_id in now)
-        assert {trial_id for trial_id in certain_to_stop if study.state(trial_id) is TrialPhase.PARKED} <= now
+        assert all(study.awaits_verdict(trial_id) for trial_id in now)
+        assert {trial_id for trial_id in certain_to_stop if study.awaits_verdict(trial_id)} <= now
         certain_to_stop |= now
-        assert all(study.state(trial_id) in (TrialPhase.PARKED, TrialPhase.STOPPED) for trial_id in certain_to_stop)
+        assert all(study.status(trial_id) in (TrialStatus.PARKED, TrialStatus.STOPPED) for trial_id in certain_to_stop)
 
 
 def test_events_after_the_end_change_nothing() -> None:

@@ -11,7 +11,7 @@ from cohort.tuning.decisions import COMPLETED, DecisionKind
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 from cohort.tuning.study_trial import BestTrial, StudyError, StudyTrial
 from cohort.tuning.trajectory import Trajectory
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import curve, step_done
 
 
@@ -19,7 +19,7 @@ from tests.tuning.loss_curves import curve, step_done
 def trial() -> StudyTrial:
     """A running trial of four steps that is evaluated after each."""
     trial = StudyTrial(candidate=curve(3, validation=[1.0] * 4).candidate, trajectory=Trajectory(ema_weight=0.1))
-    trial.move(TrialPhase.RUNNING)
+    trial.move(TrialStatus.RUNNING)
     return trial
 
 
@@ -41,7 +41,7 @@ def test_what_was_seen_before_changes_nothing(trial: StudyTrial) -> None:
         assert trial.take_in(event)
     before = repr(trial.trajectory)
     # a resumed executor repeats the steps since its checkpoint, parked or not
-    trial.move(TrialPhase.PARKED)
+    trial.move(TrialStatus.PARKED)
     for event in (step_done(3, 1, 9.0), evaluated(1, 9.0)):
         assert not trial.take_in(event)
     assert repr(trial.trajectory) == before
@@ -55,18 +55,34 @@ def test_events_that_cannot_follow_are_named(trial: StudyTrial) -> None:
     trial.take_in(step_done(3, 1, 1.0))
     with pytest.raises(StudyError, match="trial 3 went on to step 2 without its evaluation after step 1"):
         trial.take_in(step_done(3, 2, 1.0))
-    trial.move(TrialPhase.READY)
-    with pytest.raises(StudyError, match=r"trial 3 is ready but sent step 1; start\(\) it first"):
+    trial.move(TrialStatus.PARKED)
+    with pytest.raises(StudyError, match=r"trial 3 is parked but sent step 1; start\(\) it first"):
         trial.take_in(evaluated(1, 1.0))
 
 
-def test_it_becomes_only_what_its_phase_allows(trial: StudyTrial) -> None:
+def test_it_becomes_only_what_its_status_allows(trial: StudyTrial) -> None:
     with pytest.raises(StudyError, match="trial 3 is running and cannot become waiting"):
-        trial.move(TrialPhase.WAITING)
-    trial.move(TrialPhase.FINISHED)
+        trial.move(TrialStatus.WAITING)
+    trial.move(TrialStatus.COMPLETED)
     assert trial.next_evaluation is None, "there is nothing left to evaluate"
-    with pytest.raises(StudyError, match="is finished and cannot become running; it can become nothing else"):
-        trial.move(TrialPhase.RUNNING)
+    with pytest.raises(StudyError, match="is completed and cannot become running; it can become nothing else"):
+        trial.move(TrialStatus.RUNNING)
+
+
+def test_a_parked_trial_runs_again_only_after_its_verdict(trial: StudyTrial) -> None:
+    trial.move(TrialStatus.PARKED, awaits_verdict=True)
+    assert not trial.may_start
+    with pytest.raises(StudyError, match="is parked and cannot become running; it can become failed, stopped"):
+        trial.move(TrialStatus.RUNNING)
+    trial.awaits_verdict = False
+    trial.move(TrialStatus.RUNNING)
+    assert not trial.may_start, "it is in its slot"
+
+
+def test_a_trial_that_was_stopped_awaits_no_verdict(trial: StudyTrial) -> None:
+    trial.move(TrialStatus.PARKED, awaits_verdict=True)
+    trial.move(TrialStatus.STOPPED)
+    assert not trial.awaits_verdict
 
 
 def test_a_better_evaluation_is_the_best_with_the_one_before_in_the_record(trial: StudyTrial) -> None:

@@ -91,7 +91,7 @@ class KeptStudy:
                 },
             )
             for trial in trials
-            if trial.is_over
+            if trial.status.is_final
         ]
         try:
             write_to_study(self._study, entries, space=self._space, run_id=str(facts.run_id))

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress, TrialProgress
-from cohort.runs.records import TrialStatus
 
 __all__ = ["LoggingWatcher", "ProgressBar", "is_interactive", "watching"]
 
@@ -88,8 +87,7 @@ class ProgressBar:
 
 
 def _last_step(trial: TrialProgress) -> int:
-    is_over = trial.status in (TrialStatus.COMPLETED, TrialStatus.STOPPED, TrialStatus.FAILED)
-    return trial.steps_done if is_over else trial.planned_steps
+    return trial.steps_done if trial.status.is_final else trial.planned_steps
 
 
 class _Several:

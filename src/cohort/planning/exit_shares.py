@@ -83,7 +83,7 @@ def _of_run(path: Path, *, where: str) -> tuple[float, ...]:
     directory = RunDirectory.open(path)
     with RunReader.open(directory.database) as reader:
         # a trial without a step gives no share: a simulated trial takes some time
-        trials = [trial for trial in reader.trials() if trial.is_over and trial.steps_done > 0]
+        trials = [trial for trial in reader.trials() if trial.status.is_final and trial.steps_done > 0]
     if not trials:
         hint = "Name a run whose trials have ended."
         raise InputError(Problem(where=where, found=f"{path}: no trial has ended", allowed=ALLOWED, hint=hint))

@@ -13,9 +13,10 @@ from cohort.metrics import CHOICE_ACCURACY, METRIC_KINDS
 from cohort.report.labels import percent_label, value_label
 from cohort.report.outcomes import outcome_counts, outcome_of
 from cohort.runs.facts import Activity, RunState
-from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.records import TrialRecord
 from cohort.runs.results.results import RunResults
 from cohort.runs.results.verdicts import comparison_lines, training_value_text, verdicts
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["headline_bars"]
 
@@ -67,7 +68,7 @@ def _metric_label(value: float | None, *, results: RunResults) -> str:
 
 
 def _best_card(trial: TrialRecord, *, results: RunResults) -> dict[str, Any]:
-    standing = outcome_of(trial).label if trial.is_over else trial.status.value
+    standing = outcome_of(trial).label if trial.status.is_final else trial.status.value
     return {
         "trial_id": trial.trial_id,
         "value": _metric_label(_best_value(trial, results), results=results),
@@ -137,7 +138,7 @@ def _early_note(bars: Sequence[_Bar], *, results: RunResults) -> str:
 
 
 def _stopped(trial: TrialRecord | None) -> str:
-    if trial is None or not trial.is_over or trial.status is TrialStatus.COMPLETED:
+    if trial is None or not trial.status.is_final or trial.status is TrialStatus.COMPLETED:
         return ""
     # marked, because its value is not what its full training would have given
     return f" at {100 * trial.steps_done // trial.planned_steps} % {_EARLY}"

@@ -74,7 +74,7 @@ def _panel(
         tooltip = f"trial {trial.trial_id}, {outcome.label}, {trial.steps_done} of {trial.planned_steps} steps"
         last = next(((x, y) for x, y in reversed(points) if math.isfinite(y)), None)
         end = ""
-        if last is not None and (trial.is_over or len(points) == 1):
+        if last is not None and (trial.status.is_final or len(points) == 1):
             shape = "star" if trial.trial_id == best_id else outcome.shape
             end = mark(shape, *last, classes="", title=tooltip)
         drawn = f"<title>{tooltip}</title>{polyline(points, classes='curve')}{end}"

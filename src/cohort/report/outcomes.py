@@ -11,8 +11,9 @@ from typing import Any
 from zlib import crc32
 
 from cohort.report.svg import mark
-from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.records import TrialRecord
 from cohort.tuning.early_exit import reason_of
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["Outcome", "outcome_counts", "outcome_key", "outcome_of", "outcome_styles", "trial_group"]
 

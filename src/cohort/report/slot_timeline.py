@@ -46,17 +46,15 @@ def slot_timeline(
         top = len(slots) - rows[stay.slot]
         left, y_top = frame.at(stay.start_seconds / divisor, top)
         right, y_base = frame.at(stop_seconds / divisor, top - 1)
-        is_last = last_stay[stay.trial_id] is stay
-        ending = (
-            outcome.label if is_last and trial.is_over else "paused" if stay.stop_seconds is not None else "still here"
-        )
+        ends_here = last_stay[stay.trial_id] is stay and trial.status.is_final
+        ending = outcome.label if ends_here else "paused" if stay.stop_seconds is not None else "still here"
         title = (
             f"trial {stay.trial_id} in row {stay.slot}, {format_duration(stay.start_seconds)} to "
             f"{format_duration(stop_seconds)}: {ending}"
         )
         width, height = max(1.0, right - left - 0.6), y_base - y_top - 1.4
         shape = None
-        if is_last and trial.is_over:
+        if ends_here:
             shape = "star" if stay.trial_id == best_id else outcome.shape
         labels = _number_and_mark(str(stay.trial_id), shape, left=left, right=right, top=y_top, base=y_base)
         place = f'x="{left:.1f}" y="{y_top + 0.7:.1f}" width="{width:.1f}" height="{height:.1f}"'

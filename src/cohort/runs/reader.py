@@ -12,8 +12,9 @@ from cohort.core.errors import RunStateError
 from cohort.runs.database import Database, open_database
 from cohort.runs.facts import RunFacts
 from cohort.runs.log import RunLog, number
-from cohort.runs.records import CheckpointRecord, TrialRecord, TrialStatus
+from cohort.runs.records import CheckpointRecord, TrialRecord
 from cohort.tuning.decisions import FAILED, Decision, DecisionKind
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["RunReader"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.tuning.decisions import Decision
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = [
     "CheckpointRecord",
@@ -21,26 +21,9 @@ __all__ = [
     "ResidencyRecord",
     "StepRecord",
     "TrialRecord",
-    "TrialStatus",
 ]
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-
-
-class TrialStatus(StrEnum):
-    """Where a trial stands. It follows from the decisions about it and from whether it is resident."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    PARKED = "parked"
-    STOPPED = "stopped"
-    COMPLETED = "completed"
-    FAILED = "failed"
-
-    @property
-    def label(self) -> str:
-        """The word for people; the value is what ``run.db`` and JSON hold."""
-        return "paused" if self is TrialStatus.PARKED else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +78,6 @@ class TrialRecord:
     best_loss: float | None
     best_metrics: Mapping[str, float] = field(default_factory=dict)
     is_protected: bool = False
-
-    # a parked trial is not over: a rule may let it continue
-    @property
-    def is_over(self) -> bool:
-        """Whether the trial has ended."""
-        return self.status in (TrialStatus.STOPPED, TrialStatus.COMPLETED, TrialStatus.FAILED)
 
 
 @dataclass(frozen=True, kw_only=True)

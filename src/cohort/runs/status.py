@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.records import RankWorkRecord, TrialStatus
+from cohort.runs.records import RankWorkRecord
 from cohort.runs.results.lost_results import lost_results
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.time_left import TokenRate, TrialAhead, seconds_left
 from cohort.tuning.evaluation_times import warmup_steps
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["RankStatus", "RunStatus", "read_status"]
 
@@ -103,7 +104,7 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
         return None
     # older runs did not record how many tokens a trial would take
     mean = compute.planned_tokens / compute.planned_steps
-    ahead = (entry.trial for entry in results.ranked if not entry.trial.is_over)
+    ahead = (entry.trial for entry in results.ranked if not entry.trial.status.is_final)
     return seconds_left(
         [
             TrialAhead(

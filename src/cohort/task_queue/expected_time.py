@@ -92,7 +92,9 @@ class ExpectedTime:
             return work
         with RunReader.open(directory.database) as reader:
             records = reader.trials()
-        left = {entry.trial_id: 0 if entry.is_over else entry.planned_steps - entry.steps_done for entry in records}
+        left = {
+            entry.trial_id: 0 if entry.status.is_final else entry.planned_steps - entry.steps_done for entry in records
+        }
         total = sum(trial.work.num_steps for trial in work.trials)
         # a sampler proposes further trials as others end: those that are not there yet have all their steps ahead
         trials = tuple(

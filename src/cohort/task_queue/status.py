@@ -10,12 +10,12 @@ from typing import Any
 
 from cohort.core.errors import CohortError
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import TrialStatus
 from cohort.runs.results.verdicts import is_worse
 from cohort.runs.status import read_status
 from cohort.task_queue.progress import QueueProgress, TaskView, view_queue
 from cohort.task_queue.records import TaskDecision, TaskState
 from cohort.task_queue.store import find_queue, open_queue, queue_holder
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = [
     "QueueStatus",

@@ -12,7 +12,7 @@ from cohort.tuning.space import SearchSpace
 from cohort.tuning.space_syntax import parse_space
 from cohort.tuning.study import Study
 from cohort.tuning.study_trial import BestTrial, StudyError
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = [
     "BestTrial",
@@ -32,7 +32,7 @@ __all__ = [
     "SearchSpace",
     "Study",
     "StudyError",
-    "TrialPhase",
+    "TrialStatus",
     "build_sampler",
     "parse_space",
     "plan_candidate",

@@ -18,7 +18,7 @@ from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.study import Study
 from cohort.tuning.study_trial import BestTrial
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["RecordedCurve", "ReplayReport", "replay_curves"]
 
@@ -126,7 +126,7 @@ def replay_curves(
         resident = study.runnable()[:num_slots]
         assert resident, "an unfinished study has a trial that can go on"
         for trial_id in resident:
-            if study.state(trial_id) is not TrialPhase.RUNNING:
+            if study.status(trial_id) is not TrialStatus.RUNNING:
                 study.start(trial_id)
             _advance(study, by_id[trial_id])
     steps = {trial_id: study.trajectory(trial_id).num_steps for trial_id in by_id}

@@ -1,4 +1,4 @@
-"""The study: the single owner of every trial's state, from its first event to the task's result.
+"""The study: the single owner of every trial's status, from its first event to the task's result.
 
 Events of trials go in, decisions come out; the engine carries them out. A study is a pure function of its candidates,
 its settings and the events in their order. Rules that look at one trial, and the barriers, decide alike for every
@@ -22,7 +22,7 @@ from cohort.tuning.interventions import BY_USER, FROM_TRIAL, KEPT_BY_USER, USER,
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.study_trial import BestTrial, StudyError, StudyTrial
 from cohort.tuning.trajectory import Trajectory
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["ExitRuleError", "Study"]
 
@@ -34,7 +34,7 @@ class ExitRuleError(CohortError):
 
 
 class Study:
-    """Trial states, early-exit rules and the best checkpoint of one task.
+    """The status of each trial, early-exit rules and the best checkpoint of one task.
 
     Args:
         candidates: All trials, in the order in which waiting ones should begin.
@@ -88,8 +88,12 @@ class Study:
     def candidate(self, trial_id: int) -> Candidate:
         return self._trial(trial_id).candidate
 
-    def state(self, trial_id: int) -> TrialPhase:
-        return self._trial(trial_id).state
+    def status(self, trial_id: int) -> TrialStatus:
+        return self._trial(trial_id).status
+
+    def awaits_verdict(self, trial_id: int) -> bool:
+        """Return whether the trial is parked until a rule has judged it."""
+        return self._trial(trial_id).awaits_verdict
 
     def reason(self, trial_id: int) -> Reason | None:
         """Return why a trial ended; None while it has not."""
@@ -105,16 +109,21 @@ class Study:
 
     def runnable(self) -> tuple[int, ...]:
         """Return the trials that may be resident: running, then waiting, then kept ones."""
-        # Waiting before ready: a selection opens only when every trial has warmed up.
-        order = (TrialPhase.RUNNING, TrialPhase.WAITING, TrialPhase.READY)
-        return tuple(trial_id for state in order for trial_id, trial in self._trials.items() if trial.state is state)
+        # Waiting before parked: a selection opens only when every trial has warmed up.
+        order = (TrialStatus.RUNNING, TrialStatus.WAITING, TrialStatus.PARKED)
+        return tuple(
+            trial_id
+            for status in order
+            for trial_id, trial in self._trials.items()
+            if trial.status is status and not trial.awaits_verdict
+        )
 
     def start(self, trial_id: int) -> None:
-        self._trial(trial_id).move(TrialPhase.RUNNING)
+        self._trial(trial_id).move(TrialStatus.RUNNING)
 
     def pause(self, trial_id: int) -> None:
         """Record that a running trial was taken out of its slot for the sake of others; it stays runnable."""
-        self._trial(trial_id).move(TrialPhase.READY)
+        self._trial(trial_id).move(TrialStatus.PARKED)
 
     def certain_to_stop(self) -> frozenset[int]:
         """Return parked trials that will be stopped whatever the others do, as long as no trial is added."""
@@ -123,7 +132,7 @@ class Study:
         return frozenset(
             trial_id
             for trial_id in found
-            if self._trials[trial_id].state is TrialPhase.PARKED and not self._trials[trial_id].is_protected
+            if self._trials[trial_id].awaits_verdict and not self._trials[trial_id].is_protected
         )
 
     def next_evaluation(self, trial_id: int) -> int | None:
@@ -132,7 +141,7 @@ class Study:
 
     @property
     def is_finished(self) -> bool:
-        return all(trial.state.is_final for trial in self._trials.values())
+        return all(trial.status.is_final for trial in self._trials.values())
 
     def result(self) -> BestTrial | None:
         """Return the best checkpoint so far over all trials, however they ended; the metric settles ties.
@@ -158,12 +167,12 @@ class Study:
         """
         trial = self._trial(event.trial_id)
         # An executor may be some steps ahead of a decision.
-        if trial.state.is_final:
+        if trial.status.is_final:
             return ()
         if isinstance(event, TrialFailed):
             decisions = self._end(
                 trial,
-                state=TrialPhase.FAILED,
+                status=TrialStatus.FAILED,
                 decision=trial.decided(DecisionKind.STOP, FAILED, numbers={}, message=event.message),
             )
         elif not trial.take_in(event):
@@ -197,9 +206,9 @@ class Study:
         )
         decisions = [decision]
         if kind is DecisionKind.STOP:
-            decisions = self._end(trial, state=TrialPhase.STOPPED, decision=decision)
+            decisions = self._end(trial, status=TrialStatus.STOPPED, decision=decision)
         elif kind is DecisionKind.RESUME:
-            trial.move(TrialPhase.READY)
+            trial.move(TrialStatus.PARKED)
             trial.reason, trial.is_protected = None, True
         elif kind is DecisionKind.PROTECT:
             trial.is_protected = True
@@ -240,7 +249,7 @@ class Study:
                 self.intervene(entry)
                 continue
             # The log has no starts: a trial that sent an event was resident.
-            if self._trial(entry.trial_id).state in (TrialPhase.WAITING, TrialPhase.READY):
+            if self._trial(entry.trial_id).may_start:
                 self.start(entry.trial_id)
             self.observe(entry)
         if recorded is None:
@@ -276,12 +285,12 @@ class Study:
                 continue
             decisions.extend(self._carry_out(rule, _verdicts(rule, rule.observe, observation, trial=trial)))
             # The first rule that ends a trial gives the reason; the order is that of build_rules.
-            if trial.state.is_final:
+            if trial.status.is_final:
                 return decisions
         if is_end:
             numbers = {"validation_loss": trial.trajectory.validation[-1].value, "planned_steps": event.step}
             done = trial.decided(DecisionKind.FINISH, COMPLETED, numbers=numbers)
-            decisions.extend(self._end(trial, state=TrialPhase.FINISHED, decision=done))
+            decisions.extend(self._end(trial, status=TrialStatus.COMPLETED, decision=done))
         return decisions
 
     def _standing(self, event: Evaluated) -> Standing:
@@ -293,7 +302,7 @@ class Study:
         return Standing.of(event, metric=metric, losses_compare=self._losses_compare)
 
     def _carry_out(self, rule: Rule, verdicts: Iterable[Verdict]) -> list[Decision]:
-        """Turn a rule's verdicts into decisions and states, and what their endings lead to in turn."""
+        """Turn a rule's verdicts into decisions, and what their endings lead to in turn."""
         decisions = []
         for verdict in verdicts:
             trial = self._trial(verdict.trial_id)
@@ -309,27 +318,26 @@ class Study:
                 decisions.extend(self._overrule(trial, decision))
                 continue
             if verdict.kind is DecisionKind.STOP:
-                decisions.extend(self._end(trial, state=TrialPhase.STOPPED, decision=decision))
+                decisions.extend(self._end(trial, status=TrialStatus.STOPPED, decision=decision))
                 continue
             if verdict.kind is DecisionKind.PARK:
-                trial.move(TrialPhase.PARKED)
+                trial.move(TrialStatus.PARKED, awaits_verdict=True)
             # A KEEP on arrival finds the trial still running, and it stays so.
-            elif trial.state is TrialPhase.PARKED:
-                trial.move(TrialPhase.READY)
+            else:
+                trial.awaits_verdict = False
             decisions.append(decision)
         return decisions
 
-    def _end(self, trial: StudyTrial, *, state: TrialPhase, decision: Decision) -> list[Decision]:
+    def _end(self, trial: StudyTrial, *, status: TrialStatus, decision: Decision) -> list[Decision]:
         """End a trial and inform the rules, which may have waited for it."""
-        # First the state, then the rules: an ending may open a barrier, whose verdicts end further trials in turn.
-        trial.move(state)
+        # First the status, then the rules: an ending may open a barrier, whose verdicts end further trials in turn.
+        trial.move(status)
         trial.reason = decision.reason
         return [decision, *self._leave(trial)]
 
     def _overrule(self, trial: StudyTrial, decision: Decision) -> list[Decision]:
         """Let a protected trial go on that a rule would stop; for all others it is as if it had been stopped."""
-        if trial.state is TrialPhase.PARKED:
-            trial.move(TrialPhase.READY)
+        trial.awaits_verdict = False
         return [replace(decision, kind=DecisionKind.KEEP, reason=KEPT_BY_USER), *self._leave(trial)]
 
     def _leave(self, trial: StudyTrial) -> list[Decision]:

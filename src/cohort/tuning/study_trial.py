@@ -14,7 +14,7 @@ from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import IMPROVED, Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.trajectory import Trajectory
-from cohort.tuning.trial_phase import TrialPhase, may_become
+from cohort.tuning.trial_status import TrialStatus, may_become
 
 __all__ = ["BestTrial", "StudyError", "StudyTrial"]
 
@@ -43,6 +43,7 @@ class StudyTrial:
 
     Attributes:
         trajectory: Its curves so far.
+        awaits_verdict: It is parked until a rule has judged it; a parked trial without it may go on when there is room.
         best: Its best evaluation by the objective metric; None before the first that measured it.
         reason: Why it ended; None while it has not.
         is_protected: A person decided that no exit rule may stop it.
@@ -51,7 +52,8 @@ class StudyTrial:
 
     candidate: Candidate
     trajectory: Trajectory
-    state: TrialPhase = TrialPhase.WAITING
+    status: TrialStatus = TrialStatus.WAITING
+    awaits_verdict: bool = False
     best: BestTrial | None = None
     reason: Reason | None = None
     is_protected: bool = False
@@ -62,26 +64,34 @@ class StudyTrial:
         return self.candidate.trial_id
 
     @property
+    def may_start(self) -> bool:
+        """Whether it is out of a slot and may go into one."""
+        return self.status in (TrialStatus.WAITING, TrialStatus.PARKED) and not self.awaits_verdict
+
+    @property
     def next_evaluation(self) -> int | None:
         """The step after which it is evaluated next (now, if it has done them); None after the last."""
-        if self.state.is_final:
+        if self.status.is_final:
             return None
         done = self.trajectory.last_evaluated_step
         return next((step for step in self.candidate.evaluation_steps if step > done), None)
 
-    def move(self, state: TrialPhase) -> None:
-        """Give it another state.
+    def move(self, status: TrialStatus, *, awaits_verdict: bool = False) -> None:
+        """Give it another status.
 
         Raises:
             StudyError: it cannot become that from what it is.
         """
-        legal = may_become(self.state)
-        if state not in legal:
+        legal = may_become(self.status)
+        # A parked trial is released by its verdict before it runs, or two verdicts could disagree.
+        if self.awaits_verdict:
+            legal -= {TrialStatus.RUNNING}
+        if status not in legal:
             raise StudyError(
-                f"trial {self.trial_id} is {self.state} and cannot become {state}; "
+                f"trial {self.trial_id} is {self.status} and cannot become {status}; "
                 f"it can become {', '.join(sorted(legal)) or 'nothing else'}"
             )
-        self.state = state
+        self.status, self.awaits_verdict = status, awaits_verdict
 
     def take_in(self, event: StepDone | Evaluated) -> bool:
         """Add an event to the curves; return False for one that was seen before.
@@ -96,8 +106,8 @@ class StudyTrial:
         if event.step <= (trajectory.num_steps if is_step else trajectory.last_evaluated_step):
             return False
         name = f"trial {self.trial_id}"
-        if self.state is not TrialPhase.RUNNING:
-            raise StudyError(f"{name} is {self.state} but sent step {event.step}; start() it first")
+        if self.status is not TrialStatus.RUNNING:
+            raise StudyError(f"{name} is {self.status} but sent step {event.step}; start() it first")
         if isinstance(event, StepDone):
             due = self.next_evaluation
             if event.step != trajectory.num_steps + 1:

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from cohort.cli.tables.trial_table import constant_text, format_value, parameter_text, trial_table, varied_names
 from cohort.core.statistics.estimates import Estimate
-from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
+from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.results.results import RankedTrial, read_results
+from cohort.tuning.trial_status import TrialStatus
 from tests.runs.small_run import write_small_run
 
 ROWS: list[dict[str, JsonValue]] = [{"learning_rate": 2e-4, "r": 8}, {"learning_rate": 1e-3, "r": 8}]

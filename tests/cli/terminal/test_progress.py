@@ -12,8 +12,8 @@ from rich.live import Live
 from cohort.cli.terminal.progress import RUN_VIEW, LiveWatcher, PlainWatcher, progress_line, watching
 from cohort.core.clock import ManualClock
 from cohort.engine.train.watching.progress import RankProgress, RunProgress, SilentWatcher, TrialProgress
-from cohort.runs.records import TrialStatus
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.trial_status import TrialStatus
 
 
 def trial(trial_id: int, status: TrialStatus, *, reason: str = "", value: float | None = None) -> TrialProgress:

@@ -11,8 +11,8 @@ from cohort.checkpoints.checkpoints import latest_good_checkpoint
 from cohort.core.clock import ManualClock
 from cohort.core.events import StepDone
 from cohort.runs.facts import Activity
-from cohort.runs.records import TrialStatus
 from cohort.tuning.decisions import DecisionKind
+from cohort.tuning.trial_status import TrialStatus
 from tests.engine.train.fakes import FakeExecutor, Task, spec_of
 from tests.tuning.loss_curves import by_rank
 

@@ -11,7 +11,6 @@ from cohort.core.events import Evaluated
 from cohort.core.statistics.estimates import Estimate, RowValues
 from cohort.core.statistics.row_estimates import difference, estimate
 from cohort.runs.facts import InputFacts, TaskFacts
-from cohort.runs.records import TrialStatus
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.results.results_table import results_json
@@ -24,6 +23,7 @@ from cohort.runs.results.verdicts import (
     verdicts,
 )
 from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.trial_status import TrialStatus
 from tests.runs.small_run import write_small_run
 from tests.runs.synthetic_run import new_best
 

@@ -18,7 +18,6 @@ from cohort.machine.cluster.local import LocalPool, gpu_slots
 from cohort.machine.cluster.worker_pool import WorkerDied, WorkerMessage
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialStatus
 from cohort.task_queue.workers import worker
 from cohort.task_queue.workers.messages import (
     Heartbeat,
@@ -32,6 +31,7 @@ from cohort.task_queue.workers.messages import (
     as_message,
     read_message,
 )
+from cohort.tuning.trial_status import TrialStatus
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 # the constant of cohort.task_queue.workers.pool, which needs the planner

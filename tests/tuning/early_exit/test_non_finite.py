@@ -12,7 +12,7 @@ from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.study import Study
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import curve, ending, run_alone, step_done
 
 # The EMA with weight 1 is the loss itself, and without selection only the detectors act.
@@ -35,7 +35,7 @@ def test_a_loss_at_the_first_step_stops_at_once_under_every_rule(rule: str, loss
     study.start(0)
     (decision,) = study.observe(step_done(0, 1, loss))
     assert (decision.kind, decision.reason, decision.step) == (DecisionKind.STOP, "non-finite", 1)
-    assert study.state(0) is TrialPhase.STOPPED
+    assert study.status(0) is TrialStatus.STOPPED
     assert study.is_finished
     assert study.result() is None
 

@@ -12,7 +12,7 @@ from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.early_exit.patterns import PatternsSettings
 from cohort.tuning.replay import replay_curves
 from cohort.tuning.study import Study
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import advance, by_rank, curve, endings
 
 # the paper's: one selection, and any large gap counts
@@ -78,7 +78,7 @@ def test_it_waits_until_every_candidate_has_parked_or_ended() -> None:
     study = Study([c.candidate for c in curves], SELECTION)
     advance(study, curves[0])
     advance(study, curves[1])
-    assert [study.state(i) for i in range(3)] == [TrialPhase.PARKED, TrialPhase.PARKED, TrialPhase.WAITING]
+    assert [study.status(i) for i in range(3)] == [TrialStatus.PARKED, TrialStatus.PARKED, TrialStatus.WAITING]
     assert study.runnable() == (2,)
     decisions = study.observe(TrialFailed(trial_id=2, step=0, message="row 7 has no answer"))
     assert endings(decisions) == [
@@ -87,7 +87,7 @@ def test_it_waits_until_every_candidate_has_parked_or_ended() -> None:
         (1, 1, "stop", "underperforming"),
     ]
     assert decisions[0].message == "row 7 has no answer"
-    assert study.state(2) is TrialPhase.FAILED
+    assert study.status(2) is TrialStatus.FAILED
     assert study.runnable() == (0,)
 
 
@@ -176,7 +176,7 @@ def test_a_late_trial_is_judged_among_all_boundary_losses_so_far() -> None:
     study.add([curves[4].candidate, curves[5].candidate])
     assert study.runnable() == (4, 5, 1), "waiting trials warm up first"
     advance(study, curves[4])  # 0.5: rank 1 of 5, ceil(1.25) = 2 kept
-    assert study.state(4) is TrialPhase.RUNNING, "judged on arrival, it need not park"
+    assert study.status(4) is TrialStatus.RUNNING, "judged on arrival, it need not park"
     advance(study, curves[5])  # 2.5: rank 4 of 6, ceil(1.5) = 2 kept
     last = study.decisions[-1]
     assert (last.trial_id, last.kind, last.reason) == (5, DecisionKind.STOP, "underperforming")

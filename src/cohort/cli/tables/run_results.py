@@ -22,7 +22,6 @@ from cohort.cli.tables.trial_table import (
 from cohort.core.units import format_count, format_duration
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialStatus
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.results.results_table import results_json
 from cohort.runs.results.verdicts import (
@@ -35,6 +34,7 @@ from cohort.runs.results.verdicts import (
 )
 from cohort.runs.searched_parameters import chosen_names, searched_names
 from cohort.runs.status import RankStatus, RunStatus
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["print_results", "print_status", "print_trials"]
 

@@ -19,8 +19,8 @@ from cohort.cli.terminal.lost_terminal import outliving_terminal
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
 from cohort.engine.train.watching.progress import RunProgress, TrialProgress
-from cohort.runs.records import TrialStatus
 from cohort.tuning.objective_metric import LOSS
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["RUN_VIEW", "LiveWatcher", "PlainWatcher", "View", "progress_line", "watching"]
 

@@ -19,7 +19,6 @@ from cohort.prepare.preparation import Preparation
 from cohort.report import write_report
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
-from cohort.runs.records import TrialStatus
 from cohort.runs.results.lost_results import lost_results, names_of_files
 from cohort.runs.results.metrics_file import MetricsFile
 from cohort.runs.results.results import read_results
@@ -28,6 +27,7 @@ from cohort.runs.store import RunStore
 from cohort.training.trial import TrialSpec
 from cohort.tuning.samplers.importance import LEAST_TRIALS, import_ahead
 from cohort.tuning.study import Study
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["finish_run", "has_importances", "is_complete", "write_tables"]
 

@@ -22,7 +22,7 @@ from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import STOPPED_BY_USER, Intervention, can_be_resumed
 from cohort.tuning.study import Study
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["Evaluator", "Supervisor"]
 
@@ -83,7 +83,7 @@ class Supervisor:
             if self.share.fits(self._specs[trial_id]):
                 self.enter(trial_id)
         for trial_id in self._study.trial_ids:
-            is_running = self._study.state(trial_id) is TrialPhase.RUNNING
+            is_running = self._study.status(trial_id) is TrialStatus.RUNNING
             if is_running and trial_id not in self.share.resident:
                 self._study.pause(trial_id)
         self._saving.restored()
@@ -128,7 +128,7 @@ class Supervisor:
     def _steps_left(self) -> dict[int, int]:
         """Return the steps that each trial has still to take; none while others wait, or may be proposed."""
         resident = self.share.resident
-        left = [trial_id for trial_id in self._study.trial_ids if not self._study.state(trial_id).is_final]
+        left = [trial_id for trial_id in self._study.trial_ids if not self._study.status(trial_id).is_final]
         if len(left) > len(resident) or not self._traits.are_trials_complete():
             return {}
         return {trial_id: self._specs[trial_id].num_steps - self.starts.steps_known(trial_id) for trial_id in resident}
@@ -189,7 +189,7 @@ class Supervisor:
         slot = self.share.load(self._specs[trial_id], state, rank=rank)
         self._run.state_store.release_state(trial_id)
         # a restored trial is running already: the replayed log says so
-        if self._study.state(trial_id) is not TrialPhase.RUNNING:
+        if self._study.status(trial_id) is not TrialStatus.RUNNING:
             self._study.start(trial_id)
         self._run.store.trial_entered(trial_id, slot=slot)
         return None

@@ -9,7 +9,7 @@ from cohort.adapters.spec import changes_base
 from cohort.core.errors import InputError, Problem
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.records import TrialRecord
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.runs.requests.variant_checks import variant_refusals
 from cohort.scheduling.admission import Capacity, Request, find_inadmissible
@@ -19,6 +19,7 @@ from cohort.tasks.trial_values import added_parameters, default_values
 from cohort.tuning.decisions import Reason
 from cohort.tuning.interventions import FROM_TRIAL, can_be_resumed
 from cohort.tuning.parameters import Value
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["CheckedRequest", "check_request", "recorded_value"]
 
@@ -127,11 +128,11 @@ def _wrong_state(request: TrialRequest, trial: TrialRecord) -> Problem | None:
         # a trial whose loss became NaN has weights that nothing can go on from
         if trial.status is not TrialStatus.STOPPED or not can_be_resumed(Reason(trial.reason)):
             clone = f"cohort trials RUN_DIR clone {number}"
-            hint = "Choose a trial that was stopped." if not trial.is_over else f"Train a copy of it: `{clone}`."
+            hint = f"Train a copy of it: `{clone}`." if trial.status.is_final else "Choose a trial that was stopped."
             return Problem(
                 where=where, found=now, allowed="a trial that a rule or a person stopped, with a finite loss", hint=hint
             )
-    elif request.kind in (RequestKind.STOP, RequestKind.KEEP) and trial.is_over:
+    elif request.kind in (RequestKind.STOP, RequestKind.KEEP) and trial.status.is_final:
         resume = f"Resume it first: `cohort trials RUN_DIR resume {number}`; no rule stops it again."
         is_stopped = request.kind is RequestKind.KEEP and trial.status is TrialStatus.STOPPED
         return Problem(

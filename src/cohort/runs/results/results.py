@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from cohort.core.statistics.estimates import Estimate
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
-from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.records import TrialRecord
 from cohort.runs.results.adapter_size import AdapterSize, adapter_size
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.compute_saved import ComputeSaved, compute_saved
 from cohort.runs.results.reference_baseline import chance_of
 from cohort.tuning.early_exit.separation import FEWEST_ROWS
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["LARGEST_CHANCE", "RankedTrial", "RunResults", "best_first", "read_results"]
 

@@ -16,11 +16,12 @@ from typing import Any
 
 from cohort.core.durable_files import atomic_file
 from cohort.core.units import format_count
-from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
+from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.results.results import RankedTrial, RunResults
 from cohort.runs.results.verdicts import verdicts
 from cohort.tuning.early_exit import reason_of
 from cohort.tuning.objective_metric import LOSS, label_of
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["Column", "Medium", "finite_values", "results_json", "shown_columns", "write_results_csv"]
 
@@ -54,7 +55,7 @@ class Column:
 
 
 def _status(trial: TrialRecord) -> str:
-    if trial.is_protected and not trial.is_over:
+    if trial.is_protected and not trial.status.is_final:
         return f"{trial.status.value}, kept"
     # the reason alone: with "stopped" before it, a row would not fit 80 columns
     return trial.reason if trial.status is TrialStatus.STOPPED and trial.reason else trial.status.value

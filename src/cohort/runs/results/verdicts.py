@@ -6,10 +6,10 @@ from cohort.core.statistics.estimates import Estimate
 from cohort.core.statistics.intervals import share_interval
 from cohort.core.units import counted
 from cohort.metrics import counts_hits
-from cohort.runs.records import TrialStatus
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import LARGEST_CHANCE, RunResults
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = [
     "chance_text",

@@ -25,7 +25,6 @@ from cohort.engine.tune import RunOptions, resume, tune
 from cohort.machine.cluster.local import forget_threads_of_pool
 from cohort.machine.cluster.worker_pool import WorkerChannel
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import TrialStatus
 from cohort.task_queue.workers.messages import (
     Heartbeat,
     Note,
@@ -40,6 +39,7 @@ from cohort.task_queue.workers.messages import (
 )
 from cohort.task_queue.workers.shared_runs import SharedRuns, error_report
 from cohort.tasks.loading import task_from_mapping
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["serve"]
 

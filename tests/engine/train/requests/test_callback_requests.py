@@ -23,7 +23,7 @@ class Asked:
         self.ended = {2}
         run: Any = SimpleNamespace(clock=SimpleNamespace(now=lambda: NOW))
         study: Any = SimpleNamespace(
-            state=lambda trial_id: SimpleNamespace(is_final=trial_id in self.ended), trial_ids=(0, 1, 2)
+            status=lambda trial_id: SimpleNamespace(is_final=trial_id in self.ended), trial_ids=(0, 1, 2)
         )
         planned: Any = SimpleNamespace(configuration={"r": 4}, spec=SimpleNamespace(num_steps=8))
         self.of = CallbackRequests(run, study=study, trials={0: planned}, submit=self.requests.append)

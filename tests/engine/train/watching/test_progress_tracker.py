@@ -14,10 +14,10 @@ from cohort.engine.train.watching.progress import RankProgress
 from cohort.engine.train.watching.progress_tracker import ProgressTracker
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
-from cohort.runs.records import TrialStatus
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.study import Study
+from cohort.tuning.trial_status import TrialStatus
 from tests.engine.train.fakes import Notes, open_run, spec_of
 
 STEPS = 10

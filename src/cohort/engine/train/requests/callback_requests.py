@@ -27,7 +27,7 @@ class CallbackRequests:
 
     def stop_trial(self, trial_id: int, *, who: str) -> None:
         # twice is harmless: several callbacks may agree, and a rule may have been faster
-        if trial_id in self._asked or self._study.state(trial_id).is_final:
+        if trial_id in self._asked or self._study.status(trial_id).is_final:
             return
         self._asked.add(trial_id)
         self.ask(TrialRequest(kind=RequestKind.STOP, trial_id=trial_id, who=who))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cohort.runs.records import JsonValue, TrialStatus
+from cohort.runs.records import JsonValue
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["ProgressWatcher", "RankProgress", "RunProgress", "SilentWatcher", "TrialProgress"]
 
@@ -44,8 +45,8 @@ class TrialProgress:
         """The status, and why the trial was stopped or that a person keeps it."""
         if self.status is TrialStatus.STOPPED and self.reason:
             return self.reason
-        is_open = self.status not in (TrialStatus.STOPPED, TrialStatus.COMPLETED, TrialStatus.FAILED)
-        return f"{self.status.value}, kept" if self.is_protected and is_open else self.status.value
+        is_kept = self.is_protected and not self.status.is_final
+        return f"{self.status.value}, kept" if is_kept else self.status.value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,25 +12,13 @@ from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.watching.progress import RankProgress, RunProgress, TrialProgress
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
-from cohort.runs.records import TrialStatus
 from cohort.runs.time_left import MeasuredPace, TokenRate, TrialAhead, seconds_left
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
-from cohort.tuning.trial_phase import TrialPhase
+from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["ProgressTracker"]
 
-_STATUS = {
-    TrialPhase.WAITING: TrialStatus.WAITING,
-    TrialPhase.RUNNING: TrialStatus.RUNNING,
-    TrialPhase.PARKED: TrialStatus.PARKED,
-    TrialPhase.READY: TrialStatus.PARKED,
-    TrialPhase.FINISHED: TrialStatus.COMPLETED,
-    TrialPhase.STOPPED: TrialStatus.STOPPED,
-    TrialPhase.FAILED: TrialStatus.FAILED,
-}
-# trials that would train if there were room
-_WAITING = (TrialPhase.WAITING, TrialPhase.READY)
 # long enough to hold steps and evaluations of most runs, short enough to follow a change of pack
 _WINDOW_SECONDS = 15.0
 # a snapshot walks over all trials, which every step of a small pack should not wait for
@@ -164,7 +152,7 @@ class ProgressTracker:
         return TrialProgress(
             trial_id=trial_id,
             parameters=dict(planned.configuration),
-            status=_STATUS[self._study.state(trial_id)],
+            status=self._study.status(trial_id),
             steps_done=trajectory.num_steps,
             planned_steps=planned.spec.num_steps,
             reason="" if reason is None else str(reason),
@@ -199,12 +187,11 @@ class ProgressTracker:
                 evaluation_steps=planned.candidate.evaluation_steps,
             )
             for trial_id, planned in self._trials.items()
-            if not self._study.state(trial_id).is_final
+            if not self._study.status(trial_id).is_final
         ]
 
     def _most_trials(self) -> int | None:
         """Return how many trials train at once if others wait for room; None if none waits."""
-        states = [self._study.state(trial_id) for trial_id in self._trials]
-        if not any(state in _WAITING for state in states):
-            return None
-        return max(1, sum(state is TrialPhase.RUNNING for state in states))
+        runnable = self._study.runnable()
+        running = sum(self._study.status(trial_id) is TrialStatus.RUNNING for trial_id in runnable)
+        return None if running == len(runnable) else max(1, running)
