@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,41 @@ def _look_dtypes_up() -> None:
     interpreter._get_np_dtype = looked_up
 
 
+def _look_block_types_up() -> None:
+    """Keep what a block's type and a tensor of it compute of their shape: each operation makes both, some thrice."""
+    from triton.language import core
+
+    make_type = core.block_type.__init__
+    found: dict[tuple[int, tuple[int, ...]], dict[str, Any]] = {}
+
+    def looked_up(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = tuple([size.value if isinstance(size, core.constexpr) else size for size in shape])
+        # the type of the elements is kept as well, so that no other has its id
+        kept = found.get((id(element_ty), sizes))
+        if kept is None:
+            make_type(self, element_ty, shape)
+            of_tensors = core.tuple([core.constexpr(size) for size in sizes]), core.constexpr(prod(sizes))
+            kept = found[id(element_ty), sizes] = {**vars(self), "of_tensors": of_tensors}
+        self.__dict__.update(kept)
+
+    of_scalars = core.tuple([]), core.constexpr(1)
+
+    def make_tensor(self: Any, handle: Any, type: Any) -> None:  # noqa: A002
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = type.of_tensors if type.is_block() else of_scalars
+
+    core.block_type.__init__ = looked_up
+    core.tensor.__init__ = make_tensor
+
+
+def _check_no_overflow() -> None:
+    """Leave out what compiled kernels leave out as well: every sum and product of integers a second time in 64 bits."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
+
+
 def _sum_products_in_order() -> None:
     """Let a product of the interpreter add up its terms one after the other, as the kernels' sums are defined.
 
@@ -110,6 +147,8 @@ if triton_interprets():
     _let_loop_bounds_be_tensors()
     _patch_the_language_once()
     _look_dtypes_up()
+    _look_block_types_up()
+    _check_no_overflow()
     _sum_products_in_order()
 
 
