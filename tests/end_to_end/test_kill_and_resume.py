@@ -6,7 +6,6 @@ import copy
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from cohort.runs.reader import RunReader
 from tests.end_to_end.forked_runs import ForkServer
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
 
-SECTIONS: dict[str, Any] = {"training": {"max_steps": 12}, "evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
+SECTIONS: dict[str, Any] = {"training": {"max_steps": 8}, "evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
 # rules whose decisions depend on the order in which results come in must meet them in the same order again
 ORDERED: dict[str, Any] = {
     "training": {"max_steps": 8},
@@ -55,20 +54,13 @@ class Killing:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    server = ForkServer()
-    yield server
-    server.close()
+def killing(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Killing:
+    return Killing(fork_server, write_inputs(tmp_path_factory.mktemp("killing")), SECTIONS)
 
 
 @pytest.fixture(scope="module")
-def killing(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Killing:
-    return Killing(server, write_inputs(tmp_path_factory.mktemp("killing")), SECTIONS)
-
-
-@pytest.fixture(scope="module")
-def ordered(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Killing:
-    return Killing(server, write_inputs(tmp_path_factory.mktemp("ordered")), ORDERED)
+def ordered(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Killing:
+    return Killing(fork_server, write_inputs(tmp_path_factory.mktemp("ordered")), ORDERED)
 
 
 def kill_at_moments(killing: Killing, run: Path, shares: list[float]) -> None:
@@ -87,7 +79,7 @@ def kill_in_write(killing: Killing, run: Path, *, call: str, number: int) -> Non
     killing.assert_same(run)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_at_random_moments(killing: Killing, tmp_path: Path, seed: int) -> None:
     kill_at_moments(killing, tmp_path / "run", [random.Random(seed).random()])
 
@@ -96,7 +88,7 @@ def test_killed_again_and_again(ordered: Killing, tmp_path: Path) -> None:
     kill_at_moments(ordered, tmp_path / "run", [0.5, 0.6, 0.4, 0.7])
 
 
-@pytest.mark.parametrize(("call", "number"), [("fsync", 1), ("replace", 2), ("fsync", 33), ("replace", 40)])
+@pytest.mark.parametrize(("call", "number"), [("fsync", 1), ("replace", 2), ("fsync", 33)])
 def test_killed_inside_a_write(ordered: Killing, tmp_path: Path, call: str, number: int) -> None:
     kill_in_write(ordered, tmp_path / "run", call=call, number=number)
 
@@ -151,8 +143,8 @@ def test_soak_killed_inside_a_write(ordered: Killing, tmp_path: Path, call: str,
     kill_in_write(ordered, tmp_path / "run", call=call, number=number)
 
 
-def test_a_kill_undoes_nothing_that_people_asked_for(server: ForkServer, tmp_path: Path) -> None:
-    folder = write_inputs(tmp_path / "inputs")
+def test_a_kill_undoes_nothing_that_people_asked_for(fork_server: ForkServer, tmp_path: Path) -> None:
+    server, folder = fork_server, write_inputs(tmp_path / "inputs")
     asks: list[tuple[int, dict[str, Any]]] = [
         (1, {"kind": "stop", "trial_id": 1}),
         (1, {"kind": "keep", "trial_id": 2}),
@@ -176,10 +168,10 @@ def test_a_kill_undoes_nothing_that_people_asked_for(server: ForkServer, tmp_pat
 
 
 @pytest.mark.gpu
-def test_exact_numerics_resume_with_the_same_bits_on_a_gpu(server: ForkServer, tmp_path: Path) -> None:
+def test_exact_numerics_resume_with_the_same_bits_on_a_gpu(fork_server: ForkServer, tmp_path: Path) -> None:
     sections = {"training": {"max_steps": 40}, "numerics": "exact", "num_gpus": 1}
     # it fails by itself where two undisturbed runs differ
-    killing = Killing(server, write_inputs(tmp_path / "inputs"), sections)
+    killing = Killing(fork_server, write_inputs(tmp_path / "inputs"), sections)
     with RunReader.open(killing.folder / "undisturbed" / "run.db") as reader:
         assert "exact numerics" in str(reader.facts().machine.precision)
         assert str(reader.facts().machine.device).startswith("cuda")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ PHASES = (
     ("the last comparison", "cohort.engine.train.finals:Finals.hold", 1),
     ("writing best", "cohort.engine.train.finish:write_adapter_directory", 1),
 )
-SAMPLE = [("training", signal.SIGTERM), ("the last comparison", signal.SIGINT)]
+SAMPLE = [("training", signal.SIGTERM)]
 ALL = [(name, number) for name, _, _ in PHASES for number in (signal.SIGINT, signal.SIGTERM)]
 REST = [case for case in ALL if case not in SAMPLE]
 
@@ -63,10 +62,8 @@ def result_of(run: Path) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def stopping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoppingRanks]:
-    server = ForkServer()
-    yield StoppingRanks(server, write_inputs(tmp_path_factory.mktemp("stopping")))
-    server.close()
+def stopping(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> StoppingRanks:
+    return StoppingRanks(fork_server, write_inputs(tmp_path_factory.mktemp("stopping")))
 
 
 @pytest.mark.parametrize(("name", "number"), SAMPLE, ids=ids(SAMPLE))

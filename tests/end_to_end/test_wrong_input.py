@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cohort.cli.main import main
+from tests.end_to_end.forked_runs import ForkServer
 from tests.end_to_end.tiny_tasks import tiny_data, write_inputs
 
 
@@ -192,21 +191,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-def test_no_space_left(folder: Path, small_disk: Path) -> None:
+def test_no_space_left(folder: Path, small_disk: Path, fork_server: ForkServer) -> None:
     write_task(folder, lora={"target_modules": "all-linear"}, search={"space": {"r": [8, 16], "lora_alpha": "2r"}})
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
-    def cohort(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "cohort", *words]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    def cohort(*words: str) -> tuple[int, str]:
+        status = fork_server.run({"act": "command", "folder": str(folder), "arguments": words})
+        return status, (folder / "stderr").read_text()
 
     run = small_disk / "run"
-    done = cohort("tune", str(folder / "task.yaml"), "-o", str(run))
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "no space left" in done.stderr
-    assert "cohort resume" in done.stderr
+    status, said = cohort("tune", str(folder / "task.yaml"), "-o", str(run))
+    assert status == 2, said
+    assert "Traceback" not in said
+    assert "no space left" in said
+    assert "cohort resume" in said
     subprocess.run(["mount", "-o", "remount,size=50m", str(small_disk)], check=True)
-    done = cohort("resume", str(run))
-    assert done.returncode == 0, done.stderr
+    status, said = cohort("resume", str(run))
+    assert status == 0, said
     assert (run / "best" / "adapter_model.safetensors").is_file()
