@@ -92,5 +92,5 @@ def test_text_and_conversations_are_not_taken_for_each_other(folder: Path, token
         read_held_out(chat, base=base_of(folder), tokenizer=tokenizer, context=128)
     with pytest.raises(InputError, match=r"prompt and completion as text; allowed: messages"):
         read_held_out(text, base=base_of(folder, is_chat=True), tokenizer=tokenizer, context=128)
-    # a run of an older version does not know
+    # where the record does not tell, both are taken
     assert len(read_held_out(text, base=base_of(folder, is_chat=None), tokenizer=tokenizer, context=128).rows) == 4

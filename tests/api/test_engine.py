@@ -39,17 +39,6 @@ def test_a_task_without_gpus_of_its_own_gets_the_engines(
     assert Engine(total_gpus=total_gpus)._file_of(_task(tmp_path, asked), None).num_gpus == given
 
 
-def test_removed_arguments_say_what_to_write_instead(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"strategy: found 'auto'; .*Leave strategy out"):
-        Engine(strategy="auto")
-    with pytest.raises(AttributeError, match=r"no attribute 'schedule'\. Write engine\.run\(tasks\)"):
-        Engine().schedule([_task(tmp_path, 0)])
-    with pytest.raises(InputError, match=r"schedule: found 'mine'; .*Write engine\.run\(tasks\)"):
-        Engine().run([_task(tmp_path, 0)], "mine")
-    with pytest.raises(AttributeError, match=r"no attribute 'shedule'$"):
-        Engine().shedule([])
-
-
 @pytest.mark.parametrize("name", ["../x", "..", ".", "", "a/b", "/etc", "a\\b", "a\0b"])
 def test_a_name_stays_in_the_parent_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="Task: name: found"):

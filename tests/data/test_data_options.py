@@ -99,8 +99,7 @@ def test_a_template_that_is_neither_known_nor_a_text_is_refused() -> None:
         DatasetSettings(train="f", chat_template="chatlm")
 
 
-def test_rows_of_earlier_tasks_keep_their_fingerprint(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
-    # what earlier versions digested: later keys count only where they are used
+def test_unused_options_do_not_change_the_fingerprint(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
     shaping = DatasetSettings(train="f").shaping()
     assert not {"split_overlap", "chat_template", "trained_turns"} & set(shaping)
     assert "trained_turns" in DatasetSettings(train="f", trained_turns="last").shaping()

@@ -223,37 +223,6 @@ def test_a_changed_task_is_refused_key_by_key(stopped: Path) -> None:
     }
 
 
-def test_a_run_of_a_version_without_the_divergence_key_keeps_the_form_it_had(stopped: Path, expected: Outcome) -> None:
-    younger = {"divergence", "rise_margin", "rise_noise", "rise_least_saving"}
-    text = (stopped / "task.yaml").read_text()
-    kept = [line for line in text.splitlines() if line.strip().partition(":")[0] not in younger]
-    (stopped / "task.yaml").write_text("\n".join(kept) + "\n")
-    with contextlib.closing(RunStore.resume(stopped / "run.db")) as store:
-        task = store.reader.facts().task
-        document = dict(task.document or {})
-        document["early_exit"] = {key: value for key, value in document["early_exit"].items() if key not in younger}
-        store.set_facts(task=replace(task, document=document))
-    go_on(stopped)
-    assert "divergence: slopes" in (stopped / "task.yaml").read_text()
-    # none of these trials diverges by either form
-    assert outcome_of(stopped) == expected
-
-
-def test_a_run_that_recorded_no_evaluation_times_is_evaluated_as_often_as_before(
-    stopped: Path, expected: Outcome
-) -> None:
-    # today this share would leave out most times; earlier versions only thinned the rows
-    text = (stopped / "task.yaml").read_text()
-    (stopped / "task.yaml").write_text(text.replace("max_cost_fraction: 1000.0", "max_cost_fraction: 0.1"))
-    with contextlib.closing(RunStore.resume(stopped / "run.db")) as store:
-        task = store.reader.facts().task
-        document = dict(task.document or {})
-        document["evaluation"] = {**document["evaluation"], "max_cost_fraction": 0.1}
-        store.set_facts(task=replace(task, document=document))
-    go_on(stopped)
-    assert outcome_of(stopped) == expected
-
-
 def test_a_run_with_fewer_evaluation_times_goes_on_bit_for_bit(folder: Path, tmp_path: Path) -> None:
     task = tiny_task(folder, evaluation={"max_cost_fraction": 0.1})
     tune(task, tmp_path / "undisturbed", options=OPTIONS)

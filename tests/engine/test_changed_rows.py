@@ -14,7 +14,7 @@ from cohort.core.errors import InputError
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.resume_checks import require_same_inputs
 from cohort.prepare.preparation import Preparation, prepare
-from cohort.runs.facts import InputFacts, RunFacts
+from cohort.runs.facts import InputFacts
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -114,24 +114,6 @@ def test_other_tokens_of_the_same_file_are_refused(folder: Path) -> None:
         require_same_inputs(replace(now.facts, inputs=inputs), now)
 
 
-def of_an_older_version(facts: RunFacts) -> RunFacts:
-    """Return a record that has one hash of everything that shaped the rows."""
-    return replace(facts, inputs=replace(facts.inputs, train_input=None, validation_input=None, tokenizer_hash=None))
-
-
-def test_an_older_record_accepts_the_same_rows_and_does_not_say_which_file_changed(folder: Path) -> None:
-    began = prepared(folder)
-    before = of_an_older_version(began.facts)
-    require_same_inputs(before, began)
-    assert rewritten_note(before.inputs, began.facts.inputs) is None
-    changed_rows(folder / "validation.jsonl")
-    with pytest.raises(InputError, match="the training rows, the validation rows or both changed") as caught:
-        require_same_inputs(before, prepared(folder))
-    assert len(caught.value.problems) == 1
-    with pytest.raises(InputError, match="different tokens from the same files"):
-        require_same_inputs(replace(before, inputs=replace(before.inputs, train_fingerprint="other")), began)
-
-
 def test_a_row_that_only_the_last_comparison_reads_is_a_difference_to_it_alone(folder: Path) -> None:
     before = prepared(folder)
     lines_used = {int(source.rpartition(":")[2]) for source in before.inputs.data.validation.sources}
@@ -143,6 +125,6 @@ def test_a_row_that_only_the_last_comparison_reads_is_a_difference_to_it_alone(f
     now = prepared(folder)
     with pytest.raises(InputError, match="the validation rows changed"):
         require_same_inputs(before.facts, now)
-    # as an earlier version recorded it, which compared nothing on that row
+    # a run that compares nothing at its end reads nothing of that row
     inputs = replace(before.facts.inputs, all_validation_input=None, validation_fingerprint="", train_fingerprint="")
     require_same_inputs(replace(before.facts, inputs=inputs), now)

@@ -15,7 +15,6 @@ from cohort.machine.exact_steps import keep_exact_steps
 from cohort.machine.machine import Machine
 from cohort.prepare import numerics
 from cohort.prepare.numerics import (
-    NumericsChoice,
     choose_numerics,
     numerics_note,
     numerics_problems,
@@ -138,13 +137,9 @@ def test_what_a_task_names_and_what_a_run_began_with_stays(tmp_path: Path) -> No
     for name in Numerics:
         named = with_numerics(task_of(tmp_path, numerics=str(name)), gpu, config=config_of())
         assert (named.numerics, named.numerics_reason) == (name, "")
-    kept = with_numerics(auto, gpu, config=config_of(), recorded=recorded_choice("fast", document={}))
+    kept = with_numerics(auto, gpu, config=config_of(), recorded=recorded_choice("fast"))
     assert numerics_note(kept) == "numerics: fast (as the run began)"
-    # versions that did not decide recorded what their task file named
-    assert recorded_choice(None, document={"numerics": "exact"}) == NumericsChoice(
-        numerics=Numerics.EXACT, reason="as the run began"
-    )
-    assert recorded_choice(None, document={"numerics": "auto"}) is None
+    assert recorded_choice(None) is None
     # one GPU here, and one elsewhere: the model may be divided
     assert with_numerics(auto, gpu, config=config_of(), num_gpus=2).numerics is Numerics.FAST
     # a CPU has one way

@@ -76,12 +76,6 @@ def test_a_fact_that_is_none_removes_what_was_there() -> None:
     assert RunFacts.from_stored({"best_trial_id": None}).best_trial_id is None
 
 
-def test_the_hint_of_a_data_problem_may_have_its_old_name() -> None:
-    problem = {"where": "a:3", "found": "1 row", "allowed": "none", "mend": "Remove it."}
-    facts = RunFacts.from_stored({"data_problems": [problem]})
-    assert facts.inputs.data_problems == (DataProblem(where="a:3", found="1 row", allowed="none", hint="Remove it."),)
-
-
 def test_nothing_is_known_of_a_run_that_recorded_nothing() -> None:
     assert RunFacts.from_stored({}) == RunFacts()
     assert RunFacts().objective_metric.name == "loss"

@@ -51,14 +51,6 @@ def test_a_task_may_have_several_slots_where_the_queue_allows_it(folder: Path, t
     assert alone == one
 
 
-def test_tasks_of_a_queue_of_an_earlier_version_keep_their_slot_and_their_prediction(
-    folder: Path, tmp_path: Path
-) -> None:
-    task = replace(queued(folder, tmp_path), expected_seconds=77.0)
-    (option,) = ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(2, num_threads=1)))(task)
-    assert (option.num_gpus, option.seconds) == (1, 77.0)
-
-
 def test_a_task_that_has_begun_says_itself_what_is_left(folder: Path, tmp_path: Path) -> None:
     task = queued(folder, tmp_path)
     tune(tiny_task(folder), tmp_path / task.name)

@@ -11,7 +11,7 @@ import pytest
 from cohort.runs.directory import RunDirectory
 from cohort.runs.lock import RunLock
 from cohort.task_queue.page import write_queue_page
-from cohort.task_queue.records import QueuedTask, QueueFacts, RunStretch, TaskDecision, TaskState
+from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.store import QueueStore
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 
@@ -34,8 +34,10 @@ def queue(tmp_path: Path) -> Path:
         ]
         return TaskDecision(seconds=seconds, kind="plan", task="", text="", numbers={"placements": placements})
 
-    def head(seconds: float, none_since: float | None) -> TaskDecision:
-        return TaskDecision(seconds=seconds, kind="head", task="", text="", numbers={"none_since_seconds": none_since})
+    def began(seconds: float, none_since: float | None) -> TaskDecision:
+        return TaskDecision(
+            seconds=seconds, kind="dispatcher", task="", text="", numbers={"none_since_seconds": none_since}
+        )
 
     with QueueStore.open(tmp_path / "queue.db", create=True) as store:
         store.add(
@@ -44,10 +46,15 @@ def queue(tmp_path: Path) -> Path:
                 for name, fields in STATES.items()
             ]
         )
-        for decision in (head(0.0, None), plan(10.0, "done", "failed"), plan(50.0, "later"), head(1000.0, 100.0)):
+        for decision in (
+            began(0.0, None),
+            plan(10.0, "done", "failed"),
+            plan(50.0, "later"),
+            began(1000.0, 100.0),
+        ):
             store.record(decision)
         for task, slot, start, end, outcome in (
-            ("done", 0, 10.0, 100.0, "the head died"),
+            ("done", 0, 10.0, 100.0, "the dispatcher died"),
             ("failed", 1, 10.0, 40.0, "failed"),
             ("done", 0, 1002.0, 1020.0, "done"),
             ("later", 0, 1030.0, None, ""),
@@ -55,9 +62,7 @@ def queue(tmp_path: Path) -> Path:
             store.begin_stretch(RunStretch(task=task, slot_id=slot, device=f"cpu {slot}", start_seconds=start))
             if end is not None:
                 store.end_stretches(task=task, seconds=end, outcome=outcome)
-        old_facts = [("last_head_seconds", "1060.0"), ("wish", '{"workers": 2}')]
-        store._connection.executemany("INSERT INTO facts (key, value) VALUES (?, ?)", old_facts)
-        assert store.facts() == QueueFacts(last_dispatcher_seconds=1060.0, request={"workers": 2})
+        store.set_facts(last_dispatcher_seconds=1060.0, request={"workers": 2})
     return tmp_path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.errors import RunStateError
-from cohort.task_queue.records import QueuedTask, QueueFacts, RunStretch, TaskDecision, TaskState
+from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.store import QueueStore
 
 
@@ -68,25 +68,6 @@ def test_the_last_plan_is_found_among_the_decisions(tmp_path: Path) -> None:
             store.record(decision)
         assert store.last_plan() == (plans[1], 2)
         assert store.decisions() == (*plans, note)
-
-
-def test_words_of_earlier_versions_are_read_as_todays(tmp_path: Path) -> None:
-    with QueueStore.open(tmp_path / "queue.db", create=True) as store:
-        store.record(TaskDecision(seconds=0.0, kind="head", task="", text="1 slot: cpu"))
-        for task, outcome in (("a", "the head ended"), ("b", "the head died"), ("c", "done")):
-            store.begin_stretch(RunStretch(task=task, slot_id=0, device="cpu", start_seconds=0.0))
-            store.end_stretches(task=task, seconds=1.0, outcome=outcome)
-    with closing(sqlite3.connect(tmp_path / "queue.db")) as database, database:
-        facts = [("last_head_seconds", "12.0"), ("wish", '{"workers": 2}')]
-        database.executemany("INSERT INTO facts (key, value) VALUES (?, ?)", facts)
-    with QueueStore.open(tmp_path / "queue.db") as store:
-        assert store.facts() == QueueFacts(last_dispatcher_seconds=12.0, request={"workers": 2})
-        assert [decision.kind for decision in store.decisions()] == ["dispatcher"]
-        outcomes = [stretch.outcome for stretch in store.stretches()]
-        assert outcomes == ["the dispatcher ended", "the dispatcher died", "done"]
-        # once this version has written its own figure, that one counts
-        store.set_facts(last_dispatcher_seconds=20.0)
-        assert store.facts().last_dispatcher_seconds == 20.0
 
 
 def test_what_is_no_queue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:

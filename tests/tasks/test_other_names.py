@@ -1,4 +1,4 @@
-"""Names that other tools and earlier versions use are accepted for our keys, or translated by a hint."""
+"""Names that other tools use are accepted for our keys, or translated by a hint."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def load(folder: Path, addition: str, *words: str) -> TaskFile:
         ("", "auto"),
         ("memory: {gradient_checkpointing: never}", "never"),
         ("memory: {gradient_checkpointing: true}", "always"),
-        ("memory: {recompute: always}", "always"),
+        ("memory: {gradient_checkpointing: always}", "always"),
         ("training: {gradient_checkpointing: true}", "always"),
         ("training: {gradient_checkpointing: false}\nmemory:\n", "never"),
-        ("training: {gradient_checkpointing: true}\nmemory: {recompute: always, margin: 0.1}", "always"),
+        ("training: {gradient_checkpointing: true}\nmemory: {gradient_checkpointing: always, margin: 0.1}", "always"),
     ],
 )
 def test_gradient_checkpointing_under_each_of_its_names(tmp_path: Path, addition: str, mode: str) -> None:
@@ -44,12 +44,11 @@ def test_gradient_checkpointing_under_each_of_its_names(tmp_path: Path, addition
         ("--memory.gradient_checkpointing", "always"),
         ("--gradient-checkpointing", "always"),
         ("--training.gradient_checkpointing", "true"),
-        ("--memory.recompute", "always"),
-        ("--recompute=always",),
+        ("--gradient_checkpointing=always",),
     ],
 )
 def test_the_command_line_takes_the_place_of_every_name(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert load(tmp_path, "memory: {recompute: never}", *words).memory.gradient_checkpointing == "always"
+    assert load(tmp_path, "memory: {gradient_checkpointing: never}", *words).memory.gradient_checkpointing == "always"
 
 
 def test_a_contradiction_is_an_error(tmp_path: Path) -> None:
@@ -64,18 +63,10 @@ def test_a_contradiction_is_an_error(tmp_path: Path) -> None:
 
 def test_a_wrong_value_has_the_line_of_the_name_that_was_written(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        load(tmp_path, "memory:\n  margin: 0.1\n  recompute: sometimes\n")
+        load(tmp_path, "memory:\n  margin: 0.1\ntraining:\n  gradient_checkpointing: sometimes\n")
     (problem,) = caught.value.problems
-    assert str(problem.where) == f"{tmp_path / 'task.yaml'}:5: memory.gradient_checkpointing"
+    assert str(problem.where) == f"{tmp_path / 'task.yaml'}:6: memory.gradient_checkpointing"
     assert (problem.found, problem.allowed) == ("'sometimes'", "auto | always | never")
-
-
-def test_the_task_of_an_old_run_is_read_without_a_file(tmp_path: Path) -> None:
-    plain: dict[str, Any] = load(tmp_path, "").model_dump(mode="json")
-    plain["memory"]["recompute"] = "never"
-    del plain["memory"]["gradient_checkpointing"]
-    assert TaskFile.model_validate(plain).memory.gradient_checkpointing == "never"
-    assert "recompute" in plain["memory"], "the caller's data stay as they are"
 
 
 def test_no_section_is_made_without_need() -> None:

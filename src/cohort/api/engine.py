@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
@@ -61,9 +61,6 @@ class RunKeywords(TypedDict, total=False):
     options: RunOptions | None
 
 
-_RUN_TASKS = "Write engine.run(tasks): tasks start in the order of the list, by priority on several GPUs."
-
-
 def _elsewhere(name: str) -> str | None:
     """Return the hint for an argument that another call takes."""
     if name in ("gpus", "num_gpus"):
@@ -105,21 +102,17 @@ class Engine:
     """Runs tasks on this machine."""
 
     @checks_arguments("Engine", elsewhere=_elsewhere)
-    def __init__(self, *, total_gpus: int | str = "auto", strategy: object = None) -> None:
+    def __init__(self, *, total_gpus: int | str = "auto") -> None:
         """Choose the machine's share.
 
         Args:
             total_gpus: GPUs to use; "auto": one if there is one; 0: the CPU. Several tasks run side by side, one on
                 each GPU; a task that runs alone has as many as its ``num_gpus`` says.
-            strategy: Removed; any value is an error.
 
         Raises:
             InputError: an argument is wrong.
         """
         problems, total_gpus = [], plain_value(total_gpus)
-        if strategy is not None:
-            hint = "Leave strategy out: several tasks run one on each GPU."
-            problems.append(_removed("Engine: strategy", strategy, hint=hint))
         # True is an int in Python, and no number of GPUs
         is_count = isinstance(total_gpus, int) and not isinstance(total_gpus, bool) and total_gpus >= 0
         if not is_count and not (isinstance(total_gpus, str) and total_gpus == "auto"):
@@ -135,16 +128,10 @@ class Engine:
             raise InputError(problems)
         self._total_gpus = total_gpus
 
-    def __getattr__(self, name: str) -> NoReturn:
-        # scripts for earlier versions call schedule() before run(), so they meet its absence first
-        hint = f". {_RUN_TASKS}" if name == "schedule" else ""
-        raise AttributeError(f"Engine has no attribute {name!r}{hint}")
-
     @overload
     def run(
         self,
         tasks: Task,
-        schedule: object = None,
         early_exit: EarlyExitSettings | None = None,
         *,
         clock: Clock | None = None,
@@ -155,7 +142,6 @@ class Engine:
     def run(
         self,
         tasks: Sequence[Task],
-        schedule: object = None,
         early_exit: EarlyExitSettings | None = None,
         *,
         clock: Clock | None = None,
@@ -166,7 +152,6 @@ class Engine:
     def run(
         self,
         tasks: Task | Sequence[Task],
-        schedule: object = None,
         early_exit: EarlyExitSettings | None = None,
         *,
         run_directory: str | os.PathLike[str] | None = None,
@@ -186,7 +171,6 @@ class Engine:
 
         Args:
             tasks: What to tune.
-            schedule: Removed; any value but None is an error.
             early_exit, run_directory, on_existing: As for :func:`cohort.run`.
             on_step, on_evaluation, on_trial_end, study: As for :func:`cohort.run`.
             progress, watcher, options: As for :func:`cohort.run`.
@@ -200,8 +184,6 @@ class Engine:
             KeyboardInterrupt: interrupted, with everything saved; :func:`cohort.resume` continues a run.
         """
         callbacks = Callbacks(on_step=on_step, on_evaluation=on_evaluation, on_trial_end=on_trial_end)
-        if schedule is not None:
-            raise InputError(_removed("Engine.run: schedule", schedule, hint=_RUN_TASKS))
         listed = [tasks] if isinstance(tasks, Task) else tasks
         require_tasks(listed, early_exit=early_exit, on_existing=on_existing)
         require_conduct(progress=progress, watcher=watcher, options=options)
@@ -268,10 +250,6 @@ class Engine:
                 )
             )
         return file
-
-
-def _removed(where: str, value: object, *, hint: str) -> Problem:
-    return Problem(where=where, found=f"{value!r}", allowed="nothing: it was removed, as it changed nothing", hint=hint)
 
 
 def _require_gpus(count: int) -> None:

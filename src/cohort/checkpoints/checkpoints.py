@@ -68,8 +68,7 @@ class Manifest:
                 resident=tuple(record["resident"]),
                 vacated=tuple(record["vacated"]),
                 files=dict(record["files"]),
-                # earlier versions waited for every file
-                spares=tuple(record.get("spares", ())),
+                spares=tuple(record["spares"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise RunStateError(f"not a checkpoint manifest ({type(error).__name__}: {error})") from error

@@ -193,8 +193,7 @@ def _run_queue(
     settings = DispatcherSettings(
         policy=dict(zip(get_args(Policy), policies, strict=True))[request["policy"]],
         keeps_open=keep_open,
-        # a queue of an earlier version has no such setting
-        options=RunOptions(share_gpu=request.get("share_gpu", True)),
+        options=RunOptions(share_gpu=request["share_gpu"]),
         limits=Limits(still_seconds=request["stall_limit"]),
     )
     # a process that runs the queue already keeps its own settings; work_off refuses below, with its name

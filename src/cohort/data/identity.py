@@ -37,7 +37,7 @@ def identity_of(
     # a call without padding and truncation clears both, which a tokenizer file or an earlier call may have set
     tokenizer("", verbose=False)
     share = settings.validation if isinstance(settings.validation, int | float) else None
-    # which files a weight is for; a task without weights keeps the fingerprint of earlier versions
+    # which files a weight is for
     entries = [entry.number for entry in sources if entry.split == "train"]
     return digest(
         {

@@ -73,7 +73,6 @@ def flattened(rows: Sequence[TokenRow], *, identity: str, keeps_columns: bool = 
     fingerprint = hashlib.sha256(identity.encode())
     starts = np.asarray([row.answer_start for row in rows if row.answer_start is not None], dtype=np.int64)
     labels = np.asarray([row.label for row in rows if row.label is not None], dtype=np.bool_)
-    # nothing is added by rows that are not compared: their fingerprints are those of earlier versions
     for part in (tokens, trained, lengths, starts, labels):
         fingerprint.update(part.tobytes())
     return TokenisedRows(

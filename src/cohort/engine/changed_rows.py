@@ -23,7 +23,7 @@ def row_problems(before: InputFacts, now: InputFacts, *, task: TaskFile) -> list
     """Return a problem for each input whose change gives other rows.
 
     Args:
-        before: From the run record. One without ``train_input`` tells only that something changed, not what.
+        before: From the run record.
         now: From the preparation.
         task: Says where the rows are.
     """
@@ -33,9 +33,6 @@ def row_problems(before: InputFacts, now: InputFacts, *, task: TaskFile) -> list
     same_compared &= before.test_input == now.test_input
     if then == (now.train_fingerprint, now.validation_fingerprint) and same_compared:
         return []
-    # runs of early versions have one hash of files and tokenizer together
-    if before.train_input is None:
-        return [_problem_of_early_record(before, now, task=task)]
     problems = []
     if before.tokenizer_hash != now.tokenizer_hash:
         problems.append(
@@ -90,25 +87,6 @@ def _changed(task: TaskFile, split: str, *, then: SplitInput, now: SplitInput) -
     )
 
 
-def _problem_of_early_record(before: InputFacts, now: InputFacts, *, task: TaskFile) -> Problem:
-    if before.data_hash == now.data_hash:
-        return Problem(
-            where=_model(task),
-            found="different tokens from the same files: the tokenizer, its chat template or a library changed",
-            allowed=f"the tokenizer and the versions of transformers and tokenizers, {_WHEN}",
-            hint=RESTORE_OR_POINT_TO.format(key="model_name_or_path"),
-        )
-    is_share = isinstance(task.dataset.validation, int | float)
-    places = [str(_rows(task, split)) for split in ("train", "validation")]
-    name = "the training rows" if is_share else "the training rows, the validation rows or both"
-    return Problem(
-        where=places[0] if is_share else "; ".join(places),
-        found=f"{name} changed: {_used(now)}",
-        allowed=f"{_used(before)}, {_WHEN}",
-        hint=RESTORE_OR_POINT_TO.format(key="dataset.train"),
-    )
-
-
 def _inputs(before: InputFacts, now: InputFacts) -> dict[str, tuple[SplitInput, SplitInput]]:
     """Return what each split was read from, then and now, if both are on record."""
     # all rows where the record has them: those that evaluations choose from are among them
@@ -135,9 +113,3 @@ def _model(task: TaskFile) -> Place:
 def _in_words(read: SplitInput) -> str:
     size = "" if read.num_bytes is None else f" in {read.num_bytes:,} bytes"
     return f"{read.num_rows_read:,} rows read{size} (SHA-256 {short(read.files_hash)})"
-
-
-def _used(inputs: InputFacts) -> str:
-    read = (inputs.data_counts or {}).get("rows_read")
-    total = "" if read is None else f"{read} rows read, "
-    return f"{total}{inputs.num_train_rows} to train on (SHA-256 {short(inputs.data_hash)})"

@@ -15,7 +15,6 @@ from cohort.runs.facts import RunFacts
 from cohort.runs.results.lost_results import lost_results
 from cohort.runs.store import RunStore
 from cohort.runs.task_of_run import read_task_file
-from cohort.tasks.added_keys import with_added_keys
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["restore_results", "restore_task_file"]
@@ -25,7 +24,7 @@ def restore_task_file(directory: RunDirectory, facts: RunFacts) -> str | None:
     """Write the task file of a run that lost it; return what was done."""
     if directory.task_file.exists() or facts.task.document is None:
         return None
-    task = TaskFile.model_validate(with_added_keys(facts.task.document))
+    task = TaskFile.model_validate(facts.task.document)
     write_text(directory.task_file, task.resolved_yaml())
     return f"{directory.task_file} was missing; it was written again from the run's record"
 
@@ -38,11 +37,9 @@ def restore_results(store: RunStore, directory: RunDirectory, *, watcher: Progre
         StorageFullError: the disk is full.
     """
     facts = store.reader.facts()
-    # runs of earlier versions may have no such record
     if facts.task.document is not None:
-        task = read_task_file(directory, recorded=facts.task.document)
-        document = with_added_keys(facts.task.document)
-        require_same_task(document, task, path=directory.task_file, machine=facts.machine)
+        task = read_task_file(directory)
+        require_same_task(facts.task.document, task, path=directory.task_file, machine=facts.machine)
     if not (lost := lost_results(directory, facts)):
         return
     watcher.note(f"missing or damaged: {', '.join(lost)}; writing the results again from the run's record")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.numerics import AUTO, Numerics
+from cohort.core.numerics import AUTO
 from cohort.core.place import Place
 from cohort.engine.changed_rows import RESTORE_OR_POINT_TO, row_problems, short
 from cohort.metrics import metric_name
@@ -35,7 +35,7 @@ _PLACES = tuple(".".join(map(str, key)) for key in PATH_KEYS)
 _FUNCTIONS = tuple(".".join(key) for key in FUNCTION_KEYS)
 # what a step's numbers come from
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
-# settings that change no number; a run of a version that did not have them has no value for them
+# settings that change no number
 KEYS_THAT_MAY_CHANGE = ("memory", "num_gpus", "save_total_limit", "strategy")
 
 
@@ -111,8 +111,7 @@ def _keeps_numerics(then: str | None, now: str, machine: MachineFacts | None) ->
     if machine is not None and _kind(machine.device) == "cpu":
         return True
     decided = None if machine is None else machine.numerics
-    # before the key existed there was no other way than fast
-    began_with = decided if then == AUTO else then or str(Numerics.FAST)
+    began_with = decided if then == AUTO else then
     return now in (AUTO, began_with)
 
 
@@ -124,7 +123,7 @@ def _as_before(key: str, then: Any, machine: MachineFacts | None) -> str:
 
 
 def _is_default(key: str, value: Any, task: TaskFile) -> bool:
-    """Return whether a key of a section has its default: a task recorded by an earlier version may lack the key."""
+    """Return whether a key has its default: the version that began the run may not have known the key."""
     section, _, name = key.partition(".")
     # a key that stands in no section is the task's own
     known = type(getattr(task, section, None)) if name else type(task)

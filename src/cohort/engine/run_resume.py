@@ -39,7 +39,6 @@ from cohort.runs.records import LoggedDecision, LoggedEvent
 from cohort.runs.requests.trial_requests import RequestSpool
 from cohort.runs.store import RunStore
 from cohort.runs.task_of_run import load_run_task, model_place
-from cohort.tasks.added_keys import with_added_keys
 from cohort.tuning.interventions import USER
 
 __all__ = ["ReadyRun", "ready_to_resume"]
@@ -170,8 +169,7 @@ def ready_to_resume(
         if directory.database.exists():
             with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
                 facts = store.reader.facts()
-                # runs of earlier versions have checkpoints but no such fact
-                if store.reader.checkpoints() or facts.has_begun is not None:
+                if facts.has_begun:
                     if (restored := restore_task_file(directory, facts)) is not None:
                         watcher.note(restored)
                     if facts.are_results_written and not is_finished:
@@ -192,7 +190,7 @@ def ready_to_resume(
             )
             preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, backbone=backbone)
         else:
-            document = with_added_keys(begun.task.document or {})
+            document = begun.task.document or {}
             require_same_task(document, task, path=directory.task_file, machine=begun.machine)
             preparation = prepare_task(
                 task,
@@ -201,7 +199,7 @@ def ready_to_resume(
                 request=SizeRequest.recorded(begun.sizes, num_ranks=options.num_ranks, launched=options.launched),
                 threads=begun.machine.threads,
                 recorded=begun.inputs,
-                numerics=recorded_choice(begun.machine.numerics, document=document),
+                numerics=recorded_choice(begun.machine.numerics),
                 backbone=backbone,
             )
             # nothing is written before all checks: a refused resume leaves the run as it was

@@ -47,15 +47,9 @@ def asked_numerics(task: TaskFile) -> Numerics | None:
     return None if task.numerics == AUTO else Numerics(task.numerics)
 
 
-def recorded_choice(numerics: str | None, *, document: object) -> NumericsChoice | None:
-    """Return what a run that is resumed keeps; None for one on a CPU.
-
-    Args:
-        numerics: As its record has them; None in records of versions that did not decide.
-        document: The task as it was recorded, with the keys that its version lacked.
-    """
-    said = numerics or (document.get("numerics") if isinstance(document, dict) else None)
-    return None if said in (None, AUTO) else NumericsChoice(numerics=Numerics(str(said)), reason="as the run began")
+def recorded_choice(numerics: str | None) -> NumericsChoice | None:
+    """Return what a run that is resumed keeps of the numerics on record; None for one on a CPU, which records none."""
+    return None if numerics is None else NumericsChoice(numerics=Numerics(numerics), reason="as the run began")
 
 
 def with_numerics(

@@ -11,7 +11,7 @@ from typing import Any
 from cohort.core.durable_files import storage_full_named
 from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
-from cohort.runs.schema import APPLICATION_ID, READABLE_VERSIONS, RELATIONS
+from cohort.runs.schema import APPLICATION_ID, RELATIONS, SCHEMA_VERSION
 
 __all__ = ["Database", "database_errors_named", "open_database"]
 
@@ -149,9 +149,9 @@ def _check(connection: sqlite3.Connection, *, path: Path, read_only: bool) -> No
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application_id != APPLICATION_ID:
         raise RunStateError(f"{path} is a database, but not of a run; check the path")
-    if version not in READABLE_VERSIONS:
+    if version != SCHEMA_VERSION:
         raise RunStateError(
-            f"{path} has schema version {version}; this release reads up to {max(READABLE_VERSIONS)}. "
+            f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}. "
             "Use the release that the run was started with"
         )
     if missing := sorted(RELATIONS - {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable
 from typing import Any
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
@@ -16,12 +15,6 @@ from cohort.tuning.objective_metric import TieRule
 __all__ = ["FROM_JSON"]
 
 
-def _data_problem(stored: Mapping[str, str]) -> DataProblem:
-    # databases of schema version 1 have another name for the hint, and the same for the rest
-    own = {field.name for field in fields(DataProblem)}
-    return DataProblem(**{key if key in own else "hint": text for key, text in stored.items()})
-
-
 # JSON has no tuples, enumerations and records: these keys need a conversion
 FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "metric_ties": TieRule,
@@ -30,7 +23,7 @@ FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "best_files": tuple,
     "tiles": tuple,
     "target_modules": tuple,
-    "data_problems": lambda entries: tuple(_data_problem(entry) for entry in entries),
+    "data_problems": lambda entries: tuple(DataProblem(**entry) for entry in entries),
     "train_input": lambda entry: SplitInput(**entry),
     "validation_input": lambda entry: SplitInput(**entry),
     "all_validation_input": lambda entry: SplitInput(**entry),

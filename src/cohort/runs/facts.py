@@ -56,8 +56,7 @@ class Activity(StrEnum):
     """The best trials on all validation rows, and the winner on the test rows, once the search has ended."""
 
 
-# keys stay as the first version wrote them, so that old and new databases are read by one rule; a group's fields have
-# shorter names where the group says the rest
+# a group's fields have shorter names where the group says the rest
 def _key(key: str) -> Any:
     """Return a field without a value that is stored under ``key``."""
     return field(default=None, metadata={"key": key})
@@ -130,8 +129,7 @@ class InputFacts:
     """The run's inputs: rows, weights and tokenizer, known by their content.
 
     Attributes:
-        train_input, validation_input, tokenizer_hash: Tell which input changed. Older runs lack them and tell only that
-            one did, by ``train_fingerprint`` and ``validation_fingerprint``.
+        train_input, validation_input, tokenizer_hash: Tell which input changed.
         all_validation_input: The same for every validation row, where the best trials are compared on all of them.
         test_input: The same for the test rows.
         adapted_shapes: Inputs, outputs and count of the adapted linears of each name, for trials that may be BD-LoRA
@@ -242,12 +240,11 @@ class RunFacts:
     Attributes:
         task_name: The run directory's name when the run began.
         metric, metric_maximize: What the best checkpoint is chosen by.
-        metric_ties: What is better at equal values of it; older runs record none and keep the rule they began with.
+        metric_ties: What is better at equal values of it.
         has_begun: Whether the first checkpoint is there; a run without it begins again from its task.
         best_trial_id: The run's result, once it has ended.
-        best_files: Its files, by their paths in ``best/``; older runs record none.
-        finals: The best trials on all validation rows, which chose the result; None where that was not asked for, or
-            by an older version.
+        best_files: Its files, by their paths in ``best/``.
+        finals: The best trials on all validation rows, which chose the result; None where that was not asked for.
         test: The result on the test rows, once, with the base model and the default configuration.
         base_metrics: Measured without an adapter, ``loss`` among them.
         base_rows: The same row by row on the rows of the evaluations, where the run ends without a comparison.
@@ -290,8 +287,8 @@ class RunFacts:
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> Self:
-        """Return the facts that the rows of the table hold, of this version of the database or the one before."""
-        # a fact without a row keeps the default of its field: it is not known, or the version that wrote had none
+        """Return the facts that the rows of the table hold."""
+        # a fact without a row keeps the default of its field: it is not known yet
         known: dict[str, Any] = {entry.name: _read(entry, stored) for entry in fields(cls) if entry.name not in _GROUPS}
         for name, group in _GROUPS.items():
             known[name] = group(**{entry.name: _read(entry, stored) for entry in fields(group)})

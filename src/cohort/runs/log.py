@@ -12,7 +12,6 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
@@ -167,19 +166,6 @@ class RunLog:
         found = self._logged(Evaluated, clause, (trial_id, step))
         return next((evaluated.row_values for _, _, evaluated in found), {})
 
-    @cached_property
-    def _has_row_values(self) -> bool:
-        # a run of an earlier version that is only read keeps the form that it has
-        return bool(
-            self._database.one("SELECT count(*) FROM pragma_table_info('evaluations') WHERE name = 'row_values'")
-        )
-
-    def _selected(self, names: Iterable[str]) -> str:
-        """Return the columns to read; what an earlier version did not record is empty."""
-        return ", ".join(
-            "'{}' AS row_values" if name == "row_values" and not self._has_row_values else name for name in names
-        )
-
     def decisions(self, trial_id: int | None = None) -> list[LoggedDecision]:
         """Return the decisions about one trial or about all, in the order they were taken."""
         logged = self._logged(Decision, *_of_trial(trial_id, order="position"))
@@ -240,7 +226,7 @@ class RunLog:
     ) -> Iterator[tuple[int, float, _Record]]:
         names = _columns(kind)
         make = _maker(kind, names)
-        query = f"SELECT position, seconds, {self._selected(names)} FROM {_TABLES[kind]} {clause}"
+        query = f"SELECT position, seconds, {', '.join(names)} FROM {_TABLES[kind]} {clause}"
         for position, seconds, *row in self._database.rows(query, arguments):
             yield position, seconds, make(row)
 

@@ -13,50 +13,18 @@ from cohort.core.errors import RunStateError
 __all__ = [
     "APPLICATION_ID",
     "RANK_WORK",
-    "READABLE_VERSIONS",
     "RELATIONS",
     "SCHEMA_VERSION",
-    "UPGRADES",
     "create_tables",
 ]
 
-# 2: data problems have a `hint`, for which version 1 had another name
-# 3: a trial may have several decisions of one kind after one step, since people may stop and resume it; the kinds
-#    `resume`, `protect` and `add` are new
-# 4: evaluations keep what each row has, by which trials are compared
 SCHEMA_VERSION = 4
-READABLE_VERSIONS = (1, 2, 3, SCHEMA_VERSION)
 # "COHO": other programs' databases have another id
 APPLICATION_ID = 0x434F484F
 
 # Each row of the log takes one position; the view `log` is the log itself. Positions grow, with gaps where an event was
 # sent again. SQLite keeps NaN as NULL: the columns of losses are nullable, and NULL is read as NaN.
-_DECISIONS = """
-CREATE TABLE decisions (
-    position INTEGER PRIMARY KEY,
-    seconds REAL NOT NULL,
-    trial_id INTEGER NOT NULL REFERENCES trials(trial_id),
-    step INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    rule TEXT NOT NULL,
-    numbers TEXT NOT NULL,
-    message TEXT NOT NULL,
-    -- the numbers of a person's decision hold its number
-    UNIQUE (trial_id, step, kind, rule, numbers)
-);
-"""
-
-_LOG = """
-CREATE VIEW log AS
-    SELECT position, seconds, trial_id, 0 AS step, 'trial' AS kind FROM trials
-    UNION ALL SELECT position, seconds, trial_id, step, 'step' FROM steps
-    UNION ALL SELECT position, seconds, trial_id, step, 'evaluation' FROM evaluations
-    UNION ALL SELECT position, seconds, trial_id, step, 'failure' FROM failures
-    UNION ALL SELECT position, seconds, trial_id, step, kind FROM decisions;
-"""
-
-_TABLES = f"""
+_TABLES = """
 CREATE TABLE facts (
     key TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -93,7 +61,7 @@ CREATE TABLE evaluations (
     validation_loss REAL,
     metrics TEXT NOT NULL,
     num_tokens INTEGER NOT NULL,
-    row_values TEXT NOT NULL DEFAULT '{{}}',
+    row_values TEXT NOT NULL DEFAULT '{}',
     UNIQUE (trial_id, step)
 );
 
@@ -106,7 +74,20 @@ CREATE TABLE failures (
     UNIQUE (trial_id, step)
 );
 
-{_DECISIONS}
+CREATE TABLE decisions (
+    position INTEGER PRIMARY KEY,
+    seconds REAL NOT NULL,
+    trial_id INTEGER NOT NULL REFERENCES trials(trial_id),
+    step INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    numbers TEXT NOT NULL,
+    message TEXT NOT NULL,
+    -- the numbers of a person's decision hold its number
+    UNIQUE (trial_id, step, kind, rule, numbers)
+);
+
 CREATE TABLE residencies (
     residency_id INTEGER PRIMARY KEY,
     trial_id INTEGER NOT NULL REFERENCES trials(trial_id),
@@ -125,10 +106,15 @@ CREATE TABLE checkpoints (
     checksum TEXT NOT NULL
 );
 
-{_LOG}
+CREATE VIEW log AS
+    SELECT position, seconds, trial_id, 0 AS step, 'trial' AS kind FROM trials
+    UNION ALL SELECT position, seconds, trial_id, step, 'step' FROM steps
+    UNION ALL SELECT position, seconds, trial_id, step, 'evaluation' FROM evaluations
+    UNION ALL SELECT position, seconds, trial_id, step, 'failure' FROM failures
+    UNION ALL SELECT position, seconds, trial_id, step, kind FROM decisions;
 """
 
-# of runs on several GPUs; earlier versions did not have it, and do not miss it
+# made by the first run on several GPUs that has something to write in it
 RANK_WORK = """
 CREATE TABLE IF NOT EXISTS rank_work (
     rank INTEGER NOT NULL,
@@ -143,26 +129,7 @@ CREATE TABLE IF NOT EXISTS rank_work (
 RELATIONS = frozenset(
     ("facts", "trials", "steps", "evaluations", "failures", "residencies", "checkpoints", "decisions", "log")
 )
-"""Tables and views that a run of every version has."""
-
-# SQLite cannot change a constraint: the table is made again, and the view with it, which names the table
-_UPGRADE_DECISIONS = tuple(
-    statement.strip()
-    for statement in f"""
-DROP VIEW log;
-ALTER TABLE decisions RENAME TO decisions_before;
-{_DECISIONS}
-INSERT INTO decisions SELECT * FROM decisions_before;
-DROP TABLE decisions_before;
-{_LOG}
-""".split(";")
-    if statement.strip()
-)
-UPGRADES: Mapping[int, tuple[str, ...]] = {
-    3: _UPGRADE_DECISIONS,
-    4: ("ALTER TABLE evaluations ADD COLUMN row_values TEXT NOT NULL DEFAULT '{}'",),
-}
-"""What brings the database before to each version, a statement each: ``executescript`` would commit."""
+"""Tables and views that every run has."""
 
 
 def create_tables(path: Path, *, facts: Mapping[str, str | None]) -> None:

@@ -102,7 +102,7 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
     compute, task = results.compute, results.facts.task
     if not compute.planned_steps:
         return None
-    # older runs did not record how many tokens a trial would take
+    # a plan may not tell how many tokens a trial takes
     mean = compute.planned_tokens / compute.planned_steps
     ahead = (entry.trial for entry in results.ranked if not entry.trial.status.is_final)
     return seconds_left(

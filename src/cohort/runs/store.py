@@ -20,7 +20,7 @@ from cohort.runs.facts import Activity, stored_facts
 from cohort.runs.log import LOG_TABLES
 from cohort.runs.reader import RunReader
 from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, NewTrial
-from cohort.runs.schema import RANK_WORK, SCHEMA_VERSION, UPGRADES, create_tables
+from cohort.runs.schema import RANK_WORK, create_tables
 from cohort.tuning.decisions import Decision
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
@@ -58,7 +58,6 @@ class RunStore:
         """
         store = cls(open_database(path, read_only=False), clock=clock or SystemClock())
         with store._database.transaction():
-            store._upgrade()
             # a killed process left its stays in slots open: they end where the log ends
             store._execute(
                 "UPDATE residencies SET stop_position = max(?, start_position), stop_seconds = max(?, start_seconds) "
@@ -77,16 +76,6 @@ class RunStore:
     @property
     def path(self) -> Path:
         return self._database.path
-
-    def _upgrade(self) -> None:
-        """Bring the record of a run of an earlier version to the form of this one."""
-        version = self._database.one("PRAGMA user_version")
-        if version == SCHEMA_VERSION:
-            return
-        self._write_facts({"inputs": self.reader.facts().inputs})
-        for statement in (each for to, statements in UPGRADES.items() if to > version for each in statements):
-            self._execute(statement)
-        self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @property
     def seconds(self) -> float:

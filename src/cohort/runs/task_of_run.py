@@ -16,10 +16,9 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts
-from cohort.tasks.added_keys import options_as_recorded
 from cohort.tasks.functions import FUNCTION_KEYS
 from cohort.tasks.loading import TaskFile, load_task
-from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
+from cohort.tasks.overrides import Override, parse_overrides
 from cohort.tasks.paths import PATH_KEYS
 from cohort.tasks.yaml_lines import parse_yaml
 
@@ -54,24 +53,17 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
     if problems:
         raise InputError(problems)
     # as overrides and not as edits: what is loaded is checked, and the resolved task is written out again
-    recorded = facts.task.document
-    added = [] if recorded is None else options_as_recorded(recorded)
-    return load_task(directory.task_file, [*added, *moved, *places])
+    return load_task(directory.task_file, [*moved, *places])
 
 
-def read_task_file(directory: RunDirectory, *, recorded: Mapping[str, Any]) -> TaskFile:
+def read_task_file(directory: RunDirectory) -> TaskFile:
     """Return the task that the file of a finished run describes, wherever its inputs are: nothing reads them.
-
-    Args:
-        directory: The run's.
-        recorded: The task as it was recorded.
 
     Raises:
         InputError: the file is gone or no task.
     """
-    added = parse_overrides(options_as_recorded(recorded), model=TaskFile)
     try:
-        return TaskFile.model_validate(apply_overrides(_task_data(directory), added))
+        return TaskFile.model_validate(_task_data(directory))
     except ValueError:
         # it names file, line and key of each problem
         return load_task(directory.task_file)

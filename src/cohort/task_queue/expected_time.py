@@ -59,9 +59,6 @@ class ExpectedTime:
         if left is not None and len(degrees) == 1:
             return (TaskOption(num_gpus=degrees[0], seconds=max(left[0], _LEAST_SECONDS)),)
         options = queued.options
-        if not options and queued.expected_seconds is not None and degrees == (1,):
-            # queues of earlier versions gave each task one slot
-            options = (TaskOption(num_gpus=1, seconds=max(queued.expected_seconds, _LEAST_SECONDS)),)
         # a queue that goes on may allow other numbers than when the task was added
         if {option.num_gpus for option in options} != set(degrees):
             estimate = self._estimate(queued)

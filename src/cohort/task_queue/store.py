@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,11 +31,6 @@ LOCK_NAME = ".queue.lock"
 SCHEMA_VERSION = 1
 # "COHQ": a run's database has another, so neither is opened as the other
 _APPLICATION_ID = 0x434F4851
-
-# earlier versions called the dispatcher the head, in facts and decisions and in how stretches ended, and the request a
-# wish
-_OLD_FACTS = {"last_head_seconds": "last_dispatcher_seconds", "wish": "request"}
-_OLD_KIND, _OLD_OUTCOMES = "head", ("the head ended", "the head died")
 
 _TABLES = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -113,7 +108,6 @@ class QueueStore:
             if found != [_APPLICATION_ID, SCHEMA_VERSION]:
                 connection.close()
                 raise RunStateError(f"{path} is not a queue of this version (found {found}); choose another directory")
-            _add_options(connection)
             # commands read while the dispatcher writes
             connection.execute("PRAGMA journal_mode = WAL")
             # a decision must survive a power cut: workers act on it at once
@@ -173,9 +167,6 @@ class QueueStore:
     def facts(self) -> QueueFacts:
         """Return facts about the queue as a whole."""
         found = {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts")}
-        for old, name in _OLD_FACTS.items():
-            if old in found:
-                found.setdefault(name, found.pop(old))
         if "began_at" in found:
             found["began_at"] = datetime.fromisoformat(found["began_at"])
         return QueueFacts(**{name: value for name, value in found.items() if name in QueueFacts.__annotations__})
@@ -236,7 +227,7 @@ class QueueStore:
                 device=device,
                 start_seconds=start_seconds,
                 end_seconds=end_seconds,
-                outcome=outcome.replace("head", "dispatcher") if outcome in _OLD_OUTCOMES else outcome,
+                outcome=outcome,
             )
             for task, slot_id, device, start_seconds, end_seconds, outcome in self._rows(
                 "SELECT task, slot_id, device, start_seconds, end_seconds, outcome FROM stretches ORDER BY position"
@@ -264,15 +255,6 @@ class QueueStore:
             return list(self._connection.execute(query))
 
 
-def _add_options(connection: sqlite3.Connection) -> None:
-    """Add the column that queues of earlier versions lack, whose tasks had one slot each; those versions ignore it."""
-    names = {row[1] for row in connection.execute("PRAGMA table_info(tasks)")}
-    if "options" not in names:
-        # another process may do the same at this moment
-        with suppress(sqlite3.OperationalError):
-            connection.execute("ALTER TABLE tasks ADD COLUMN options TEXT NOT NULL DEFAULT '[]'")
-
-
 def _row_of(task: QueuedTask) -> tuple[object, ...]:
     plain = {
         "task": json.dumps(task.task),
@@ -285,7 +267,6 @@ def _row_of(task: QueuedTask) -> tuple[object, ...]:
 
 def _decision_of(row: tuple[Any, ...]) -> TaskDecision:
     seconds, kind, task, text, numbers = row
-    kind = "dispatcher" if kind == _OLD_KIND else kind
     return TaskDecision(seconds=seconds, kind=kind, task=task, text=text, numbers=json.loads(numbers))
 
 

@@ -13,8 +13,6 @@ __all__ = ["ACCEPTED", "NOT_NEEDED", "OTHER_WORDS", "checkpointing_word", "neare
 
 ACCEPTED: Mapping[KeyPath, KeyPath] = {
     ("base_model",): ("model_name_or_path",),
-    # the key of the first versions: their task files, and the tasks recorded in their runs, still have it
-    ("memory", "recompute"): ("memory", "gradient_checkpointing"),
     # where TRL has it, as a switch
     ("training", "gradient_checkpointing"): ("memory", "gradient_checkpointing"),
 }

@@ -29,9 +29,6 @@ COMPARED = Comparison(
 def test_what_is_stored_is_read_back() -> None:
     stored = json.loads(json.dumps(asdict(COMPARED)))
     assert Comparison.from_json(stored) == COMPARED
-    # an earlier version recorded neither split nor note
-    del stored["split"], stored["note"]
-    assert Comparison.from_json(stored) == COMPARED
 
 
 def test_winner_base_and_trials_are_found() -> None:

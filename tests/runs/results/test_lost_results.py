@@ -48,9 +48,6 @@ def test_a_file_of_the_adapter_that_is_gone_or_cut_off_is_named(
 ) -> None:
     damage(directory.best / name)
     assert lost_results(directory, FACTS) == (f"best/{name}",)
-    # an earlier version recorded no names: it missed only what every adapter has
-    older = lost_results(directory, RunFacts(best_trial_id=1))
-    assert older == (() if name == "tokenizer.json" else (f"best/{name}",))
 
 
 def test_tables_are_named_too_and_a_run_without_a_best_adapter_has_none(directory: RunDirectory) -> None:

@@ -1,4 +1,4 @@
-"""Where an adapter comes from, read from a run's record; also from records of earlier versions, which say less."""
+"""Where an adapter comes from, read from a run's record; a record may not have all of it yet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_generated_metrics_bring_their_settings() -> None:
     }
 
 
-def test_an_old_record_says_what_it_has() -> None:
+def test_a_record_says_what_it_has() -> None:
     facts = RunFacts()
     assert (data_settings(facts), prompt_template(facts), linears_text(facts)) == ({}, None, None)
     assert evaluation_settings(facts) == {"metric": "loss"}

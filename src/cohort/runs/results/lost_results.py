@@ -16,17 +16,13 @@ from cohort.runs.facts import RunFacts
 
 __all__ = ["lost_results", "names_of_files"]
 
-# what every adapter has; runs of earlier versions did not record the names of the other files
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-
 
 def lost_results(directory: RunDirectory, facts: RunFacts) -> tuple[str, ...]:
     """Return the results that a finished run should have and that are gone or cut off, by their paths in it."""
     tables = [directory.results_csv, directory.metrics_jsonl, directory.report]
     lost = [file for file in tables if not file.is_file()]
     if facts.best_trial_id is not None:
-        names = dict.fromkeys((*_ADAPTER_FILES, *(facts.best_files or ())))
-        lost = [*(file for name in names if not _is_whole(file := directory.best / name)), *lost]
+        lost = [*(file for name in facts.best_files or () if not _is_whole(file := directory.best / name)), *lost]
     return tuple(file.relative_to(directory.root).as_posix() for file in lost)
 
 
