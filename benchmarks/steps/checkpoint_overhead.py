@@ -40,7 +40,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.ranks.rank_executor import RankExecutor
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.runs.store import RunStore
 from cohort.scheduling.admission import Capacity
 from cohort.training.executor_settings import ExecutorSettings
@@ -137,7 +137,7 @@ def drive(
     study = Study(candidates, EarlyExitSettings(rule="none"))
     store = RunStore.create(directory.database, clock=clock)
     store.add_trials(
-        [NewTrial(trial_id=i, parameters={"r": spec.adapter.r}, planned_steps=PLANNED_STEPS, seed=0)
+        [TrialRecord(trial_id=i, parameters={"r": spec.adapter.r}, planned_steps=PLANNED_STEPS, seed=0)
          for i, spec in specs.items()]
     )  # fmt: skip
     state_store = TrialStateStore(directory, memory_budget_bytes=64 << 30)

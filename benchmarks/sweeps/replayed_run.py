@@ -26,7 +26,7 @@ from cohort.engine.train.task_traits import TaskTraits
 from cohort.memory.sizes import Sizes
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.runs.store import RunStore
 from cohort.training.trial import TrialState
 from cohort.tuning import EarlyExitSettings, Study
@@ -178,8 +178,8 @@ def _saved_share(study: Study, planned: Sequence[PlannedGridTrial]) -> float:
     return 1 - used / sum(trial.candidate.planned_steps * trial.spec.batch_size for trial in planned)
 
 
-def _record(trial: PlannedGridTrial) -> NewTrial:
-    return NewTrial(
+def _record(trial: PlannedGridTrial) -> TrialRecord:
+    return TrialRecord(
         trial_id=trial.spec.trial_id,
         parameters={"learning_rate": trial.learning_rate, "r": trial.spec.adapter.r},
         planned_steps=trial.candidate.planned_steps,

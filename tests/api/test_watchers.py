@@ -10,21 +10,24 @@ from types import SimpleNamespace
 import pytest
 
 from cohort.api.watchers import LoggingWatcher, ProgressBar, is_interactive, watching
-from cohort.engine.train.watching.progress import RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import RunProgress
+from cohort.runs.records import TrialRecord
 from cohort.tuning.trial_status import TrialStatus
 
 
 def progress(*, done: int, status: TrialStatus = TrialStatus.RUNNING) -> RunProgress:
     trials = [
-        TrialProgress(trial_id=0, parameters={}, status=TrialStatus.RUNNING, steps_done=done, planned_steps=10),
-        TrialProgress(
+        TrialRecord(trial_id=0, parameters={}, seed=0, status=TrialStatus.RUNNING, steps_done=done, planned_steps=10),
+        TrialRecord(
             trial_id=1,
             parameters={},
             status=status,
             steps_done=4,
             planned_steps=10,
+            seed=0,
+            best_step=4,
             best_value=1.25,
-            best_order=(1.25,),
+            best_loss=1.25,
         ),
     ]
     return RunProgress(phase="training", trials=tuple(trials))

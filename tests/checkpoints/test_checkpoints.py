@@ -14,7 +14,7 @@ from cohort.core.clock import ManualClock
 from cohort.core.errors import RunStateError
 from cohort.core.events import StepDone
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.runs.store import RunStore
 from cohort.training.trial import TrialState
 
@@ -25,7 +25,7 @@ class Run:
     def __init__(self, root: Path) -> None:
         self.directory = RunDirectory.create(root)
         self.store = RunStore.create(self.directory.database, clock=ManualClock())
-        self.store.add_trials([NewTrial(trial_id=0, parameters={}, planned_steps=10, seed=0)])
+        self.store.add_trials([TrialRecord(trial_id=0, parameters={}, planned_steps=10, seed=0)])
         self.states = TrialStateStore(self.directory, memory_budget_bytes=1 << 20)
 
     def checkpoint(self, step: int) -> Manifest:

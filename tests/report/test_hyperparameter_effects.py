@@ -10,7 +10,7 @@ import pytest
 from cohort.core.events import Evaluated
 from cohort.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.runs.reader import RunReader
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.runs.results.results import read_results
 from cohort.runs.store import RunStore
 from tests.runs.synthetic_run import SyntheticRun, new_best, write_synthetic_run
@@ -35,7 +35,7 @@ def test_a_continuous_hyperparameter_gets_a_logarithmic_axis(tmp_path: Path) -> 
     rates = [10 ** (-5 + 3 * n / 29) for n in range(30)]
     store.add_trials(
         [
-            NewTrial(trial_id=n, parameters={"learning_rate": rate}, planned_steps=1, seed=0)
+            TrialRecord(trial_id=n, parameters={"learning_rate": rate}, planned_steps=1, seed=0)
             for n, rate in enumerate(rates)
         ]
     )
@@ -52,7 +52,9 @@ def _effect(
     tmp_path: Path, values: list[float], losses: list[float], *, ranges: dict[str, bool], maximize: bool = False
 ) -> str:
     store = RunStore.create(tmp_path / "run.db")
-    trials = [NewTrial(trial_id=n, parameters={"x": value}, planned_steps=1, seed=0) for n, value in enumerate(values)]
+    trials = [
+        TrialRecord(trial_id=n, parameters={"x": value}, planned_steps=1, seed=0) for n, value in enumerate(values)
+    ]
     store.add_trials(trials)
     evaluated = [Evaluated(trial_id=n, step=1, validation_loss=loss) for n, loss in enumerate(losses)]
     store.append(evaluated, map(new_best, evaluated))

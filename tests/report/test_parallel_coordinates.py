@@ -8,7 +8,7 @@ from pathlib import Path
 from cohort.core.events import Evaluated, StepDone
 from cohort.report import render_report
 from cohort.runs.facts import TaskFacts
-from cohort.runs.records import JsonValue, NewTrial
+from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.store import RunStore
 from tests.runs.synthetic_run import new_best
 
@@ -22,7 +22,7 @@ def _three_trials(path: Path, *, alpha: JsonValue) -> str:
         {"lora_alpha": 2.0 * r, "r": r, "learning_rate": rate} for r, rate in ((4, 7e-4), (16, 2e-5), (8, 9e-5))
     ]
     store.add_trials(
-        [NewTrial(trial_id=n, parameters=setting, planned_steps=1, seed=0) for n, setting in enumerate(settings)]
+        [TrialRecord(trial_id=n, parameters=setting, planned_steps=1, seed=0) for n, setting in enumerate(settings)]
     )
     evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(3)]
     store.append(evaluated, map(new_best, evaluated))
@@ -49,7 +49,9 @@ def test_a_switch_among_the_hyperparameters_is_drawn(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path / "run.db")
     store.add_trials(
         [
-            NewTrial(trial_id=n, parameters={"r": 8 * (1 + n // 2), "use_rslora": n % 2 == 0}, planned_steps=1, seed=0)
+            TrialRecord(
+                trial_id=n, parameters={"r": 8 * (1 + n // 2), "use_rslora": n % 2 == 0}, planned_steps=1, seed=0
+            )
             for n in range(4)
         ]
     )

@@ -15,7 +15,7 @@ from cohort.core.events import Evaluated, StepDone
 from cohort.report import render_report, write_report
 from cohort.runs.facts import InputFacts, RunPlaces
 from cohort.runs.reader import RunReader
-from cohort.runs.records import DataProblem, NewTrial
+from cohort.runs.records import DataProblem, TrialRecord
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
@@ -131,7 +131,7 @@ def test_five_hundred_trials_stay_a_few_megabytes(tmp_path: Path) -> None:
 def test_a_run_before_its_first_evaluation_and_one_before_its_first_trial(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path / "run.db")
     assert "No trial has a finite evaluation yet" in _page(render_report(store.reader)).text
-    store.add_trials([NewTrial(trial_id=n, parameters={"r": 8 + n}, planned_steps=10, seed=0) for n in range(2)])
+    store.add_trials([TrialRecord(trial_id=n, parameters={"r": 8 + n}, planned_steps=10, seed=0) for n in range(2)])
     store.trial_entered(0, slot=0)
     store.append([StepDone(trial_id=0, step=1, loss=2.0, grad_norm=1.0, learning_rate=1.0, num_tokens=9)])
     page = _page(render_report(store.reader))
@@ -141,7 +141,7 @@ def test_a_run_before_its_first_evaluation_and_one_before_its_first_trial(tmp_pa
 
 def test_a_run_in_which_everything_is_nan(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path / "run.db")
-    store.add_trials([NewTrial(trial_id=n, parameters={"r": 8 + n}, planned_steps=10, seed=0) for n in range(2)])
+    store.add_trials([TrialRecord(trial_id=n, parameters={"r": 8 + n}, planned_steps=10, seed=0) for n in range(2)])
     for trial in range(2):
         nan_step = StepDone(trial_id=trial, step=1, loss=math.nan, grad_norm=math.inf, learning_rate=1, num_tokens=9)
         store.append([nan_step, Evaluated(trial_id=trial, step=1, validation_loss=math.inf)])
@@ -158,7 +158,10 @@ def test_what_users_wrote_cannot_become_markup(tmp_path: Path) -> None:
         inputs=InputFacts(data_problems=(problem,), data_counts={attack: 1}, target_modules=(attack,)),
     )
     store.add_trials(
-        [NewTrial(trial_id=n, parameters={attack: attack + str(n), "r": n}, planned_steps=2, seed=0) for n in range(3)]
+        [
+            TrialRecord(trial_id=n, parameters={attack: attack + str(n), "r": n}, planned_steps=2, seed=0)
+            for n in range(3)
+        ]
     )
     for trial in range(3):
         evaluated = Evaluated(trial_id=trial, step=1, validation_loss=1.0 + trial, metrics={attack: 1.0})

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from cohort.core.events import Evaluated, StepDone
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 
 __all__ = ["decided", "evaluated", "new_trials", "step_done"]
 
 
-def new_trials(count: int) -> list[NewTrial]:
+def new_trials(count: int) -> list[TrialRecord]:
     return [
-        NewTrial(trial_id=n, parameters={"r": 8, "learning_rate": 1e-5}, planned_steps=10, seed=2**64 - 1 - n)
+        TrialRecord(trial_id=n, parameters={"r": 8, "learning_rate": 1e-5}, planned_steps=10, seed=2**64 - 1 - n)
         for n in range(count)
     ]
 

@@ -9,7 +9,7 @@ from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunPlaces
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from tests.runs.synthetic_run import new_best
@@ -37,7 +37,7 @@ def write_small_run(root: Path) -> SmallRun:
     )
     store.add_trials(
         [
-            NewTrial(
+            TrialRecord(
                 trial_id=n,
                 parameters={"learning_rate": 1e-5, "r": 24, "batch_size": 2, "target_modules": ["q", "v"]},
                 planned_steps=4,

@@ -21,7 +21,7 @@ from cohort.runs.facts import (
     SizeFacts,
     TaskFacts,
 )
-from cohort.runs.records import DataProblem, JsonValue, NewTrial
+from cohort.runs.records import DataProblem, JsonValue, TrialRecord
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
@@ -121,7 +121,7 @@ class _Writer:
         store.set_facts(base_metrics={"loss": 3.6, "exact_match": 0.01})
         store.add_trials(
             [
-                NewTrial(
+                TrialRecord(
                     trial_id=number,
                     parameters=_parameters(number),
                     planned_steps=plan.steps,

@@ -12,7 +12,7 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.core.errors import RunStateError
 from cohort.runs.facts import Activity, MachineFacts
-from cohort.runs.records import LoggedDecision, LoggedEvent, NewTrial
+from cohort.runs.records import LoggedDecision, LoggedEvent, TrialRecord
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.trial_status import TrialStatus
@@ -50,7 +50,7 @@ def test_truncation_returns_what_it_drops_and_keeps_the_rest(store: RunStore, cl
     store.append([step_done(0, 2), evaluated(0, 2, 1.0)], [park])
     store.trial_left(0)
     store.trial_entered(1, slot=0)
-    store.add_trials([NewTrial(trial_id=9, parameters={}, planned_steps=1, seed=1)])
+    store.add_trials([TrialRecord(trial_id=9, parameters={}, planned_steps=1, seed=1)])
     store.trial_entered(9, slot=1)
     store.record_checkpoint("checkpoint-2", checksum="bb")
     clock.advance(7)
@@ -105,9 +105,9 @@ import os, sys
 from pathlib import Path
 from cohort.core.events import StepDone
 from cohort.runs.store import RunStore
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 store = RunStore.create(Path(sys.argv[1]))
-store.add_trials([NewTrial(trial_id=0, parameters={}, planned_steps=1000, seed=0)])
+store.add_trials([TrialRecord(trial_id=0, parameters={}, planned_steps=1000, seed=0)])
 for step in range(1, 201):
     store.append([StepDone(trial_id=0, step=step, loss=1.0, grad_norm=1.0, learning_rate=1.0, num_tokens=1)])
 store._database.connection.execute("BEGIN")
@@ -128,7 +128,7 @@ def test_a_killed_process_loses_only_its_open_transaction(tmp_path: Path) -> Non
 def test_a_tick_is_one_transaction_however_long_the_record_is(tmp_path: Path) -> None:
     """What a tick costs in seconds is measured in benchmarks/steps/checkpoint_overhead.py."""
     store = RunStore.create(tmp_path / "run.db")
-    store.add_trials([NewTrial(trial_id=n, parameters={}, planned_steps=1000, seed=0) for n in range(8)])
+    store.add_trials([TrialRecord(trial_id=n, parameters={}, planned_steps=1000, seed=0) for n in range(8)])
     statements: list[str] = []
     store._database.connection.set_trace_callback(statements.append)
     for step in range(1, 31):

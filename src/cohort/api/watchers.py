@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress
+from cohort.runs.records import TrialRecord
 
 __all__ = ["LoggingWatcher", "ProgressBar", "is_interactive", "watching"]
 
@@ -86,7 +87,7 @@ class ProgressBar:
         return tqdm(total=1, unit="step", file=self._stream, dynamic_ncols=True)
 
 
-def _last_step(trial: TrialProgress) -> int:
+def _last_step(trial: TrialRecord) -> int:
     return trial.steps_done if trial.status.is_final else trial.planned_steps
 
 

@@ -10,7 +10,7 @@ from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.data.tokenised import TokenisedRows
 from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.prepare.objectives import task_objective
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import default_values, shown_values
 from cohort.training.schedules import Schedule
@@ -42,8 +42,9 @@ class PlannedTrial:
     candidate: Candidate
     planned_tokens: int
 
-    def record(self) -> NewTrial:
-        return NewTrial(
+    def record(self) -> TrialRecord:
+        """Return it as the database knows it before its first step."""
+        return TrialRecord(
             trial_id=self.spec.trial_id,
             parameters=dict(self.configuration),
             planned_steps=self.spec.num_steps,

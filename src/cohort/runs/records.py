@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.tuning.decisions import Decision
+from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.trial_status import TrialStatus
 
 __all__ = [
@@ -16,7 +17,6 @@ __all__ = [
     "JsonValue",
     "LoggedDecision",
     "LoggedEvent",
-    "NewTrial",
     "RankWorkRecord",
     "ResidencyRecord",
     "StepRecord",
@@ -27,14 +27,24 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewTrial:
-    """A trial as it was proposed.
+class TrialRecord:
+    """A trial and how far it came: a plan makes it for the database, which returns it with what was recorded since.
 
     Attributes:
         parameters: Every hyperparameter by its task-file name (``learning_rate``, ``r``, ``batch_size``, ...).
         planned_steps: Optimizer steps of its full training.
-        planned_tokens: Tokens of its full training, prompts included; None where the plan gives none.
         seed: The trial's own seed.
+        planned_tokens: Tokens of its full training, prompts included; None where the plan gives none.
+        reason: Why it ended, in the words of the decision; empty while it may go on.
+        message: The error of a failed trial; who stopped it and when, if a person did; else empty.
+        tokens: Tokens trained so far.
+        evaluation_tokens: Tokens evaluated so far.
+        last_loss: Loss of the last step, in nats per trained token; None before the first.
+        best_step: Step of its best evaluation by the task's metric; None before the first that is finite.
+        best_value: The task's metric there.
+        best_loss: The validation loss there.
+        best_metrics: All further metrics there; a snapshot for a watcher has none.
+        is_protected: Whether a person decided that no exit rule may stop it.
     """
 
     trial_id: int
@@ -42,42 +52,35 @@ class NewTrial:
     planned_steps: int
     seed: int
     planned_tokens: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialRecord:
-    """A trial and how far it came.
-
-    Attributes:
-        reason: Why it stopped, in the words of the decision; empty while it may go on.
-        message: The error of a failed trial; who stopped it and when, if a person did; else empty.
-        is_protected: Whether a person decided that no exit rule may stop it.
-        tokens: Tokens trained so far.
-        evaluation_tokens: Tokens evaluated so far.
-        last_loss: Loss of the last step; None before the first.
-        best_step: Step of its best evaluation by the task's metric; None before the first that is finite.
-        best_value: The task's metric there.
-        best_loss: The validation loss there.
-        best_metrics: All further metrics there.
-    """
-
-    trial_id: int
-    parameters: Mapping[str, JsonValue]
-    planned_steps: int
-    seed: int
-    planned_tokens: int | None
-    status: TrialStatus
-    reason: str
-    message: str
-    steps_done: int
-    tokens: int
-    evaluation_tokens: int
-    last_loss: float | None
-    best_step: int | None
-    best_value: float | None
-    best_loss: float | None
+    status: TrialStatus = TrialStatus.WAITING
+    reason: str = ""
+    message: str = ""
+    steps_done: int = 0
+    tokens: int = 0
+    evaluation_tokens: int = 0
+    last_loss: float | None = None
+    best_step: int | None = None
+    best_value: float | None = None
+    best_loss: float | None = None
     best_metrics: Mapping[str, float] = field(default_factory=dict)
     is_protected: bool = False
+
+    @property
+    def state(self) -> str:
+        """The status, or why a rule or a person stopped the trial, and that a person keeps it."""
+        # the reason alone: with "stopped" before it, a row would not fit 80 columns
+        if self.status is TrialStatus.STOPPED and self.reason:
+            return self.reason
+        is_kept = self.is_protected and not self.status.is_final
+        return f"{self.status.value}, kept" if is_kept else self.status.value
+
+    def order(self, metric: ObjectiveMetric) -> tuple[float, ...] | None:
+        """Return the sort key of its best checkpoint (:meth:`ObjectiveMetric.order`); None before the first."""
+        if self.best_value is None or self.best_loss is None or self.best_step is None:
+            return None
+        return metric.order(
+            self.best_value, validation_loss=self.best_loss, step=self.best_step, trial_id=self.trial_id
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

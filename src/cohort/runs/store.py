@@ -19,7 +19,7 @@ from cohort.runs.fact_updates import FactUpdates
 from cohort.runs.facts import Activity, stored_facts
 from cohort.runs.log import LOG_TABLES
 from cohort.runs.reader import RunReader
-from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, NewTrial
+from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, TrialRecord
 from cohort.runs.schema import RANK_WORK, create_tables
 from cohort.tuning.decisions import Decision
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
@@ -87,7 +87,7 @@ class RunStore:
         """The last position given out; 0 when there was none."""
         return self._position
 
-    def add_trials(self, trials: Sequence[NewTrial]) -> int:
+    def add_trials(self, trials: Sequence[TrialRecord]) -> int:
         """Record proposed trials, each at a position of its own; return the last position.
 
         Raises:

@@ -10,7 +10,7 @@ from cohort.cli.tables.run_results import print_results, print_status
 from cohort.core.events import Evaluated
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import TaskFacts
-from cohort.runs.records import JsonValue, NewTrial
+from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.status import read_status
 from cohort.runs.store import RunStore
 from tests.runs.synthetic_run import SyntheticRun, new_best, write_synthetic_run
@@ -31,7 +31,7 @@ def _run(folder: Path, *, rates: tuple[float, ...], task: TaskFacts) -> Path:
     same: dict[str, JsonValue] = {"batch_size": 4, "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "r": 8}
     store.add_trials(
         [
-            NewTrial(trial_id=n, parameters={"learning_rate": rate, **same}, planned_steps=1, seed=0)
+            TrialRecord(trial_id=n, parameters={"learning_rate": rate, **same}, planned_steps=1, seed=0)
             for n, rate in enumerate(rates)
         ]
     )

@@ -11,22 +11,25 @@ from rich.live import Live
 
 from cohort.cli.terminal.progress import RUN_VIEW, LiveWatcher, PlainWatcher, progress_line, watching
 from cohort.core.clock import ManualClock
-from cohort.engine.train.watching.progress import RankProgress, RunProgress, SilentWatcher, TrialProgress
-from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.engine.train.watching.progress import RankProgress, RunProgress, SilentWatcher
+from cohort.runs.records import TrialRecord
+from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.trial_status import TrialStatus
 
 
-def trial(trial_id: int, status: TrialStatus, *, reason: str = "", value: float | None = None) -> TrialProgress:
-    return TrialProgress(
+def trial(trial_id: int, status: TrialStatus, *, reason: str = "", value: float | None = None) -> TrialRecord:
+    return TrialRecord(
         trial_id=trial_id,
         parameters={"learning_rate": 1e-4 * (trial_id + 1), "r": 8},
         status=status,
         steps_done=5,
         planned_steps=10,
         reason=reason,
-        train_loss=2.0,
+        last_loss=2.0,
         best_value=value,
-        best_order=() if value is None else LOSS.order(value, validation_loss=value, step=5, trial_id=trial_id),
+        best_step=None if value is None else 5,
+        best_loss=value,
+        seed=0,
     )
 
 
@@ -66,9 +69,9 @@ def test_the_best_is_the_first_in_the_study_s_order() -> None:
     assert PROGRESS.best is not None
     assert PROGRESS.best.trial_id == 3
     reached = ObjectiveMetric(name="exact_match", maximize=True)
-    orders = [reached.order(0.0, validation_loss=loss, step=5, trial_id=i) for i, loss in enumerate((11.1, 4.6, 4.7))]
-    tied = [replace(trial(i, TrialStatus.RUNNING, value=0.0), best_order=order) for i, order in enumerate(orders)]
-    upward = RunProgress(phase="training", trials=tuple(tied))
+    losses = (11.1, 4.6, 4.7)
+    tied = [replace(trial(i, TrialStatus.RUNNING, value=0.0), best_loss=loss) for i, loss in enumerate(losses)]
+    upward = RunProgress(phase="training", trials=tuple(tied), metric=reached)
     assert upward.best is not None
     assert upward.best.trial_id == 1
     assert RunProgress(phase="loading").best is None
@@ -152,7 +155,7 @@ def test_a_narrow_terminal_keeps_every_number(width: int, count: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
     statuses = list(TrialStatus)
     trials = tuple(
-        replace(trial(n, statuses[n % 6], reason="underperforming", value=0.123456 + n), train_loss=1.23456)
+        replace(trial(n, statuses[n % 6], reason="underperforming", value=0.123456 + n), last_loss=1.23456)
         for n in range(count)
     )
     parts = RUN_VIEW.tables(RunProgress(phase="training", trials=trials), width, 50)
@@ -177,7 +180,7 @@ def test_bars_say_how_trials_stand_without_colour() -> None:
 
 def test_a_metric_is_shown_with_the_loss_it_rides_on() -> None:
     scored = [replace(entry, best_loss=entry.best_value and entry.best_value + 3) for entry in PROGRESS.trials]
-    progress = replace(PROGRESS, trials=tuple(scored), metric_label="exact match")
+    progress = replace(PROGRESS, trials=tuple(scored), metric=ObjectiveMetric(name="exact_match"))
     assert "best exact match 1.25, loss 4.25 (trial 3)" in progress_line(progress)
     console = Console(width=80, record=True, file=io.StringIO())
     for part in RUN_VIEW.tables(progress, 80, 50):

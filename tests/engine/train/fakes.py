@@ -24,7 +24,7 @@ from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.ranks.rank_executor import RankExecutor
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.runs.store import RunStore
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning.candidate import Candidate
@@ -139,7 +139,7 @@ def open_run(
     directory = RunDirectory.create(path)
     store = RunStore.create(directory.database, clock=clock)
     store.add_trials(
-        [NewTrial(trial_id=spec.trial_id, parameters={}, planned_steps=spec.num_steps, seed=0) for spec in specs]
+        [TrialRecord(trial_id=spec.trial_id, parameters={}, planned_steps=spec.num_steps, seed=0) for spec in specs]
     )
     return OpenRun(
         directory=directory,

@@ -15,7 +15,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.events import Evaluated
 from cohort.runs.database import open_database
 from cohort.runs.facts import InputFacts, RunState, SizeFacts
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.runs.requests.request_checks import CheckedRequest, check_request, recorded_value
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.runs.store import RunStore
@@ -51,7 +51,9 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = RunStore.create(path)
     store.add_trials(
         [
-            NewTrial(trial_id=n, parameters={**PARAMETERS, "learning_rate": 10.0 ** -(n + 3)}, planned_steps=4, seed=n)
+            TrialRecord(
+                trial_id=n, parameters={**PARAMETERS, "learning_rate": 10.0 ** -(n + 3)}, planned_steps=4, seed=n
+            )
             for n in range(4)
         ]
     )
@@ -122,7 +124,7 @@ def test_what_cannot_be_done_says_how_the_trial_stands(
 
 def test_numbers_with_a_gap_are_listed(store: RunStore, task: TaskFile) -> None:
     assert refused(store, task, "stop", 7)[0].allowed == "a trial of this run: 0 to 3"
-    store.add_trials([NewTrial(trial_id=6, parameters=PARAMETERS, planned_steps=4, seed=6)])
+    store.add_trials([TrialRecord(trial_id=6, parameters=PARAMETERS, planned_steps=4, seed=6)])
     assert refused(store, task, "stop", 5)[0].allowed == "a trial of this run: 0, 1, 2, 3, 6"
 
 
@@ -161,7 +163,7 @@ def test_a_trial_that_would_train_to_the_same_bits_is_refused(store: RunStore, t
 
 def test_a_warm_clone_does_not_stand_for_the_same_trial_from_the_start(store: RunStore, task: TaskFile) -> None:
     values = {"learning_rate": 0.5}
-    store.add_trials([NewTrial(trial_id=4, parameters={**PARAMETERS, **values}, planned_steps=4, seed=0)])
+    store.add_trials([TrialRecord(trial_id=4, parameters={**PARAMETERS, **values}, planned_steps=4, seed=0)])
     assert refused(store, task, "clone", 0, values=values)[0].found == "the hyperparameters of trial 4"
     numbers = {FROM_TRIAL: 0, FROM_STEP: 1}
     kind = DecisionKind.ADD

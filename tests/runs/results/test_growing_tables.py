@@ -12,7 +12,7 @@ from cohort.core import durable_files
 from cohort.core.clock import ManualClock
 from cohort.core.events import StepDone
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import NewTrial
+from cohort.runs.records import TrialRecord
 from cohort.runs.results.growing_tables import GrowingTables
 from cohort.runs.store import RunStore
 
@@ -38,7 +38,7 @@ def _trained(directory: RunDirectory) -> list[str]:
 def test_tables_grow_and_a_resume_repeats_no_row(tmp_path: Path) -> None:
     directory, clock = RunDirectory.create(tmp_path / "run"), ManualClock()
     store = RunStore.create(directory.database, clock=clock)
-    store.add_trials([NewTrial(trial_id=n, parameters={"r": 8 + n}, planned_steps=9, seed=0) for n in (0, 1)])
+    store.add_trials([TrialRecord(trial_id=n, parameters={"r": 8 + n}, planned_steps=9, seed=0) for n in (0, 1)])
     tables = GrowingTables(directory, reader=store.reader, clock=clock)
     assert (_seen(directory), _trained(directory)) == ([], ["0", "0"])
     _steps(store, 1, 2)
@@ -69,7 +69,7 @@ def test_tables_grow_and_a_resume_repeats_no_row(tmp_path: Path) -> None:
 def test_training_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, clock = RunDirectory.create(tmp_path / "run"), ManualClock()
     store = RunStore.create(directory.database, clock=clock)
-    store.add_trials([NewTrial(trial_id=0, parameters={"r": 8}, planned_steps=9, seed=0)])
+    store.add_trials([TrialRecord(trial_id=0, parameters={"r": 8}, planned_steps=9, seed=0)])
     tables = GrowingTables(directory, reader=store.reader, clock=clock)
     flushed: list[Path] = []
     monkeypatch.setattr(durable_files, "flush_to_disk", lambda path: flushed.append(Path(path)))

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.engine.train.watching.progress import RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.machine.cluster.local import LocalPool, gpu_slots
 from cohort.machine.cluster.worker_pool import WorkerDied, WorkerMessage
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
+from cohort.runs.records import TrialRecord
 from cohort.task_queue.workers import worker
 from cohort.task_queue.workers.messages import (
     Heartbeat,
@@ -168,16 +169,17 @@ def test_results_that_are_being_written_are_finished_first(work: Any, phase: str
         work._stop_outside_training(signal.SIGTERM, None)
 
 
-def trial(number: int, status: TrialStatus, *, done: int, best: float | None = None) -> TrialProgress:
-    order_of: tuple[float, ...] = () if best is None else (best,)
-    return TrialProgress(
+def trial(number: int, status: TrialStatus, *, done: int, best: float | None = None) -> TrialRecord:
+    return TrialRecord(
         trial_id=number,
         parameters={},
         status=status,
         steps_done=done,
         planned_steps=10,
         best_value=best,
-        best_order=order_of,
+        best_step=None if best is None else 1,
+        best_loss=best,
+        seed=0,
     )
 
 

@@ -18,7 +18,8 @@ from cohort.cli.tables.trial_table import STYLES, constant_text, format_value, p
 from cohort.cli.terminal.lost_terminal import outliving_terminal
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
-from cohort.engine.train.watching.progress import RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import RunProgress
+from cohort.runs.records import TrialRecord
 from cohort.tuning.objective_metric import LOSS
 from cohort.tuning.trial_status import TrialStatus
 
@@ -138,7 +139,7 @@ def progress_line(progress: RunProgress) -> str:
     return " | ".join(parts)
 
 
-def _bar(trial: TrialProgress, *, width: int) -> Text:
+def _bar(trial: TrialRecord, *, width: int) -> Text:
     share = trial.steps_done / trial.planned_steps if trial.planned_steps else 0.0
     filled = round(width * min(1.0, share))
     end = _BAR_ENDS.get(trial.status, "")
@@ -154,7 +155,7 @@ def _tables(progress: RunProgress, width: int, height: int) -> list[Text | Table
     names, order = varied_names(parameters), list(STYLES)
     ordered = sorted(
         progress.trials,
-        key=lambda trial: (order.index(trial.status), trial.best_order or (float("inf"), trial.trial_id)),
+        key=lambda trial: (order.index(trial.status), trial.order(progress.metric) or (float("inf"), trial.trial_id)),
     )
     # what does not fit would push the lines below the table off the screen
     shown = ordered[: min(_SHOWN_TRIALS, max(_LEAST_SHOWN, height - _OTHER_LINES))]
@@ -174,7 +175,7 @@ _CONFIGURATION = "configuration"
 
 
 def _trial_table(
-    trials: Sequence[TrialProgress], progress: RunProgress, *, names: Sequence[str], is_named: bool, width: int
+    trials: Sequence[TrialRecord], progress: RunProgress, *, names: Sequence[str], is_named: bool, width: int
 ) -> tuple[Table, tuple[str, ...]]:
     best, has_loss = progress.best, progress.metric_label != LOSS.label
     rows: list[Sequence[str | Text]] = []
@@ -185,7 +186,7 @@ def _trial_table(
             [
                 f"{trial.trial_id}{' *' if is_best else ''}",
                 _bar(trial, width=_BAR_WIDTH if is_named else _BAR_WIDTH // 2),
-                format_value(trial.train_loss),
+                format_value(trial.last_loss),
                 format_value(trial.best_value),
                 *([format_value(trial.best_loss)] if has_loss else []),
                 Text(trial.state, style=STYLES[trial.status]),

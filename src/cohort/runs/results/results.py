@@ -96,14 +96,7 @@ def best_first(
     def order(trial: TrialRecord) -> tuple[float, ...]:
         if trial.trial_id in finalists:
             return (0, finalists.index(trial.trial_id))
-        if trial.best_value is None or trial.best_loss is None or trial.best_step is None:
-            return (1, math.inf, trial.trial_id)
-        return (
-            1,
-            *metric.order(
-                trial.best_value, validation_loss=trial.best_loss, step=trial.best_step, trial_id=trial.trial_id
-            ),
-        )
+        return (1, *(trial.order(metric) or (math.inf, trial.trial_id)))
 
     return sorted(trials, key=order)
 

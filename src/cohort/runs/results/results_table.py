@@ -54,13 +54,6 @@ class Column:
     media: Medium = Medium.TERMINAL | Medium.REPORT
 
 
-def _status(trial: TrialRecord) -> str:
-    if trial.is_protected and not trial.status.is_final:
-        return f"{trial.status.value}, kept"
-    # the reason alone: with "stopped" before it, a row would not fit 80 columns
-    return trial.reason if trial.status is TrialStatus.STOPPED and trial.reason else trial.status.value
-
-
 def _outcome(trial: TrialRecord) -> str:
     ended = reason_of(trial.reason).label if trial.status is TrialStatus.STOPPED else trial.status.value
     return f"{ended}: {trial.message}" if trial.message else ended
@@ -160,7 +153,7 @@ SHOWN_COLUMNS = (
         text=lambda entry: format_count(entry.trial.tokens),
         media=Medium.REPORT,
     ),
-    Column(name="status", value=lambda entry: _status(entry.trial), media=Medium.TERMINAL),
+    Column(name="status", value=lambda entry: entry.trial.state, media=Medium.TERMINAL),
     Column(name="outcome", value=lambda entry: _outcome(entry.trial), media=Medium.REPORT),
 )
 

@@ -75,7 +75,7 @@ def test_a_snapshot_says_where_each_trial_stands(watched: Watched) -> None:
         watched.step(number)
     snapshot = watched.tracker.snapshot("training")
     assert [trial.steps_done for trial in snapshot.trials] == [2, 2]
-    assert [trial.train_loss for trial in snapshot.trials] == [2.0, 1.0]
+    assert [trial.last_loss for trial in snapshot.trials] == [2.0, 1.0]
     assert snapshot.best is not None
     assert (snapshot.best.trial_id, snapshot.best.best_value) == (0, 1.0)
     assert snapshot.count(TrialStatus.RUNNING) == 2

@@ -3,50 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cohort.runs.records import JsonValue
+from cohort.runs.records import TrialRecord
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.trial_status import TrialStatus
 
-__all__ = ["ProgressWatcher", "RankProgress", "RunProgress", "SilentWatcher", "TrialProgress"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialProgress:
-    """One trial at one moment.
-
-    Attributes:
-        parameters: The hyperparameters that are searched, by task-file name.
-        reason: Why it stopped, in the words of the decision; empty while it may go on.
-        steps_done, planned_steps: Optimizer steps.
-        train_loss: That of the last step, in nats per trained token; None before the first.
-        best_value: The task's metric at its best evaluation so far; None before the first that is finite.
-        best_loss: The validation loss there.
-        best_order: That evaluation's sort key among all trials' (:meth:`ObjectiveMetric.order`); smaller is better.
-        is_protected: Whether a person decided that no exit rule may stop it.
-    """
-
-    trial_id: int
-    parameters: Mapping[str, JsonValue]
-    status: TrialStatus
-    steps_done: int
-    planned_steps: int
-    reason: str = ""
-    train_loss: float | None = None
-    best_value: float | None = None
-    best_loss: float | None = None
-    best_order: tuple[float, ...] = ()
-    is_protected: bool = False
-
-    @property
-    def state(self) -> str:
-        """The status, and why the trial was stopped or that a person keeps it."""
-        if self.status is TrialStatus.STOPPED and self.reason:
-            return self.reason
-        is_kept = self.is_protected and not self.status.is_final
-        return f"{self.status.value}, kept" if is_kept else self.status.value
+__all__ = ["ProgressWatcher", "RankProgress", "RunProgress", "SilentWatcher"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +34,7 @@ class RunProgress:
     Attributes:
         phase: The current activity (``loading the model``, ``training``, ``measuring the base``).
         trials: Every trial proposed so far, by id.
-        metric_label: The task's metric in words.
+        metric: The task's.
         elapsed_seconds: Run time; stands still while the run is stopped.
         tokens_per_second: Trained and evaluated, lately; None before the first token.
         seconds_left: Prediction that expects the selections to come; None while there is none.
@@ -81,8 +45,8 @@ class RunProgress:
     """
 
     phase: str
-    trials: tuple[TrialProgress, ...] = ()
-    metric_label: str = "validation loss"
+    trials: tuple[TrialRecord, ...] = ()
+    metric: ObjectiveMetric = LOSS
     elapsed_seconds: float = 0.0
     tokens_per_second: float | None = None
     seconds_left: float | None = None
@@ -101,10 +65,14 @@ class RunProgress:
         return self._counts[status]
 
     @property
-    def best(self) -> TrialProgress | None:
+    def best(self) -> TrialRecord | None:
         """The trial with the best checkpoint so far."""
-        measured = [trial for trial in self.trials if trial.best_value is not None]
-        return min(measured, key=lambda trial: trial.best_order, default=None)
+        measured = ((order, trial) for trial in self.trials if (order := trial.order(self.metric)) is not None)
+        return min(measured, key=lambda found: found[0], default=(None, None))[1]
+
+    @property
+    def metric_label(self) -> str:
+        return self.metric.label
 
     @property
     def stopped_by_reason(self) -> dict[str, int]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.core.rank_work import RankWork
 from cohort.core.units import counted
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.watching.progress import RankProgress, RunProgress, TrialProgress
+from cohort.engine.train.watching.progress import RankProgress, RunProgress
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
+from cohort.runs.records import TrialRecord
 from cohort.runs.time_left import MeasuredPace, TokenRate, TrialAhead, seconds_left
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
@@ -112,7 +114,7 @@ class ProgressTracker:
 
     def snapshot(self, phase: str) -> RunProgress:
         """Return the run at this moment."""
-        metric, rate = self._study.metric, self._tokens_per_second()
+        rate = self._tokens_per_second()
         ahead, most_trials = self._ahead(), self._most_trials()
         at_worst = seconds_left(ahead, pace=self._pace, most_trials=most_trials)
         expected = seconds_left(ahead, pace=self._pace, kept_share=self._kept_share, most_trials=most_trials)
@@ -123,7 +125,7 @@ class ProgressTracker:
         return RunProgress(
             phase=phase,
             trials=tuple(self._trial(trial_id) for trial_id in self._trials),
-            metric_label=metric.label,
+            metric=self._study.metric,
             elapsed_seconds=self._clock.monotonic() - self._started,
             recomputed_passes=self._recomputed_passes(),
             ranks=self._ranks(),
@@ -146,20 +148,20 @@ class ProgressTracker:
             for now, earlier in zip(work, before, strict=True)
         )
 
-    def _trial(self, trial_id: int) -> TrialProgress:
+    def _trial(self, trial_id: int) -> TrialRecord:
         planned, trajectory = self._trials[trial_id], self._study.trajectory(trial_id)
         best, reason = self._study.best_of(trial_id), self._study.reason(trial_id)
-        return TrialProgress(
-            trial_id=trial_id,
-            parameters=dict(planned.configuration),
+        return replace(
+            planned.record(),
             status=self._study.status(trial_id),
             steps_done=trajectory.num_steps,
-            planned_steps=planned.spec.num_steps,
             reason="" if reason is None else str(reason),
-            train_loss=trajectory.last_loss,
+            last_loss=trajectory.last_loss,
+            tokens=trajectory.num_tokens,
+            evaluation_tokens=trajectory.num_evaluation_tokens,
+            best_step=None if best is None else best.step,
             best_value=None if best is None else best.value,
             best_loss=None if best is None else best.validation_loss,
-            best_order=() if best is None else best.order(self._study.metric),
             is_protected=self._study.is_protected(trial_id),
         )
 
