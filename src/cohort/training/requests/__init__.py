@@ -1,0 +1,1 @@
+"""Operations of models whose clients drive the training, packed into shared passes."""
