@@ -105,8 +105,28 @@ def checked_datum(
             hint="Cut the sequence, or split it into several data.",
         )
     _check_tokens(tokens, vocab_size=vocab_size, at=f"{at}.model_input")
-    objective = loss.objective
-    wanted, optional = (TARGETS, *objective.inputs), dict(objective.optional or {})
+    _check_names(inputs, objective=loss.objective, at=at)
+    raw = np.asarray(inputs[TARGETS])
+    several = loss.objective.several_targets
+    if raw.ndim not in ((1, 2) if several else (1,)) or len(raw) != len(tokens) or raw.size == 0:
+        raise _wrong(
+            f"{at}.loss_fn_inputs.{TARGETS}",
+            found=f"shape {list(raw.shape)} with {len(tokens)} tokens",
+            allowed=f"{'N or N x K' if several else 'N'} targets for N tokens",
+            hint="Send the target of every position; a weight or an advantage of 0 leaves a position out.",
+        )
+    targets = raw.reshape(len(tokens), -1).astype(np.int64)
+    _check_tokens(targets, vocab_size=vocab_size, at=f"{at}.loss_fn_inputs.{TARGETS}")
+    values = _checked_values(inputs, loss.objective, shape=raw.shape, at=at)
+    return Datum(
+        tokens=tokens.astype(np.int64),
+        targets=targets,
+        inputs={name: own.reshape(targets.shape) for name, own in values.items()},
+    )
+
+
+def _check_names(inputs: Mapping[str, object], *, objective: TokenObjective, at: str) -> None:
+    wanted, optional = (TARGETS, *objective.inputs), tuple(objective.optional or ())
     if missing := [name for name in wanted if name not in inputs]:
         raise _wrong(
             f"{at}.loss_fn_inputs",
@@ -121,38 +141,32 @@ def checked_datum(
             allowed=f"{', '.join((*wanted, *optional))} for {objective.name}",
             hint=f"Remove {unread[0]}; {objective.name} does not read it.",
         )
-    raw = np.asarray(inputs[TARGETS])
-    if raw.ndim not in ((1, 2) if objective.several_targets else (1,)) or len(raw) != len(tokens) or raw.size == 0:
-        shape = "N or N x K" if objective.several_targets else "N"
-        raise _wrong(
-            f"{at}.loss_fn_inputs.{TARGETS}",
-            found=f"shape {list(raw.shape)} with {len(tokens)} tokens",
-            allowed=f"{shape} targets for N tokens",
-            hint="Send the target of every position; a weight or an advantage of 0 leaves a position out.",
-        )
-    targets = raw.reshape(len(tokens), -1).astype(np.int64)
-    _check_tokens(targets, vocab_size=vocab_size, at=f"{at}.loss_fn_inputs.{TARGETS}")
-    found = {name: np.full(targets.shape, value) for name, value in optional.items()}
-    for name in (*objective.inputs, *(name for name in optional if name in inputs)):
-        values = np.asarray(inputs[name])
-        if values.shape != raw.shape:
+
+
+def _checked_values(
+    inputs: Mapping[str, NDArray[np.generic]], objective: TokenObjective, *, shape: tuple[int, ...], at: str
+) -> dict[str, NDArray[np.float64]]:
+    """Return what the loss reads of every target, each in the targets' shape."""
+    found = {name: np.full(shape, value) for name, value in (objective.optional or {}).items()}
+    for name in (*objective.inputs, *(name for name in found if name in inputs)):
+        own = np.asarray(inputs[name]).astype(np.float64)
+        if own.shape != shape:
             raise _wrong(
                 f"{at}.loss_fn_inputs.{name}",
-                found=f"shape {list(values.shape)} next to {TARGETS} of shape {list(raw.shape)}",
+                found=f"shape {list(own.shape)} next to {TARGETS} of shape {list(shape)}",
                 allowed="one value for each target",
                 hint=f"Send {name} in the shape of {TARGETS}.",
             )
-        own = values.reshape(targets.shape).astype(np.float64)
         if not np.isfinite(own).all():
-            row = int(np.argmin(np.isfinite(own).all(axis=1)))
+            where = tuple(np.argwhere(~np.isfinite(own))[0].tolist())
             raise _wrong(
                 f"{at}.loss_fn_inputs.{name}",
-                found=f"{own[row].tolist() if own.shape[1] > 1 else own[row, 0]} at position {row}",
+                found=f"{own[where]} at position {where[0]}",
                 allowed="finite numbers",
                 hint="Leave such a position out with a weight or an advantage of 0 and a finite log-probability.",
             )
         found[name] = own
-    return Datum(tokens=tokens.astype(np.int64), targets=targets, inputs=found)
+    return found
 
 
 def _check_tokens(tokens: NDArray[np.int64], *, vocab_size: int, at: str) -> None:
