@@ -31,7 +31,7 @@ from tests.models.gemma2_attention import eager_attention_in_float64
 from tests.training.small_models import random_rows, save_gemma2, save_llama, save_qwen2
 from tests.training.variants import VARIANTS, peft_model, trained_tensors
 
-STEPS = 20
+STEPS = 10
 
 
 def spec_of(
@@ -166,8 +166,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("r", [4, 16, 64])
-@pytest.mark.parametrize("save_model", [save_llama, save_qwen2])
+@pytest.mark.parametrize(("save_model", "r"), [(save_llama, 4), (save_llama, 64), (save_qwen2, 4), (save_qwen2, 16)])
 def test_float64_losses_and_weights_equal_peft(tmp_path: Path, r: int, save_model: Callable[[Path], object]) -> None:
     save_model(tmp_path)
     rows, spec = random_rows(30, seed=r), spec_of(r, use_rslora=r == 16, loraplus_lr_ratio=4.0 if r == 4 else 1.0)

@@ -19,15 +19,16 @@ SOURCE = "ENTERED_SOURCE"
 
 def watch(folder: str, source: str) -> None:
     """Write down the functions that this process enters from now on, in every thread that starts."""
-    seen: set[CodeType] = set()
+    # by id, as the hash of a code object reads all of its code; kept, so that no other has its id
+    seen: dict[int, CodeType] = {}
     # a worker that forks goes on in the same file
     file = os.open(os.path.join(folder, str(os.getpid())), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def enter(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if code in seen:
+        if id(code) in seen:
             return
-        seen.add(code)
+        seen[id(code)] = code
         if code.co_filename.startswith(source) and code.co_flags & inspect.CO_OPTIMIZED:
             os.write(file, f"{code.co_filename[len(source) :]}::{code.co_qualname}\n".encode())
 
