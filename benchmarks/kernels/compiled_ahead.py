@@ -31,13 +31,13 @@ USUAL = 180
 
 def name_parts(job: bytes, capability: tuple[int, int]) -> dict[str, str]:
     """Return what the name of a compiled kernel in Triton's cache is made of, as this process sees it."""
-    from cohort.kernels import compile_ahead
+    from cohort.machine.compile_ahead import workers
 
     compiler: Any = importlib.import_module("triton.compiler.compiler")
     cache: Any = importlib.import_module("triton.runtime.cache")
     driver: Any = importlib.import_module("triton.runtime.driver").driver
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        driver.set_active(compile_ahead._NamedGpu(capability))
+        driver.set_active(workers.NamedGpu(capability))
     module, name, signature, constants, options, attrs = pickle.loads(job)
     kernel: Any = importlib.import_module(module)
     for part in name.split("."):
@@ -120,10 +120,10 @@ def main() -> None:
 
 def _measure(shape: str, num_layers: int, out: Path) -> None:
     from cohort.adapters.spec import AdapterSpec
-    from cohort.kernels.compile_ahead import KernelCompiler
-    from cohort.models.stand_in import stand_in_decoder
-    from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
-    from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
+    from cohort.machine.compile_ahead.launched_model import stand_in_decoder
+    from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+    from cohort.machine.compile_ahead.task_kernels import PASS_TOKENS, STEP_TOKENS
+    from cohort.machine.compile_ahead.workers import KernelCompiler
 
     seconds: dict[str, float] = {}
 

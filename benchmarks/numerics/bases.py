@@ -13,11 +13,11 @@ from benchmarks.llama_shapes import decoder_config, random_decoder, rows_of_leng
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.launches import collect_launches
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.models.weights import load_decoder
-from cohort.training.compile_ahead import compile_ahead
 
 __all__ = ["LAYERS", "WIDEST_RANKS", "Base", "compile_kernels"]
 
@@ -78,8 +78,9 @@ def compile_kernels(decoder: Decoder) -> None:
     ]
     begun = time.perf_counter()
     with KernelCompiler() as compiler:
-        found = compile_ahead(
+        collect_launches(
             decoder, compiler=compiler, target_linears=decoder.linears, adapters=kinds, usual=110,
             pass_tokens=(128, 600, 1500, 8000), numerics=Numerics.EXACT,
         )  # fmt: skip
+        found = compiler.wait()
     print(f"{found.num_kernels} kernels compiled in {time.perf_counter() - begun:.1f} s", flush=True)

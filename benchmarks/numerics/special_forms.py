@@ -20,13 +20,13 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, triton_interprets, use_backend
-from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.kernels.fp8_product import fp8_forward, fp8_grad_input, quantise_rows
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.kernels.packed_linear.triton import grouped_forward
+from cohort.machine.compile_ahead.launches import collect_launches
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats.plain import FrozenLinear
-from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
@@ -144,10 +144,11 @@ def _all_changed(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
 
 def _compile(decoder: Decoder, numerics: Numerics) -> None:
     with KernelCompiler() as compiler:
-        compile_ahead(
+        collect_launches(
             decoder, compiler=compiler, target_linears=decoder.linears, usual=200, pass_tokens=(600, 2000),
             adapters=[AdapterSpec(r=r, lora_alpha=1.0) for r in (16, 64)], numerics=numerics,
         )  # fmt: skip
+        compiler.wait()
 
 
 def _first_step(

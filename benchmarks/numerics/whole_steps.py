@@ -16,9 +16,9 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, triton_interprets, use_backend
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.launches import collect_launches
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
-from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
@@ -58,10 +58,11 @@ def _compile(decoder: Decoder, kind: Numerics) -> None:
     kinds.append(AdapterSpec(r=200, lora_alpha=1.0))
     begun = time.perf_counter()
     with KernelCompiler() as compiler:
-        compile_ahead(
+        collect_launches(
             decoder, compiler=compiler, target_linears=decoder.linears, adapters=kinds, usual=200,
             pass_tokens=(600,), numerics=kind,
         )  # fmt: skip
+        compiler.wait()
     print(f"compiled in {time.perf_counter() - begun:.1f} s", flush=True)
 
 

@@ -9,14 +9,13 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.launched_model import launched_model, stand_in_decoder
+from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+from cohort.machine.compile_ahead.task_kernels import PASS_TOKENS, STEP_TOKENS
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
-from cohort.models.stand_in import stand_in_decoder
-from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
-from cohort.ranks.launched_model import launched_model
 from cohort.ranks.rank_group import RankGroupPlan
-from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.training.device_memory import release_cached
 
 __all__ = ["compile_kernels"]

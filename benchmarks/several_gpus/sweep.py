@@ -36,17 +36,17 @@ from benchmarks.sweeps.replayed_sweep import Curves, TimedExecutor, run_sweep
 from benchmarks.sweeps.sweep_grid import PlannedGridTrial, plan_grid
 from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan, _sizes
 from cohort.data.tokenised import TokenisedRows
+from cohort.machine.compile_ahead.launched_model import stand_in_decoder
+from cohort.machine.compile_ahead.launches import kinds_of_adapters
 from cohort.memory.rank_groups import GROUP_STRATEGIES
 from cohort.memory.sizes import Sizes
 from cohort.models.config_file import read_config
 from cohort.models.counts import count_model
-from cohort.models.stand_in import stand_in_decoder
 from cohort.ranks.group_executor import GroupExecutor
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.ranks.replicas import ReplicaExecutor
 from cohort.ranks.step_window import window_steps
 from cohort.ranks.training_executor import TrainingExecutor
-from cohort.training.compile_ahead import kinds_of_adapters
 
 __all__ = ["QUESTION", "measure"]
 

@@ -22,12 +22,12 @@ from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import alternating_medians, build_executor, trial_specs
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
-from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.kernels.exact_product import AgreedShapes, exact_product
+from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS
-from cohort.training.compile_ahead import compile_ahead, kinds_of_adapters
 from cohort.training.executor import Executor
 from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
 
@@ -142,10 +142,11 @@ def _profile_rows(pack: str, steps: Mapping[str, Callable[[], object]]) -> Itera
 def _compile(decoder: Decoder, adapters: Sequence[AdapterSpec], *, usual: int, tokens: int, kind: Numerics) -> None:
     kinds = kinds_of_adapters(adapters)
     with KernelCompiler() as compiler:
-        compile_ahead(
+        collect_launches(
             decoder, compiler=compiler, target_linears=decoder.linears, adapters=kinds, usual=usual,
             pass_tokens=(tokens,), numerics=kind,
         )  # fmt: skip
+        compiler.wait()
 
 
 def product_rows(shape: str) -> Iterator[dict[str, Any]]:

@@ -24,9 +24,9 @@ from benchmarks.measure import RESULTS, median_replay, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, median_seconds, trial_specs
 from cohort.core.numerics import Numerics
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.launches import collect_launches
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
-from cohort.training.compile_ahead import compile_ahead
 
 QUESTION = "What does a recorded pass of few tokens cost, by kind of kernel, next to its frozen linears alone?"
 RANKS = (16, 32, 64, 64)
@@ -160,7 +160,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for numerics in map(Numerics, options.numerics):
         with KernelCompiler() as compiler:
-            compiled = compile_ahead(
+            collect_launches(
                 decoder,
                 compiler=compiler,
                 target_linears=decoder.linears,
@@ -169,6 +169,7 @@ def main() -> None:
                 pass_tokens=options.tokens,
                 numerics=numerics,
             )
+            compiled = compiler.wait()
         print(compiled, flush=True)
         for tokens in options.tokens:
             rows.append(measured(decoder, tokens=tokens, numerics=numerics))

@@ -30,7 +30,9 @@ from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+from cohort.machine.compile_ahead.task_kernels import PASS_TOKENS, STEP_TOKENS
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.memory.pass_estimates import estimated_needs
 from cohort.memory.size_inputs import SizeInputs, SizeRequest
@@ -39,8 +41,6 @@ from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
-from cohort.prepare.kernels import PASS_TOKENS, STEP_TOKENS
-from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, ReplayReport, plan_evaluation_rows
 from cohort.tuning.evaluation_times import Workload
 

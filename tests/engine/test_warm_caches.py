@@ -13,7 +13,7 @@ from cohort.engine import warm_caches as module
 from cohort.engine.train.watching.progress import SilentWatcher
 from cohort.engine.warm_caches import warm_caches
 from cohort.kernels.backend import Backend
-from cohort.kernels.compile_ahead import Compiled
+from cohort.machine.compile_ahead.workers import Compiled
 from tests.end_to_end.tiny_tasks import tiny_data, write_inputs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -38,7 +39,16 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     step = ExactStep(gpu=GPU, widths=LayerWidths(hidden_size=32, intermediate_size=48), tokens=1020, ratio=1.02)
     monkeypatch.setattr(measured_tiles, "measure_exact_steps", lambda *_, **__: (step,))
-    monkeypatch.setattr(measuring, "compile_candidates", lambda *_, **__: None)
+    # of workers: what is launched is noted, and nothing is compiled
+    compiler = MagicMock()
+    compiler.__enter__.return_value = compiler
+    monkeypatch.setattr(measured_tiles, "KernelCompiler", lambda: compiler)
+
+    def launch(*_: object, device: torch.device) -> None:
+        del device
+        assert compiler.collecting.return_value.__exit__.call_count == 0, "candidates are launched while collecting"
+
+    monkeypatch.setattr(measuring, "launch_candidates", launch)
     monkeypatch.setattr(measuring, "measure_linear", measure)
     return tmp_path
 

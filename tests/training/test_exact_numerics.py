@@ -20,10 +20,10 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import ReferenceFiles, TokenisedRows
 from cohort.kernels.backend import Backend, use_backend
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.launches import collect_launches
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.compile_ahead import compile_ahead
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.reference.reference_adapter import adapter_digest
@@ -147,7 +147,7 @@ def compiled(decoder: Decoder, *, widest: Sequence[int] = (16, 64), dora: Sequen
     if not kinds:
         return decoder
     with KernelCompiler() as compiler:
-        compile_ahead(
+        collect_launches(
             decoder,
             compiler=compiler,
             target_linears=decoder.linears,
@@ -157,6 +157,7 @@ def compiled(decoder: Decoder, *, widest: Sequence[int] = (16, 64), dora: Sequen
             pass_tokens=(60, 200, 1000, 3000),
             numerics=Numerics.EXACT,
         )
+        compiler.wait()
     return decoder
 
 

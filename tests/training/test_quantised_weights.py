@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.events import StepDone
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 from cohort.models.weights import load_decoder

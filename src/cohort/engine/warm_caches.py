@@ -5,9 +5,9 @@ What a run does before its first step, and nothing else: all of it ends up in ca
 
 from __future__ import annotations
 
-import os
+import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock, SystemClock
@@ -15,17 +15,25 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.run_start import prepare_task
 from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress
 from cohort.kernels.backend import Backend, describe_backend
+from cohort.machine.compile_ahead.absent_gpu import absent_gpu
+from cohort.machine.compile_ahead.kernel_cache import triton_cache
+from cohort.machine.compile_ahead.launched_model import launched_model
+from cohort.machine.compile_ahead.task_kernels import KernelWarmUp
+from cohort.machine.compile_ahead.workers import Compiled
 from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
 from cohort.machine.machine import choose_machine
 from cohort.machine.writable_directory import require_writable
+from cohort.memory.model_place import choose_model_place
 from cohort.memory.size_inputs import SizeRequest
 from cohort.models.source import find_model
-from cohort.prepare.absent_gpu_kernels import compile_for_absent_gpu
+from cohort.models.weight_formats import PLAIN
+from cohort.prepare.inputs import read_inputs_and_machine
+from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.loading import load_task
 from cohort.tasks.task import Task
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["WarmReport", "warm_caches"]
+__all__ = ["WarmReport", "compile_for_absent_gpu", "warm_caches"]
 
 _TASK_SUFFIXES = (".yaml", ".yml", ".json")
 # rows of a usual length: tiles are chosen by tokens of a pass and by a row's length
@@ -99,7 +107,7 @@ def warm_caches(
     task = load_task(model_or_task) if is_task else _usual_task(model_or_task)
     if kind is None:
         _require_gpu(task)
-    caches = (default_cache_directory(), _triton_cache())
+    caches = [default_cache_directory(), *([] if (triton := triton_cache()) is None else [triton])]
     for cache in caches:
         require_writable(cache, hint="Set COHORT_CACHE_DIR and TRITON_CACHE_DIR to directories on a disk with room.")
     phases = _Phases(watcher, clock)
@@ -134,6 +142,64 @@ def _compile_for(kind: GpuKind, task: TaskFile, phases: _Phases) -> int:
     return compiled.num_kernels
 
 
+def compile_for_absent_gpu(task: TaskFile, kind: GpuKind, *, say: Callable[[str], None]) -> Compiled:
+    """Compile what a run of ``task`` on GPUs of ``kind`` compiles before its first step; return how much that was.
+
+    No weights are read, and nothing is measured.
+
+    Raises:
+        InputError: every problem of the task's inputs; Triton is missing; or the task's kernels follow from weights.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise InputError(
+            Problem(
+                where="--gpu",
+                found="no Triton here, which compiles the kernels",
+                allowed="the Triton that runs use",
+                hint="Install the torch and Triton of the machine that trains: pip install '.[gpu]'.",
+            )
+        )
+    if task.num_gpus == 0 or task.quantization != PLAIN.name:
+        is_for_cpu = task.num_gpus == 0
+        raise InputError(
+            Problem(
+                where=task.where("num_gpus" if is_for_cpu else "quantization"),
+                found="0, the CPU, for which nothing is compiled" if is_for_cpu else task.quantization,
+                allowed="auto | 1 or more" if is_for_cpu else PLAIN.name,
+                hint="Leave --warm out."
+                if is_for_cpu
+                else "Run --warm without --gpu on a machine with that GPU: the "
+                "kernels for such weights follow from how they are kept there.",
+            )
+        )
+    with absent_gpu(kind):
+        say("reading and tokenising the data")
+        inputs, machine = read_inputs_and_machine(task)
+        specs = TrialProposals(task, inputs.data.train, saved=inputs.saved_modules(task)).largest()
+        demand = inputs.demand(task, machine, specs=specs)
+        # ranks that hold the model together launch others
+        group = choose_model_place(demand).group
+        launched = launched_model(group, config=demand.config, layout=demand.layout)
+        with KernelWarmUp(
+            machine,
+            model=launched,
+            adapters=[spec.adapter for spec in specs],
+            mean_length=float(demand.rows.lengths.mean()),
+            say=say,
+        ) as kernels:
+            kernels.begin()
+            if kernels.problem:
+                raise InputError(
+                    Problem(
+                        where="--gpu",
+                        found=f"passes of {task.model_name_or_path} that need the GPU itself: {kernels.problem}",
+                        allowed="a model whose kernels follow from shapes",
+                        hint="Run --warm without --gpu on a machine with that GPU.",
+                    )
+                )
+            return kernels.finish(None)
+
+
 def _usual_task(model: str) -> TaskFile:
     """Return a task of usual ranks on rows of a usual length, if there is such a model."""
     find_model(model)
@@ -156,8 +222,3 @@ def _require_gpu(task: TaskFile) -> None:
                 hint="Run it on the machine that trains; here a run has nothing to wait for.",
             )
         )
-
-
-def _triton_cache() -> Path:
-    configured = os.environ.get("TRITON_CACHE_DIR")
-    return Path(configured) if configured else Path.home() / ".triton" / "cache"

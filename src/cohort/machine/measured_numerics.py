@@ -18,14 +18,14 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.launches import collect_launches
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.exact_steps import keep_exact_steps
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weights import freeze_weights
 from cohort.scheduling.cost.exact_steps import ExactStep, LayerWidths, gpu_kind
-from cohort.training.compile_ahead import compile_ahead
 from cohort.training.device_memory import release_cached
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.executor import Executor
@@ -144,7 +144,7 @@ def _executor(decoder: Decoder, pack: MeasuredPack, numerics: Numerics) -> Execu
     rows, device = _rows(pack, decoder.config.vocab_size), decoder.device
     if device.type == "cuda":
         with KernelCompiler() as compiler:
-            compile_ahead(
+            collect_launches(
                 decoder,
                 compiler=compiler,
                 target_linears=decoder.linears,
@@ -153,6 +153,7 @@ def _executor(decoder: Decoder, pack: MeasuredPack, numerics: Numerics) -> Execu
                 pass_tokens=(pack.tokens,),
                 numerics=numerics,
             )
+            compiler.wait()
     # those that a run records
     most = most_recorded_tokens(numerics, launching=launching_rows(decoder.config))
     executor = Executor(

@@ -13,6 +13,7 @@ from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.own_table import table_path
 from cohort.kernels.packed_linear.choice.tiles import keep_measured
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.kernel_choices import linear_groups
 from cohort.machine.measured_numerics import measure_exact_steps
 from cohort.machine.writable_directory import require_writable
@@ -69,12 +70,16 @@ def measure_tiles(model: str, *, say: Callable[[str], None]) -> TileReport:
     name = torch.cuda.get_device_name(device)
     require_writable(table_path(name).parent, hint="Set COHORT_CACHE_DIR to a directory on a disk with room.")
     # Triton is an optional package
-    from cohort.kernels.packed_linear.choice.measuring import compile_candidates, measure_linear
+    from cohort.kernels.packed_linear.choice.measuring import launch_candidates, measure_linear
 
     shapes = linear_shapes(config)
     groups = linear_groups(shapes, targets=list(shapes))
     say(f"compiling candidates for {counted(len(groups), 'shape')} of linears")
-    compile_candidates(groups, device=device)
+    with KernelCompiler() as compiler:
+        with compiler.collecting():
+            for in_features, out_widths in groups:
+                launch_candidates(in_features, out_widths, device=device)
+        compiler.wait()
     found: list[MeasuredLinear] = []
     for in_features, out_widths in groups:
         say(f"measuring {in_features} -> {'+'.join(map(str, out_widths))}")

@@ -13,7 +13,9 @@ from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
 from cohort.core.daemon_thread import begin_in_thread
 from cohort.core.errors import InputError
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.launched_model import launched_model
+from cohort.machine.compile_ahead.task_kernels import KernelWarmUp
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.machine import free_memory_bytes
 from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import available_host_bytes
@@ -24,8 +26,6 @@ from cohort.memory.sizes import Sizes
 from cohort.models.counts import weight_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.prepare.kernels import KernelWarmUp
-from cohort.ranks.launched_model import launched_model
 from cohort.ranks.rank_group import RankGroupPlan
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 
@@ -107,7 +107,14 @@ def place_model(
     )
     decoder = None
     model = launched_model(place.group, config=demand.config, layout=demand.layout)
-    kernels = KernelWarmUp(demand, model=model, say=say, workers=workers)
+    kernels = KernelWarmUp(
+        demand.machine,
+        model=model,
+        adapters=[spec.adapter for spec in demand.specs],
+        mean_length=float(demand.rows.lengths.mean()),
+        say=say,
+        workers=workers,
+    )
     if place.group is not None and place.held is not None:
         # every rank is a process of its own, which loads its part, and finds the kernels compiled
         with kernels:

@@ -10,7 +10,8 @@ from cohort.core.clock import Clock
 from cohort.core.errors import Problem
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead.task_kernels import workers_ahead
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.size_inputs import SizeRequest
@@ -21,7 +22,6 @@ from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import choose_rows, evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.fingerprints import start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
-from cohort.prepare.kernels import workers_ahead
 from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.model_computation import model_note
 from cohort.prepare.numerics import NumericsChoice, numerics_note
@@ -201,7 +201,7 @@ def prepare(
         InputError: every problem of the data, the model and the search space.
     """
     # a model that is loaded has its kernels
-    with nullcontext() if backbone is not None else workers_ahead(task) as workers:
+    with nullcontext() if backbone is not None else workers_ahead(on_gpu=task.num_gpus != 0) as workers:
         return _prepare(
             task,
             clock=clock,

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cohort.kernels.compile_ahead import Compiled, KernelCompiler
 from cohort.kernels.packed_linear.choice.tile_choice import TileChoice
 from cohort.kernels.packed_linear.choice.tiles import choose_tiles
 from cohort.kernels.packed_linear.launch import launches
@@ -25,7 +24,7 @@ from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["MeasuredLinear", "compile_candidates", "measure_linear"]
+__all__ = ["MeasuredLinear", "launch_candidates", "measure_linear"]
 
 NUM_ROWS = 8192
 # in turn, with segments that end anywhere
@@ -197,17 +196,12 @@ def _now(device: torch.device, in_features: int, out_widths: tuple[int, ...]) ->
     return choose_tiles(name, in_features=in_features, out_widths=out_widths, num_rows=NUM_ROWS)
 
 
-def compile_candidates(shapes: Sequence[tuple[int, tuple[int, ...]]], *, device: torch.device) -> Compiled:
-    """Compile all candidates for linears ``(in_features, out_widths)`` by all cores."""
-    with KernelCompiler() as compiler:
-        with compiler.collecting():
-            for in_features, out_widths in shapes:
-                pack = _pack(in_features, out_widths, device=device)
-                for piece in _NAMES:
-                    for tiles in _candidates(piece, _now(device, in_features, out_widths)).values():
-                        pack.work(piece, tiles)()
-                del pack
-        return compiler.wait()
+def launch_candidates(in_features: int, out_widths: tuple[int, ...], *, device: torch.device) -> None:
+    """Launch every piece of a linear with each candidate once, so that all can be compiled before any is timed."""
+    pack = _pack(in_features, out_widths, device=device)
+    for piece in _NAMES:
+        for tiles in _candidates(piece, _now(device, in_features, out_widths)).values():
+            pack.work(piece, tiles)()
 
 
 def measure_linear(in_features: int, out_widths: tuple[int, ...], *, device: torch.device) -> MeasuredLinear:

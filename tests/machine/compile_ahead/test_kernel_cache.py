@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.prepare.kernel_cache import is_whole, mark, remove_damaged
+from cohort.machine.compile_ahead.kernel_cache import is_whole, mark, remove_damaged
 
 
 def cubin(num_sections: int = 3) -> bytes:

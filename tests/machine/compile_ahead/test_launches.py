@@ -17,12 +17,12 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.magnitude import Magnitudes
-from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.machine.compile_ahead import launches as training_ahead
+from cohort.machine.compile_ahead.launched_model import stand_in_decoder
+from cohort.machine.compile_ahead.launches import _lengths, _run, collect_launches, covering_sizes, kinds_of_adapters
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.config_file import read_config
-from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weights import load_decoder
-from cohort.training import compile_ahead as training_ahead
-from cohort.training.compile_ahead import _lengths, _run, compile_ahead, covering_sizes, kinds_of_adapters
 from cohort.training.recorded.few_layers import few_layers
 from tests.training.small_models import save_llama, save_qwen2
 
@@ -107,7 +107,7 @@ def test_packs_launch_no_kernel_that_was_not_handed_to_workers(repository: Path)
     """A kernel that is not is compiled inside a first step, while the GPU waits."""
     pytest.importorskip("triton")
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-m", "tests.training.collected_launches"]
+    command = [sys.executable, "-m", "tests.machine.compile_ahead.uncollected_launches"]
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
@@ -122,7 +122,7 @@ def test_kernels_are_compiled_by_workers_and_nothing_is_launched(tmp_path: Path)
     name = next(iter(decoder.linears))
     before = decoder.weight_of(name).clone()
     with KernelCompiler(num_workers=4) as compiler:
-        compiled = compile_ahead(
+        collect_launches(
             decoder,
             compiler=compiler,
             target_linears=decoder.linears,
@@ -130,6 +130,7 @@ def test_kernels_are_compiled_by_workers_and_nothing_is_launched(tmp_path: Path)
             usual=20,
             pass_tokens=(200,),
         )
+        compiled = compiler.wait()
     assert compiled.num_kernels > 0
     assert (compiled.num_failed, compiled.first_error) == (0, "")
     assert torch.equal(decoder.weight_of(name), before)

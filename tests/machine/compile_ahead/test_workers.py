@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from cohort.kernels import compile_ahead
-from cohort.kernels.compile_ahead import Compiled, KernelCompiler, _NamedGpu, cache_marker
-from tests.kernels.compiler_jobs import dies_once, fails
+from cohort.machine.compile_ahead import workers
+from cohort.machine.compile_ahead.kernel_cache import cache_marker
+from cohort.machine.compile_ahead.workers import Compiled, KernelCompiler, NamedGpu
+from tests.machine.compile_ahead.compiler_jobs import dies_once, fails
 
 pytest.importorskip("triton")
 
@@ -37,7 +38,7 @@ def test_it_lies_in_tritons_cache_and_depends_on_the_facts(tmp_path: Path, monke
 
 
 def test_workers_name_the_gpu_they_compile_for() -> None:
-    target = _NamedGpu((9, 0)).get_current_target()
+    target = NamedGpu((9, 0)).get_current_target()
     assert (target.backend, target.arch, target.warp_size) == ("cuda", 90, 32)
 
 
@@ -45,7 +46,7 @@ def test_workers_do_not_run_a_script_without_a_guard_again(tmp_path: Path) -> No
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, time\n"
-        "from cohort.kernels.compile_ahead import KernelCompiler, _import_triton\n"
+        "from cohort.machine.compile_ahead.workers import KernelCompiler, _import_triton\n"
         "print('the script runs', flush=True)\n"
         "with KernelCompiler(num_workers=1) as compiler:\n"
         "    print('imported before a thread does', 'triton.runtime.driver' in sys.modules)\n"
@@ -70,9 +71,9 @@ def test_workers_do_not_run_a_script_without_a_guard_again(tmp_path: Path) -> No
 def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers begin without Triton, which takes seconds to import."""
     for name in ("_build_driver", "_import_triton"):
-        monkeypatch.setattr(compile_ahead, name, os.getpid)
+        monkeypatch.setattr(workers, name, os.getpid)
     # what they are forks of may have been started by another test, with Triton
-    monkeypatch.setattr(compile_ahead, "PRELOADED", ())
+    monkeypatch.setattr(workers, "PRELOADED", ())
 
 
 @pytest.mark.usefixtures("light_workers")
@@ -102,7 +103,7 @@ def test_nobody_waits_for_the_first_worker_but_a_thread(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("light_workers")
 def test_what_a_dead_worker_took_with_it_is_compiled_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_ahead, "_compile", dies_once)
+    monkeypatch.setattr(workers, "_compile", dies_once)
     with KernelCompiler(num_workers=1) as compiler:
         job = str(tmp_path / "first").encode()
         compiler._compiling[job] = compiler._submit(dies_once, job, (9, 0))
@@ -111,7 +112,7 @@ def test_what_a_dead_worker_took_with_it_is_compiled_by_others(tmp_path: Path, m
 
 @pytest.mark.usefixtures("light_workers")
 def test_a_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_ahead, "_compile", fails)
+    monkeypatch.setattr(workers, "_compile", fails)
     with KernelCompiler(num_workers=1) as compiler:
         compiler._compiling[b"kernel"] = compiler._submit(fails, b"kernel", (9, 0))
         assert compiler.wait() == Compiled(num_kernels=0, num_failed=1, first_error="ValueError: no room for kernel")
@@ -135,7 +136,7 @@ def test_a_compiler_that_hangs_is_not_waited_for() -> None:
 def test_jobs_that_come_after_the_death_of_a_worker_are_compiled_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_ahead, "_compile", dies_once)
+    monkeypatch.setattr(workers, "_compile", dies_once)
     with KernelCompiler(num_workers=1) as compiler:
         first, later = (str(tmp_path / name).encode() for name in ("first", "later"))
         (tmp_path / "later").touch()
@@ -149,7 +150,7 @@ def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal\n"
-        "from cohort.kernels.compile_ahead import KernelCompiler, _import_triton\n"
+        "from cohort.machine.compile_ahead.workers import KernelCompiler, _import_triton\n"
         "KernelCompiler(num_workers=1)._submit(_import_triton).result()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

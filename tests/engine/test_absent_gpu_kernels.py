@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError
-from cohort.kernels.compile_ahead import Compiled
+from cohort.engine.warm_caches import compile_for_absent_gpu
+from cohort.machine.compile_ahead import task_kernels as kernels
+from cohort.machine.compile_ahead.workers import Compiled
 from cohort.machine.gpu_kinds import find_gpu_kind
-from cohort.prepare import kernels
-from cohort.prepare.absent_gpu_kernels import compile_for_absent_gpu
 from cohort.tasks.loading import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

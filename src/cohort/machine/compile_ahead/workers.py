@@ -8,9 +8,7 @@ They write to Triton's own cache on disk, where the real passes find it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
-import importlib.util
 import multiprocessing
 import os
 import pickle
@@ -20,15 +18,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["SUFFIX", "Compiled", "KernelCompiler", "cache_marker", "triton_cache"]
+__all__ = ["Compiled", "KernelCompiler", "NamedGpu"]
 
-# of the files that say what is in Triton's cache
-SUFFIX = ".compiled"
 MOST_WORKERS = 32
 # what each worker would take seconds to import
 PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
@@ -36,32 +31,6 @@ PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.tr
 MOST_SECONDS = 240.0
 # one thread at a time says what the processes that it starts are told
 _STARTING = threading.Lock()
-
-
-def cache_marker(*facts: object) -> Path | None:
-    """Return the file whose presence says that all kernels for ``facts`` are in Triton's cache; None without Triton.
-
-    It lies in that cache, so that emptying the cache removes it, too. It depends on the sources of the kernels,
-    on the versions of what compiles them and on the GPU.
-    """
-    cache = triton_cache()
-    if cache is None:
-        return None
-    import triton
-
-    digest = hashlib.sha256(repr((facts, triton.__version__, torch.__version__)).encode())
-    if torch.cuda.is_available():
-        digest.update(torch.cuda.get_device_name().encode())
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return cache / f"cohort-{digest.hexdigest()[:32]}{SUFFIX}"
-
-
-def triton_cache() -> Path | None:
-    """Return where Triton keeps what it compiled; None where it is not installed."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,19 +202,18 @@ def _no_main_module() -> Iterator[None]:
             spawn.get_preparation_data = own
 
 
-class _NamedGpu:
+class NamedGpu:
     """A driver of Triton that knows which GPU to compile for, and has none."""
 
     def __init__(self, capability: tuple[int, int]) -> None:
         self._capability = capability
 
-    def get_current_device(self) -> int:
+    def get_current_device(self) -> int | str:
         return 0
 
     def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 10 * self._capability[0] + self._capability[1], 32)
+        compiler: Any = importlib.import_module("triton.backends.compiler")
+        return compiler.GPUTarget("cuda", 10 * self._capability[0] + self._capability[1], 32)
 
 
 def _begin(environment: dict[str, str]) -> None:
@@ -281,7 +249,7 @@ def _compile(job: bytes, capability: tuple[int, int]) -> None:
     _import_triton()
     module, name, signature, constants, options, attrs = pickle.loads(job)
     driver: Any = importlib.import_module("triton.runtime.driver").driver
-    driver.set_active(_NamedGpu(capability))
+    driver.set_active(NamedGpu(capability))
     kernel: Any = importlib.import_module(module)
     for part in name.split("."):
         kernel = getattr(kernel, part)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.machine.compile_ahead.launched_model import launched_model, stand_in_decoder
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
-from cohort.models.stand_in import stand_in_decoder
-from cohort.ranks.launched_model import launched_model
+from cohort.models.weights import load_decoder
 from cohort.ranks.rank_group import PipelineGroup, TensorGroup
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
+from tests.models.tiny_checkpoints import save_checkpoint
 from tests.training.small_models import random_rows, save_llama
 
 
@@ -43,3 +45,14 @@ def test_whole_models_and_stages_launch_what_the_model_launches(tmp_path: Path) 
     for group in (None, PipelineGroup(cuts=(0, 1, 2))):
         model = launched_model(group, config=config, layout=layout)
         assert (model.config, model.layout, model.region) == (config, layout, None)
+
+
+def test_a_decoder_of_zeros_has_the_linears_of_the_model_and_shares_their_memory(tmp_path: Path) -> None:
+    model = load_decoder(save_checkpoint(tmp_path, "Qwen2", num_hidden_layers=3))
+    found = stand_in_decoder(model.config, dtype=torch.float32, device="cpu")
+    assert found.linears == model.linears
+    assert [product.in_features for product in found.products] == [product.in_features for product in model.products]
+    first, last = (found.weight_of(f"model.layers.{layer}.mlp.down_proj") for layer in (0, 2))
+    assert first.shape == last.shape == model.weight_of("model.layers.0.mlp.down_proj").shape
+    down: list[Any] = [layer.mlp.down.frozen for layer in found.layers]
+    assert len({product._weight_NK.data_ptr() for product in down}) == 1

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,12 +14,12 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels.backend import Backend, BackendChoice
-from cohort.kernels.compile_ahead import Compiled
-from cohort.prepare import kernels
-from cohort.prepare.kernel_cache import mark
-from cohort.prepare.kernels import KernelWarmUp, workers_ahead
-from cohort.ranks.launched_model import LaunchedModel
-from tests.prepare.test_kernel_cache import kernel
+from cohort.machine.compile_ahead import task_kernels as kernels
+from cohort.machine.compile_ahead.kernel_cache import mark
+from cohort.machine.compile_ahead.launched_model import LaunchedModel
+from cohort.machine.compile_ahead.task_kernels import KernelWarmUp, workers_ahead
+from cohort.machine.compile_ahead.workers import Compiled
+from tests.machine.compile_ahead.test_kernel_cache import kernel
 
 
 def warm_up(
@@ -34,12 +33,11 @@ def warm_up(
         numerics=Numerics.FAST,
         quantization=quantization,
     )
-    spec: Any = SimpleNamespace(adapter=AdapterSpec(r=8, lora_alpha=8.0))
-    rows: Any = SimpleNamespace(lengths=np.array([3, 5]))
-    demand: Any = SimpleNamespace(machine=machine, specs=[spec], rows=rows, config=SimpleNamespace(bridged=None))
-    config: Any = "sizes of a model"
+    config: Any = SimpleNamespace(bridged=None)
     return KernelWarmUp(
-        demand,
+        machine,
+        adapters=[AdapterSpec(r=8, lora_alpha=8.0)],
+        mean_length=4.0,
         model=LaunchedModel(config=config, layout=AdapterLayout({"q": (8, 8)}), region=region),
         say=say,
         workers=workers,
@@ -55,8 +53,7 @@ def test_nothing_happens_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with warm_up("cpu", say=fails) as found:
         found.begin()
         found.finish(decoder)
-    task: Any = SimpleNamespace(num_gpus=None)
-    with workers_ahead(task) as workers:
+    with workers_ahead(on_gpu=True) as workers:
         assert workers is None
 
 
@@ -173,13 +170,11 @@ def test_workers_start_ahead_where_nothing_was_compiled(on_gpu: Path, monkeypatc
     monkeypatch.setattr(kernels, "KernelCompiler", lambda: started)
     monkeypatch.setattr(kernels, "triton_cache", lambda: on_gpu)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    on_a_gpu: Any = SimpleNamespace(num_gpus=1)
-    with workers_ahead(on_a_gpu) as workers:
+    with workers_ahead(on_gpu=True) as workers:
         assert workers is started.enter_result
-    on_a_cpu: Any = SimpleNamespace(num_gpus=0)
-    with workers_ahead(on_a_cpu) as workers:
+    with workers_ahead(on_gpu=False) as workers:
         assert workers is None
     # another model's, perhaps: whether there is something to compile is known once this one's sizes are
     (on_gpu / "cohort-1.compiled").touch()
-    with workers_ahead(on_a_gpu) as workers:
+    with workers_ahead(on_gpu=True) as workers:
         assert workers is None

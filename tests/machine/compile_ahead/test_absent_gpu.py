@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cohort.kernels.backend import Backend, describe_backend
-from cohort.machine.absent_gpu import AbsentTensor, absent_gpu
+from cohort.machine.compile_ahead.absent_gpu import AbsentTensor, absent_gpu
 from cohort.machine.gpu_kinds import GPU_KINDS, find_gpu_kind
 from tests.training.small_models import save_llama
 
@@ -62,7 +62,7 @@ def _in_a_process(tmp_path: Path, *arguments: str) -> dict[str, int]:
     """Return how often each kernel was collected by a process that does not interpret kernels, as these tests do."""
     save_llama(tmp_path / "model")
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "triton"), "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-m", "tests.machine.collected_launches", str(tmp_path / "model"), *arguments]
+    command = [sys.executable, "-m", "tests.machine.compile_ahead.absent_launches", str(tmp_path / "model"), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,6 @@
-"""Prints which kernels packs launch that no worker was handed: ``python -m tests.training.collected_launches``.
+"""Prints which kernels packs launch that no worker was handed.
+
+Run it with ``python -m tests.machine.compile_ahead.uncollected_launches``.
 
 No kernel runs and none is compiled, so no GPU is needed: Triton believes in one, and each launch is only noted. What
 passes compute is whatever was in memory.
@@ -23,9 +25,9 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels import backend
-from cohort.kernels.compile_ahead import KernelCompiler, _NamedGpu
+from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+from cohort.machine.compile_ahead.workers import KernelCompiler, NamedGpu
 from cohort.models.weights import load_decoder
-from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
@@ -39,7 +41,7 @@ ADAPTERS = (
 )
 
 
-class Gpu(_NamedGpu):
+class Gpu(NamedGpu):
     """A Hopper of which Triton asks no more than this before it launches."""
 
     def get_current_stream(self, _device: int) -> int:

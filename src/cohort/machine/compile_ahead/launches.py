@@ -12,8 +12,8 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels.backend import Backend, describe_backend
-from cohort.kernels.compile_ahead import Compiled, KernelCompiler
 from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, WIDEST_RANK, rank_class
+from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor
@@ -24,7 +24,7 @@ from cohort.training.recorded.few_layers import few_layers
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["collect_launches", "compile_ahead", "covering_sizes", "kinds_of_adapters"]
+__all__ = ["collect_launches", "covering_sizes", "kinds_of_adapters"]
 
 
 def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...]:
@@ -41,37 +41,6 @@ def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...
     return tuple(found[kind] for kind in sorted(found))
 
 
-def compile_ahead(
-    decoder: Decoder,
-    *,
-    compiler: KernelCompiler,
-    target_linears: Mapping[str, tuple[int, int]],
-    adapters: Sequence[AdapterSpec],
-    usual: int,
-    pass_tokens: Sequence[int],
-    numerics: Numerics = Numerics.FAST,
-) -> Compiled:
-    """Compile the kernels of training, evaluation and recorded passes; return how many were compiled.
-
-    Args:
-        decoder: On the GPU, with all of its layers there.
-        adapters: One of each kind.
-        usual: Tokens of a usual row.
-        pass_tokens: Sizes of passes, which choose the tiles of products.
-        numerics: Those of the passes.
-    """
-    collect_launches(
-        decoder,
-        compiler=compiler,
-        target_linears=target_linears,
-        adapters=adapters,
-        usual=usual,
-        pass_tokens=pass_tokens,
-        numerics=numerics,
-    )
-    return compiler.wait()
-
-
 def collect_launches(
     decoder: Decoder,
     *,
@@ -86,7 +55,12 @@ def collect_launches(
     """Hand the kernels of training, evaluation and recorded passes to workers.
 
     Args:
-        step_tokens: Sizes of which a training step is enough; the other arguments are those of :func:`compile_ahead`.
+        decoder: On the GPU, with all of its layers there.
+        adapters: One of each kind.
+        usual: Tokens of a usual row.
+        pass_tokens: Sizes of passes, which choose the tiles of products.
+        step_tokens: Sizes of which a training step is enough.
+        numerics: Those of the passes.
     """
     if numerics is Numerics.EXACT:
         step_tokens = (*step_tokens, *_sizes_of_tiles(decoder, known=(*pass_tokens, *step_tokens)))

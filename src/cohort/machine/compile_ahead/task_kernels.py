@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
-from cohort.kernels.compile_ahead import SUFFIX, Compiled, KernelCompiler, cache_marker, triton_cache
 from cohort.kernels.packed_linear.choice.own_table import own_rows
-from cohort.memory.demand import Demand
+from cohort.machine.compile_ahead.kernel_cache import (
+    SUFFIX,
+    cache_marker,
+    is_whole,
+    mark,
+    remove_damaged,
+    triton_cache,
+)
+from cohort.machine.compile_ahead.launched_model import LaunchedModel, stand_in_decoder
+from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+from cohort.machine.compile_ahead.workers import Compiled, KernelCompiler
+from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
-from cohort.models.stand_in import stand_in_decoder
 from cohort.models.weight_formats import PLAIN
-from cohort.prepare.kernel_cache import is_whole, mark, remove_damaged
-from cohort.ranks.launched_model import LaunchedModel
-from cohort.tasks.task_file import TaskFile
-from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 from cohort.training.device_memory import release_cached
 
 __all__ = ["KernelWarmUp", "workers_ahead"]
@@ -31,12 +37,12 @@ STEP_TOKENS = (8192, 2048, 512)
 
 
 @contextlib.contextmanager
-def workers_ahead(task: TaskFile) -> Iterator[KernelCompiler | None]:
+def workers_ahead(*, on_gpu: bool) -> Iterator[KernelCompiler | None]:
     """Yield workers that start before the model is known, where nothing was ever compiled; they end with the block.
 
     Elsewhere there may be nothing to compile: :class:`KernelWarmUp` finds out, and starts workers if need be.
     """
-    if task.num_gpus == 0 or not torch.cuda.is_available() or (cache := triton_cache()) is None:
+    if not on_gpu or not torch.cuda.is_available() or (cache := triton_cache()) is None:
         yield None
         return
     device = torch.device("cuda")
@@ -57,17 +63,23 @@ class KernelWarmUp:
 
     def __init__(
         self,
-        demand: Demand,
+        machine: Machine,
         *,
         model: LaunchedModel,
+        adapters: Iterable[AdapterSpec],
+        mean_length: float,
         say: Callable[[str], None],
         workers: KernelCompiler | None = None,
     ) -> None:
-        """Look whether the kernels were compiled before; start workers if not and there are none."""
-        machine = demand.machine
+        """Look whether the kernels were compiled before; start workers if not and there are none.
+
+        Args:
+            adapters: Those of the task's trials.
+            mean_length: Tokens of a usual row.
+        """
         self._machine, self._model, self._say = machine, model, say
-        self._usual = max(2, round(float(demand.rows.lengths.mean())))
-        self._adapters = kinds_of_adapters(spec.adapter for spec in demand.specs)
+        self._usual = max(2, round(mean_length))
+        self._adapters = kinds_of_adapters(adapters)
         self._marker = None
         self._has_collected = False
         self.problem = ""
@@ -79,7 +91,7 @@ class KernelWarmUp:
             shard = () if model.region is None else ("shard",)
             self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS, *shard)
         # of a model that transformers computes, the passes that need kernels compile them
-        is_native = demand.config.bridged is None
+        is_native = model.config.bridged is None
         needs_some = is_native and self._marker is not None and not self._are_there(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
-from cohort.kernels.compile_ahead import _compile
-from cohort.machine.absent_gpu import absent_gpu
+from cohort.machine.compile_ahead.absent_gpu import absent_gpu
+from cohort.machine.compile_ahead.launched_model import stand_in_decoder
+from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+from cohort.machine.compile_ahead.workers import _compile
 from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
 from cohort.models.config_file import read_config
-from cohort.models.stand_in import stand_in_decoder
-from cohort.training.compile_ahead import collect_launches, kinds_of_adapters
 
 
 class _Collected:

@@ -5,18 +5,53 @@ Triton trusts what it finds: a run would end at a file that a full disk or a bro
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
 
+import torch
+
+from cohort import kernels
 from cohort.core.durable_files import write_text
 
-__all__ = ["is_whole", "mark", "remove_damaged"]
+__all__ = ["SUFFIX", "cache_marker", "is_whole", "mark", "remove_damaged", "triton_cache"]
+
+# of the files that say what is in Triton's cache
+SUFFIX = ".compiled"
 
 _GROUP = "__grp__"
 _BINARIES = (".cubin", ".hsaco")
 _ELF_HEADER = struct.Struct("<4s28xQQ6xHHHH")
+
+
+def cache_marker(*facts: object) -> Path | None:
+    """Return the file whose presence says that all kernels for ``facts`` are in Triton's cache; None without Triton.
+
+    It lies in that cache, so that emptying the cache removes it, too. It depends on the sources of the kernels,
+    on the versions of what compiles them and on the GPU.
+    """
+    cache = triton_cache()
+    if cache is None:
+        return None
+    import triton
+
+    digest = hashlib.sha256(repr((facts, triton.__version__, torch.__version__)).encode())
+    if torch.cuda.is_available():
+        digest.update(torch.cuda.get_device_name().encode())
+    for path in sorted(Path(*kernels.__path__).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return cache / f"cohort-{digest.hexdigest()[:32]}{SUFFIX}"
+
+
+def triton_cache() -> Path | None:
+    """Return where Triton keeps what it compiled; None where it is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
 
 
 def is_whole(marker: Path) -> bool:

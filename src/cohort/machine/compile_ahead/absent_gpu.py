@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from cohort.machine.compile_ahead.workers import NamedGpu
 from cohort.machine.gpu_kinds import GpuKind
 
 __all__ = ["AbsentTensor", "absent_gpu"]
@@ -183,15 +184,16 @@ def _do_nothing(*_: object, **__: object) -> None:
     return None
 
 
-class _Driver:
+class _Driver(NamedGpu):
     """A driver of Triton for a GPU that nothing is launched on."""
 
     def __init__(self, kind: GpuKind) -> None:
-        self._kind = kind
+        super().__init__(kind.capability)
+        self._name = kind.name
 
     def get_current_device(self) -> str:
         # kernels keep what they compiled by device: a GPU that is here has a number
-        return f"absent {self._kind.name}"
+        return f"absent {self._name}"
 
     def get_current_stream(self, device: object) -> int:
         del device
@@ -200,16 +202,12 @@ class _Driver:
     def get_active_torch_device(self) -> torch.device:
         return _DEVICE
 
-    def get_current_target(self) -> Any:
-        compiler: Any = importlib.import_module("triton.backends.compiler")
-        return compiler.GPUTarget("cuda", 10 * self._kind.capability[0] + self._kind.capability[1], 32)
-
 
 @contextlib.contextmanager
 def absent_gpu(kind: GpuKind) -> Iterator[None]:
     """Inside, this machine has GPUs of ``kind``, on which nothing is computed or launched. Triton must be installed.
 
-    For passes whose launches are collected: :meth:`cohort.kernels.compile_ahead.KernelCompiler.collecting`.
+    For passes whose launches are collected: :meth:`~cohort.machine.compile_ahead.workers.KernelCompiler.collecting`.
     """
     driver: Any = importlib.import_module("triton.runtime.driver").driver
     with contextlib.ExitStack() as stack:
