@@ -35,7 +35,7 @@ from cohort.data.packing import split_micro_batches
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.scheduling.cost.fit import CostFit, fit_step_cost
-from cohort.scheduling.cost.model import LaunchRegime, StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, LaunchRegime, StepCost, StepSample
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
@@ -210,7 +210,7 @@ def samples_of(row: dict[str, Any]) -> list[StepSample]:
     return [
         StepSample(
             pack=tuple(
-                TrialWork(r=aligned_rank(r), num_tokens=tokens, sum_squares=squares, num_sequences=batch_size)
+                AdapterWork(r=aligned_rank(r), num_tokens=tokens, sum_squares=squares, num_sequences=batch_size)
                 for r, batch_size, tokens, squares in zip(
                     row["r"], row["batch_size"], step["tokens"], step["squares"], strict=True
                 )

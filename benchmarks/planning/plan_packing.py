@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.planning.solo_baselines import max_gpu_plan, min_gpu_plan
-from cohort.scheduling.cost.model import CostModel, Interconnect, Knee, StepCost, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, CostModel, Interconnect, Knee, StepCost
 from cohort.scheduling.packing.planner import plan_packs
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem
+from cohort.scheduling.packing.records import PackingProblem, PackItem
 from cohort.scheduling.packing.verify import check_pack_plan, packing_lower_bound
 
 RANKS = (8, 16, 32, 64, 128)
@@ -63,20 +63,20 @@ def state_bytes(r: int, *, num_gpus: int) -> int:
     return BYTES_PER_ENTRY * NUM_LAYERS * sum(r * (whole + -(-sharded // num_gpus)) for whole, sharded in LINEARS)
 
 
-def trial(trial_id: int, *, r: int, batch_size: int, length: int = LENGTH) -> PackableTrial:
+def trial(trial_id: int, *, r: int, batch_size: int, length: int = LENGTH) -> PackItem:
     state = {degree: state_bytes(r, num_gpus=degree) for degree in DEGREES}
-    work = TrialWork(
+    work = AdapterWork(
         r=r,
         num_tokens=batch_size * length,
         num_steps=-(-EXAMPLES // batch_size),
         sum_squares=batch_size * length**2,
         num_sequences=batch_size,
     )
-    return PackableTrial(trial_id=trial_id, work=work, state_bytes=state)
+    return PackItem(trial_id=trial_id, work=work, state_bytes=state)
 
 
 def problem(
-    trials: list[PackableTrial],
+    trials: list[PackItem],
     *,
     num_gpus: int,
     cost: StepCost = PRODUCT_BOUND,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackPlan, jobs_in_order
+from cohort.scheduling.packing.records import PackingProblem, PackItem, PackPlan, jobs_in_order
 
 __all__ = ["max_gpu_plan", "min_gpu_plan"]
 
@@ -36,5 +36,5 @@ def _plan_alone(problem: PackingProblem, *, choose: Callable[[Sequence[int]], in
     return PackPlan(jobs=jobs_in_order(packs, num_gpus=problem.num_gpus), num_gpus=problem.num_gpus, policy=policy)
 
 
-def _degrees_of(trial: PackableTrial, problem: PackingProblem) -> list[int]:
+def _degrees_of(trial: PackItem, problem: PackingProblem) -> list[int]:
     return [degree for degree in problem.degrees if problem.fits([trial], num_gpus=degree)]

@@ -22,8 +22,8 @@ from cohort.planning.simulation_records import SimulatedTask, SimulationSettings
 from cohort.scheduling.admission import Capacity, Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_step_cost
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
-from cohort.scheduling.cost.model import StepCost, TrialWork
-from cohort.scheduling.cost.task_time import WaitingTrial, training_time
+from cohort.scheduling.cost.model import AdapterWork, StepCost
+from cohort.scheduling.cost.task_time import WaitingWork, training_time
 from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.planner import PlacementSettings, plan_placement
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskOption, TaskRequest
@@ -133,10 +133,10 @@ def _task(number: int, num_trials: int, degrees: Sequence[int], *, cost: StepCos
     return TaskRequest(task_id=f"task{number:02d}, {num_trials} trials", options=tuple(options))
 
 
-def _trial(trial_id: int, *, batch_size: int, steps: int) -> WaitingTrial:
+def _trial(trial_id: int, *, batch_size: int, steps: int) -> WaitingWork:
     request = Request(trial_id=trial_id, r=16, batch_size=batch_size, mean_length=float(ROW_TOKENS))
-    work = TrialWork(r=16, num_tokens=float(batch_size * ROW_TOKENS), num_steps=steps, num_sequences=batch_size)
-    return WaitingTrial(request=request, work=work)
+    work = AdapterWork(r=16, num_tokens=float(batch_size * ROW_TOKENS), num_steps=steps, num_sequences=batch_size)
+    return WaitingWork(request=request, work=work)
 
 
 def _step_cost(config: DecoderConfig) -> StepCost:

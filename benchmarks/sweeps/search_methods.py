@@ -106,11 +106,11 @@ class Search:
 
     def _propose(self, count: int) -> list[tuple[TrialSpec, Candidate]]:
         found = []
-        for proposal in self._sampler.propose(count):
-            values: dict[str, Any] = dict(proposal.configuration)
+        for trial_id, configuration in enumerate(self._sampler.propose(count), start=len(self.study.trial_ids)):
+            values: dict[str, Any] = dict(configuration)
             rank, batch_size = int(values["r"]), int(values["batch_size"])
             spec = TrialSpec(
-                trial_id=proposal.trial_id,
+                trial_id=trial_id,
                 seed=self._seed,
                 adapter=AdapterSpec(r=rank, lora_alpha=2.0 * rank),
                 learning_rate=float(values["learning_rate"]) * self._scale,

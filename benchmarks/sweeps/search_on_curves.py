@@ -105,12 +105,12 @@ class Search:
         return total / (COARSE_STEPS * len(self._grid.trials))
 
     def _propose(self, count: int) -> None:
-        for proposal in self._sampler.propose(count):
-            values: dict[str, Any] = dict(proposal.configuration)
+        for trial_id, configuration in enumerate(self._sampler.propose(count), start=len(self.study.trial_ids)):
+            values: dict[str, Any] = dict(configuration)
             trial = self._by_values[values["learning_rate"], values["r"], values["batch_size"]]
             curve = self._grid.curve(trial, self.settings)
-            candidate = replace(curve.candidate, trial_id=proposal.trial_id)
-            self._curves[proposal.trial_id] = replace(curve, candidate=candidate)
+            candidate = replace(curve.candidate, trial_id=trial_id)
+            self._curves[trial_id] = replace(curve, candidate=candidate)
             self.study.add([candidate])
 
 

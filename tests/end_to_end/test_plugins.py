@@ -17,7 +17,8 @@ from cohort.engine.tune import resume, tune
 from cohort.tasks.loading import load_task
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.early_exit import EarlyExitSettings, ExitRule, Observation, Rule, RuleSettings, Verdict
-from cohort.tuning.samplers import Proposal, Sampler, SamplerKind, SearchBudget
+from cohort.tuning.parameters import Configuration
+from cohort.tuning.samplers import Sampler, SamplerKind, SearchBudget
 from cohort.tuning.space import SearchSpace
 from tests.cli.command import cohort
 from tests.core.plugin_packages import install
@@ -65,11 +66,11 @@ class LastFirst(Sampler):
 
     def __init__(self, space: SearchSpace, budget: SearchBudget) -> None:
         found = tuple(space.configurations())[::-1][: budget.trials]
-        self._left = [Proposal(trial_id=n, configuration=configuration) for n, configuration in enumerate(found)]
+        self._left = found
 
-    def propose(self, num: int) -> tuple[Proposal, ...]:
+    def propose(self, num: int) -> tuple[Configuration, ...]:
         proposed, self._left = self._left[:num], self._left[num:]
-        return tuple(proposed)
+        return proposed
 
     def tell(self, trial_id: int, value: float | None, *, depth: int = 0) -> None:
         pass

@@ -23,13 +23,13 @@ from cohort.machine.measurements import (
     write_costs,
     write_passes,
 )
-from cohort.scheduling.cost.model import StepSample, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, StepSample
 
 KEY = CostKey(model="llama 12", hardware="a CPU, 1 thread", precision="float32", length_bucket=64, adapters="qv")
 
 
 def costs(seconds: float) -> RunCosts:
-    work = TrialWork(r=16, num_tokens=40.0, sum_squares=900.0, num_sequences=2)
+    work = AdapterWork(r=16, num_tokens=40.0, sum_squares=900.0, num_sequences=2)
     sample = StepSample(pack=(work,), seconds=seconds)
     return RunCosts(samples=(sample,), evaluated_tokens=10, evaluation_seconds=seconds, steps=3, start_seconds=1.0)
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from cohort.runs import time_left
-from cohort.runs.time_left import MeasuredPace, TokenRate, TrialAhead, seconds_left
+from cohort.runs.time_left import MeasuredPace, StepsAhead, TokenRate, seconds_left
 
 
-def ahead(done: int, *, tokens_per_step: float = 10.0) -> TrialAhead:
-    return TrialAhead(steps_done=done, planned_steps=100, warmup_steps=20, tokens_per_step=tokens_per_step)
+def ahead(done: int, *, tokens_per_step: float = 10.0) -> StepsAhead:
+    return StepsAhead(steps_done=done, planned_steps=100, warmup_steps=20, tokens_per_step=tokens_per_step)
 
 
-def left(*trials: TrialAhead, evaluated: int = 0, rate: float | None = 5.0) -> float | None:
+def left(*trials: StepsAhead, evaluated: int = 0, rate: float | None = 5.0) -> float | None:
     return seconds_left(trials, pace=TokenRate.of(rate, trained=400, evaluated=evaluated), kept_share=0.25)
 
 
@@ -42,13 +42,13 @@ def test_nothing_can_be_said_without_a_rate_and_nothing_is_left_at_the_end() -> 
 
 def trial(
     warmup: int, later: int, *, evaluations: tuple[int, int] = (0, 0), tokens: float = 100.0, is_judged: bool = False
-) -> TrialAhead:
+) -> StepsAhead:
     """A trial with this much ahead in warm-up and after it; one that is judged stands a step after warm-up."""
     done, warmup = (2, 1) if is_judged else (0, warmup)
     planned = done + warmup * (not is_judged) + later
     first = [step + 1 for step in range(evaluations[0])]
     last = [planned - step for step in range(evaluations[1])]
-    found = TrialAhead(
+    found = StepsAhead(
         steps_done=done,
         planned_steps=planned,
         warmup_steps=warmup,

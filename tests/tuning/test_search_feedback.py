@@ -10,7 +10,8 @@ from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.early_exit.rule import UNDERPERFORMING
 from cohort.tuning.interventions import ADDED_BY_USER, RESUMED_BY_USER, STOPPED_BY_USER
 from cohort.tuning.objective_metric import ObjectiveMetric
-from cohort.tuning.samplers import Proposal, Sampler, build_sampler
+from cohort.tuning.parameters import Configuration
+from cohort.tuning.samplers import Sampler, build_sampler
 from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.space_syntax import parse_space
 
@@ -21,7 +22,7 @@ class Ear(Sampler):
 
     told: list[tuple[int, float | None, int]] = field(default_factory=list)
 
-    def propose(self, num: int) -> tuple[Proposal, ...]:
+    def propose(self, num: int) -> tuple[Configuration, ...]:
         return ()
 
     def tell(self, trial_id: int, value: float | None, *, depth: int = 0) -> None:
@@ -83,11 +84,11 @@ def share_of_large_rates(*, depth: int) -> float:
     """Share of large rates in what is proposed when those have come to ``depth`` and measured more than the others."""
     space = parse_space({"learning_rate": {"min": 1e-5, "max": 1e-1, "log": True}})
     sampler = build_sampler("tpe", space, trials=60, seed=0)
-    for proposal in sampler.propose(20):
-        is_large = float(proposal.configuration["learning_rate"]) > 1e-3
+    for trial_id, configuration in enumerate(sampler.propose(20)):
+        is_large = float(configuration["learning_rate"]) > 1e-3
         # deeper in training, the large rates measure a little more than the small ones did early on
-        sampler.tell(proposal.trial_id, 2.1 if is_large else 2.0, depth=depth if is_large else 1)
-    rates = [float(proposal.configuration["learning_rate"]) for proposal in sampler.propose(20)]
+        sampler.tell(trial_id, 2.1 if is_large else 2.0, depth=depth if is_large else 1)
+    rates = [float(configuration["learning_rate"]) for configuration in sampler.propose(20)]
     return sum(rate > 1e-3 for rate in rates) / len(rates)
 
 
@@ -99,12 +100,12 @@ def test_who_came_deeper_is_better_whatever_was_measured() -> None:
 def test_a_later_word_on_a_trial_takes_the_place_of_the_earlier() -> None:
     space = parse_space({"learning_rate": {"min": 1e-5, "max": 1e-1, "log": True}})
 
-    def proposed(*, twice: bool) -> list[Proposal]:
+    def proposed(*, twice: bool) -> list[Configuration]:
         sampler = build_sampler("tpe", space, trials=60, seed=0)
-        for proposal in sampler.propose(20):
+        for trial_id, _ in enumerate(sampler.propose(20)):
             if twice:
-                sampler.tell(proposal.trial_id, 9.0 - proposal.trial_id, depth=1)
-            sampler.tell(proposal.trial_id, float(proposal.trial_id), depth=2)
+                sampler.tell(trial_id, 9.0 - trial_id, depth=1)
+            sampler.tell(trial_id, float(trial_id), depth=2)
         return list(sampler.propose(5))
 
     assert proposed(twice=True) == proposed(twice=False)

@@ -9,7 +9,7 @@ import pytest
 from cohort.core.events import Evaluated
 from cohort.tuning.decisions import COMPLETED, DecisionKind
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
-from cohort.tuning.study_trial import BestTrial, StudyError, StudyTrial
+from cohort.tuning.study_trial import BestCheckpoint, StudyError, StudyTrial
 from cohort.tuning.trajectory import Trajectory
 from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import curve, step_done
@@ -94,7 +94,7 @@ def test_a_better_evaluation_is_the_best_with_the_one_before_in_the_record(trial
     second = trial.update_best(evaluated(4, 1.0), metric=LOSS)
     assert second is not None
     assert (second.numbers["previous"], second.numbers["previous_step"]) == (2.0, 1)
-    assert trial.best == BestTrial(trial_id=3, step=4, value=1.0, validation_loss=1.0)
+    assert trial.best == BestCheckpoint(trial_id=3, step=4, value=1.0, validation_loss=1.0)
 
 
 @pytest.mark.parametrize(("ties", "step"), [(TieRule.LOSS, 2), (TieRule.EARLIEST, 1)])

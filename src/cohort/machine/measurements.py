@@ -23,7 +23,7 @@ from cohort.core.errors import StorageFullError
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
 from cohort.machine.machine import package_versions
 from cohort.models.config import DecoderConfig
-from cohort.scheduling.cost.model import StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, StepCost, StepSample
 
 __all__ = [
     "CostKey",
@@ -305,7 +305,7 @@ def _runs_in(plain: Mapping[str, Any]) -> Iterator[RunCosts]:
         samples = tuple(
             StepSample(
                 pack=tuple(
-                    TrialWork(
+                    AdapterWork(
                         r=int(r), num_tokens=float(tokens), sum_squares=float(squares), num_sequences=float(sequences)
                     )
                     for r, tokens, squares, sequences in entry["pack"]

@@ -21,7 +21,7 @@ from cohort.planning.planning import NamedTask, TaskPlan, where_and_when
 from cohort.prepare.inputs import read_inputs
 from cohort.scheduling.cost.model import CostModel
 from cohort.scheduling.packing.planner import plan_packs
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackPlan
+from cohort.scheduling.packing.records import PackingProblem, PackItem, PackPlan
 from cohort.scheduling.packing.verify import check_pack_plan, packing_lower_bound
 
 __all__ = ["TaskPacks", "packs_json", "plan_task_packs"]
@@ -73,7 +73,7 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
     taken, share = LOSS_HEAD_BYTES if hardware.is_gpu else 0, 1 - task.file.memory.margin
     problem = PackingProblem(
         trials=tuple(
-            PackableTrial(
+            PackItem(
                 trial_id=trial_id,
                 work=sketch.works[trial_id],
                 state_bytes={d: aligned_rank(trial.spec.adapter.num_rows) * row_bytes // d for d in degrees},

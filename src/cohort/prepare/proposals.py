@@ -127,8 +127,8 @@ class TrialProposals:
 
     def _propose(self, num: int) -> tuple[PlannedTrial, ...]:
         trials = tuple(
-            plan_trial(self._task, proposal, rows=self._rows, times=self.times, saved=self._saved)
-            for proposal in self._sampler.propose(num)
+            plan_trial(self._task, number, configuration, rows=self._rows, times=self.times, saved=self._saved)
+            for number, configuration in enumerate(self._sampler.propose(num), start=self._num_proposed)
         )
         self._num_proposed += len(trials)
         search = self._task.search

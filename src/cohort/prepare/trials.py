@@ -22,7 +22,6 @@ from cohort.tuning.evaluation_times import (
 )
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.parameters import Value
-from cohort.tuning.samplers import Proposal
 
 __all__ = ["PlannedTrial", "objective_metric", "plan_added_trial", "plan_trial"]
 
@@ -55,7 +54,8 @@ class PlannedTrial:
 
 def plan_trial(
     task: TaskFile,
-    proposal: Proposal,
+    trial_id: int,
+    configuration: Configuration,
     *,
     rows: TokenisedRows,
     times: EvaluationTimes | None = None,
@@ -66,10 +66,10 @@ def plan_trial(
     ``times`` are when it is evaluated, as the task says by default; for ``saved`` see :func:`adapter_spec`.
     """
     # a sample is a group of rows where the objective compares rows
-    configuration, num_rows = proposal.configuration, len(rows) // task_objective(task).group_size
-    spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows, saved=saved)
+    num_rows = len(rows) // task_objective(task).group_size
+    spec = _spec(task, trial_id, configuration, num_rows=num_rows, saved=saved)
     candidate = plan_candidate(
-        proposal.trial_id,
+        trial_id,
         planned_steps=spec.num_steps,
         warmup_fraction=task.early_exit_settings().warmup_fraction,
         settings=task.evaluation_settings(),
@@ -93,9 +93,10 @@ def plan_added_trial(
     saved: SavedModules | None = None,
 ) -> PlannedTrial:
     """Return the trial that a person adds, from the hyperparameters that its record shows."""
-    proposal = Proposal(trial_id=trial_id, configuration={**default_values(task), **parameters})
+    configuration = {**default_values(task), **parameters}
     # all that was given is shown, searched or not
-    return replace(plan_trial(task, proposal, rows=rows, times=times, saved=saved), configuration=dict(parameters))
+    planned = plan_trial(task, trial_id, configuration, rows=rows, times=times, saved=saved)
+    return replace(planned, configuration=dict(parameters))
 
 
 def _samples(spec: TrialSpec, num_rows: int) -> int:

@@ -12,7 +12,7 @@ from cohort.runs.reader import RunReader
 from cohort.runs.records import RankWorkRecord
 from cohort.runs.results.lost_results import lost_results
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
-from cohort.runs.time_left import TokenRate, TrialAhead, seconds_left
+from cohort.runs.time_left import StepsAhead, TokenRate, seconds_left
 from cohort.tuning.evaluation_times import warmup_steps
 from cohort.tuning.trial_status import TrialStatus
 
@@ -107,7 +107,7 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
     ahead = (entry.trial for entry in results.ranked if not entry.trial.status.is_final)
     return seconds_left(
         [
-            TrialAhead(
+            StepsAhead(
                 steps_done=trial.steps_done,
                 planned_steps=trial.planned_steps,
                 warmup_steps=warmup_steps(

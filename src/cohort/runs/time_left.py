@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["MeasuredPace", "Pace", "TokenRate", "TrialAhead", "seconds_left"]
+__all__ = ["MeasuredPace", "Pace", "TokenRate", "StepsAhead", "seconds_left"]
 
 # on a GPU: steps of the first pack, and of later ones, that compile, allocate and record graphs
 _SKIPPED_FIRST, _SKIPPED = 8, 2
@@ -24,8 +24,8 @@ _APART = 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialAhead:
-    """A trial that has not ended.
+class StepsAhead:
+    """The steps of a training that has not ended.
 
     Attributes:
         steps_done, planned_steps, warmup_steps: Optimizer steps; the selection is at the end of warm-up.
@@ -66,7 +66,7 @@ class Pace(Protocol):
 
 
 def seconds_left(
-    trials: Sequence[TrialAhead], *, pace: Pace, kept_share: float = 1.0, most_trials: int | None = None
+    trials: Sequence[StepsAhead], *, pace: Pace, kept_share: float = 1.0, most_trials: int | None = None
 ) -> float | None:
     """Return the seconds that ``trials`` need; None while there is no pace.
 

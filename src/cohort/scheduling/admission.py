@@ -36,7 +36,7 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A trial that is or wants to be resident.
+    """Room for an adapter that is or wants to be resident.
 
     Attributes:
         batch_size: Examples of one of its steps.

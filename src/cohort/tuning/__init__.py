@@ -6,16 +6,16 @@ from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationPlan, EvaluationSettings, plan_candidate, plan_evaluation_rows
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.replay import RecordedCurve, ReplayReport, replay_curves
-from cohort.tuning.samplers import Proposal, Sampler, build_sampler
+from cohort.tuning.samplers import Sampler, build_sampler
 from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.space import SearchSpace
 from cohort.tuning.space_syntax import parse_space
 from cohort.tuning.study import Study
-from cohort.tuning.study_trial import BestTrial, StudyError
+from cohort.tuning.study_trial import BestCheckpoint, StudyError
 from cohort.tuning.trial_status import TrialStatus
 
 __all__ = [
-    "BestTrial",
+    "BestCheckpoint",
     "Candidate",
     "Decision",
     "DecisionKind",
@@ -23,7 +23,6 @@ __all__ = [
     "EvaluationPlan",
     "EvaluationSettings",
     "ObjectiveMetric",
-    "Proposal",
     "Reason",
     "RecordedCurve",
     "ReplayReport",

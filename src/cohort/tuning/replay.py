@@ -17,7 +17,7 @@ from cohort.tuning.decisions import Decision, Reason
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.study import Study
-from cohort.tuning.study_trial import BestTrial
+from cohort.tuning.study_trial import BestCheckpoint
 from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["RecordedCurve", "ReplayReport", "replay_curves"]
@@ -90,7 +90,7 @@ class ReplayReport:
     """
 
     decisions: tuple[Decision, ...]
-    best: BestTrial | None
+    best: BestCheckpoint | None
     steps: Mapping[int, int]
     samples_used: int
     samples_full: int

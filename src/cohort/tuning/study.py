@@ -20,7 +20,7 @@ from cohort.tuning.early_exit.separation import Standing
 from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
 from cohort.tuning.interventions import BY_USER, FROM_TRIAL, KEPT_BY_USER, USER, Intervention
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
-from cohort.tuning.study_trial import BestTrial, StudyError, StudyTrial
+from cohort.tuning.study_trial import BestCheckpoint, StudyError, StudyTrial
 from cohort.tuning.trajectory import Trajectory
 from cohort.tuning.trial_status import TrialStatus
 
@@ -103,7 +103,7 @@ class Study:
         """Return a trial's curves, to be read only."""
         return self._trial(trial_id).trajectory
 
-    def best_of(self, trial_id: int) -> BestTrial | None:
+    def best_of(self, trial_id: int) -> BestCheckpoint | None:
         """Return a trial's best evaluation by the objective metric; None before the first that measured it."""
         return self._trial(trial_id).best
 
@@ -143,14 +143,14 @@ class Study:
     def is_finished(self) -> bool:
         return all(trial.status.is_final for trial in self._trials.values())
 
-    def result(self) -> BestTrial | None:
+    def result(self) -> BestCheckpoint | None:
         """Return the best checkpoint so far over all trials, however they ended; the metric settles ties.
 
         None when nothing finite was measured.
         """
         return next(iter(self.leaders()), None)
 
-    def leaders(self) -> list[BestTrial]:
+    def leaders(self) -> list[BestCheckpoint]:
         """Return the best checkpoint of every trial that has one, the best of all first."""
         # Stopped and failed trials compete as well: their best checkpoint is as good as any (ALTO 5).
         bests = (trial.best for trial in self._trials.values())

@@ -16,7 +16,7 @@ from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.trajectory import Trajectory
 from cohort.tuning.trial_status import TrialStatus, may_become
 
-__all__ = ["BestTrial", "StudyError", "StudyTrial"]
+__all__ = ["BestCheckpoint", "StudyError", "StudyTrial"]
 
 
 class StudyError(CohortError):
@@ -24,7 +24,7 @@ class StudyError(CohortError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestTrial:
+class BestCheckpoint:
     """The best checkpoint: its trial, the steps it had done, the objective metric and the validation loss there."""
 
     trial_id: int
@@ -54,7 +54,7 @@ class StudyTrial:
     trajectory: Trajectory
     status: TrialStatus = TrialStatus.WAITING
     awaits_verdict: bool = False
-    best: BestTrial | None = None
+    best: BestCheckpoint | None = None
     reason: Reason | None = None
     is_protected: bool = False
     is_ranked: bool = True
@@ -131,7 +131,9 @@ class StudyTrial:
         if value is None:
             return None
         best = self.best
-        new = BestTrial(trial_id=event.trial_id, step=event.step, value=value, validation_loss=event.validation_loss)
+        new = BestCheckpoint(
+            trial_id=event.trial_id, step=event.step, value=value, validation_loss=event.validation_loss
+        )
         if best is not None and new.order(metric) >= best.order(metric):
             return None
         self.best = new

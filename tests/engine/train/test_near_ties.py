@@ -16,7 +16,7 @@ from cohort.engine.train.finals import Finals, _preferred_by_loss
 from cohort.engine.tune import tune
 from cohort.runs.reader import RunReader
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
-from cohort.tuning.study_trial import BestTrial
+from cohort.tuning.study_trial import BestCheckpoint
 from tests.end_to_end.tiny_tasks import Interrupting, tiny_task, write_inputs
 
 NUM_ROWS = 32
@@ -39,7 +39,7 @@ def measured(hits: int, loss: float, *, of_groups: bool = True, name: str = "rew
 
 def preferred(*found: Measured, metric: ObjectiveMetric = ACCURACY) -> int:
     """Return which of the finalists, best by the metric first, is taken."""
-    ranked = [BestTrial(trial_id=n, step=4, value=0.0, validation_loss=0.0) for n in range(len(found))]
+    ranked = [BestCheckpoint(trial_id=n, step=4, value=0.0, validation_loss=0.0) for n in range(len(found))]
     return _preferred_by_loss(ranked, dict(enumerate(found)), metric=metric).trial_id
 
 
@@ -80,7 +80,7 @@ def test_a_sweep_of_pairs_returns_what_the_loss_prefers_and_says_so(
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     given = {0: measured(21, 0.7), 1: measured(20, 0.5), None: measured(16, 0.9)}
 
-    def as_given(self: Finals, contenders: Sequence[BestTrial], **_: Any) -> Mapping[int | None, Measured]:
+    def as_given(self: Finals, contenders: Sequence[BestCheckpoint], **_: Any) -> Mapping[int | None, Measured]:
         assert {best.trial_id for best in contenders} == {0, 1}
         return given
 

@@ -16,7 +16,7 @@ from cohort.prepare.inputs import read_inputs
 from cohort.runs.facts import Activity
 from cohort.runs.reader import RunReader
 from cohort.scheduling.cost.hardware import KNOWN_GPUS, Hardware
-from cohort.scheduling.cost.model import CostSource, StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, CostSource, StepCost, StepSample
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 CPU = hardware_of(
@@ -172,7 +172,7 @@ def test_eight_measured_packs_need_no_data_sheet(folder: Path, tmp_path: Path) -
     task = tiny_task(folder)
     true = StepCost(fixed_seconds=0.5, seconds_per_token=0.01, seconds_per_adapter=0.1)
     packs = [
-        tuple(TrialWork(r=16, num_tokens=8.0 * size, sum_squares=50.0, num_sequences=2) for _ in range(count))
+        tuple(AdapterWork(r=16, num_tokens=8.0 * size, sum_squares=50.0, num_sequences=2) for _ in range(count))
         for count in (1, 2, 4)
         for size in (1, 2, 3)
     ]

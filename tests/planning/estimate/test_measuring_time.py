@@ -11,7 +11,7 @@ from cohort.machine.measurements import MeasuredCosts, RunCosts
 from cohort.planning.estimate.task_costs import TaskCosts
 from cohort.prepare.inputs import read_inputs
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.scheduling.cost.model import StepSample, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, StepSample
 from cohort.tuning import finals_plan
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
@@ -19,7 +19,7 @@ from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 CPU = Hardware(name="a CPU", memory_bytes=8e9, flops_per_second=4e10, bytes_per_second=1e10, is_gpu=False)
 # two evaluated tokens a second
 RUN = RunCosts(
-    samples=(StepSample(pack=(TrialWork(r=16, num_tokens=20.0, sum_squares=400.0, num_sequences=2),), seconds=2.0),),
+    samples=(StepSample(pack=(AdapterWork(r=16, num_tokens=20.0, sum_squares=400.0, num_sequences=2),), seconds=2.0),),
     evaluated_tokens=10,
     evaluation_seconds=5.0,
     steps=10,

@@ -11,7 +11,7 @@ from cohort.planning.estimate.task_costs import ENOUGH_PACKS, TaskCosts
 from cohort.planning.estimate.time_parts import START_SECONDS
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.scheduling.cost.hardware import KNOWN_GPUS, Hardware
-from cohort.scheduling.cost.model import CostSource, StepSample, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, CostSource, StepSample
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -34,7 +34,7 @@ def costs(task: TaskFile, inputs: TaskInputs, hardware: Hardware = CPU, *runs: R
 
 def measured(count: int) -> RunCosts:
     samples = tuple(
-        StepSample(pack=(TrialWork(r=16, num_tokens=20.0 + n, sum_squares=400.0, num_sequences=2),), seconds=2.0)
+        StepSample(pack=(AdapterWork(r=16, num_tokens=20.0 + n, sum_squares=400.0, num_sequences=2),), seconds=2.0)
         for n in range(count)
     )
     return RunCosts(samples=samples, evaluated_tokens=10, evaluation_seconds=5.0, steps=10, start_seconds=3.0,
@@ -84,7 +84,7 @@ def test_gpus_divide_the_trials_and_each_holds_the_whole_model(folder: Path, inp
 
 
 def odd_run(*, r: int = 16, seconds: float) -> RunCosts:
-    sample = StepSample(pack=(TrialWork(r=r, num_tokens=20.0, sum_squares=400.0, num_sequences=2),), seconds=seconds)
+    sample = StepSample(pack=(AdapterWork(r=r, num_tokens=20.0, sum_squares=400.0, num_sequences=2),), seconds=seconds)
     return RunCosts(samples=(sample,), evaluated_tokens=10, evaluation_seconds=50.0, steps=2, start_seconds=60.0,
                     finish_seconds=30.0, other_seconds=20.0)  # fmt: skip
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cohort.scheduling.cost.fit import errors_percent, fit_step_cost
-from cohort.scheduling.cost.model import Knee, LaunchFloor, LaunchRegime, StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, Knee, LaunchFloor, LaunchRegime, StepCost, StepSample
 
 TRUE = StepCost(
     fixed_seconds=0.03,
@@ -28,7 +28,7 @@ def packs(count: int, *, noise: float, seed: int = 1, true: StepCost = TRUE) -> 
         for _ in range(rng.randint(1, 12)):
             lengths = [rng.randint(20, 1000) for _ in range(rng.choice([1, 2, 4]))]
             pack.append(
-                TrialWork(
+                AdapterWork(
                     r=rng.choice([8, 16, 32, 64]),
                     num_tokens=sum(lengths),
                     sum_squares=sum(length**2 for length in lengths),

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from cohort.scheduling.admission import Capacity, Request
-from cohort.scheduling.cost.model import Knee, StepCost, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, Knee, StepCost
 from cohort.scheduling.cost.shared_time import SharedWork, shared_time, works_after
-from cohort.scheduling.cost.task_time import WaitingTrial, training_time
+from cohort.scheduling.cost.task_time import WaitingWork, training_time
 from tests.scheduling.placement.placement_instances import small_work
 
 
@@ -20,9 +20,9 @@ def random_work(seed: int) -> SharedWork:
     for trial_id in range(rng.randint(1, 12)):
         r, batch_size = rng.choice([16, 32, 64]), rng.choice([1, 2, 4, 8])
         length = 150.0
-        work = TrialWork(r=r, num_tokens=batch_size * length, num_steps=320 // batch_size)
+        work = AdapterWork(r=r, num_tokens=batch_size * length, num_steps=320 // batch_size)
         request = Request(trial_id=trial_id, r=r, batch_size=batch_size, mean_length=length)
-        trials.append(WaitingTrial(request=request, work=work))
+        trials.append(WaitingWork(request=request, work=work))
     return SharedWork(
         key="one base",
         trials=tuple(trials),

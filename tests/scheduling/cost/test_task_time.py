@@ -3,16 +3,16 @@ from dataclasses import replace
 import pytest
 
 from cohort.scheduling.admission import Capacity, Request
-from cohort.scheduling.cost.model import StepCost, TrialWork
-from cohort.scheduling.cost.task_time import EvaluationWork, WaitingTrial, evaluation_seconds, training_time
+from cohort.scheduling.cost.model import AdapterWork, StepCost
+from cohort.scheduling.cost.task_time import EvaluationWork, WaitingWork, evaluation_seconds, training_time
 
 COST = StepCost(fixed_seconds=1.0, seconds_per_token=0.1)
 
 
-def trial(trial_id: int, *, steps: int, batch_size: int = 1) -> WaitingTrial:
-    return WaitingTrial(
+def trial(trial_id: int, *, steps: int, batch_size: int = 1) -> WaitingWork:
+    return WaitingWork(
         request=Request(trial_id=trial_id, r=16, batch_size=batch_size, mean_length=10.0),
-        work=TrialWork(r=16, num_tokens=10.0 * batch_size, num_steps=steps),
+        work=AdapterWork(r=16, num_tokens=10.0 * batch_size, num_steps=steps),
     )
 
 
@@ -60,7 +60,7 @@ def test_a_long_queue_is_timed_quickly_and_in_full() -> None:
 
 def test_evaluations_cost_half_a_training_token_and_are_cut_into_passes() -> None:
     evaluations = {0: EvaluationWork(num_evaluations=4, num_tokens=30.0, num_sequences=3)}
-    works = {0: TrialWork(r=8, num_tokens=1.0)}
+    works = {0: AdapterWork(r=8, num_tokens=1.0)}
     whole = evaluation_seconds(evaluations, works=works, cost=COST, token_budget=100)
     cut = evaluation_seconds(evaluations, works=works, cost=COST, token_budget=10)
     assert whole == pytest.approx(4 * 0.5 * (1 + 3.0))

@@ -18,7 +18,7 @@ from itertools import combinations, pairwise
 
 from ortools.sat.python import cp_model
 
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, PackPlan
+from cohort.scheduling.packing.records import PackingProblem, PackItem, PackJob, PackPlan
 
 __all__ = ["OraclePlan", "solve_exactly"]
 
@@ -39,7 +39,7 @@ class OraclePlan:
 class _Column:
     """A pack that a job may be: its trials, degree and seconds."""
 
-    trials: tuple[PackableTrial, ...]
+    trials: tuple[PackItem, ...]
     num_gpus: int
     seconds: float
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from cohort.scheduling.cost.model import CostModel, Interconnect, Knee, StepCost, TrialWork
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem
+from cohort.scheduling.cost.model import AdapterWork, CostModel, Interconnect, Knee, StepCost
+from cohort.scheduling.packing.records import PackingProblem, PackItem
 
 LINK = Interconnect(bytes_per_second=2e11, seconds_per_collective=2e-5, collectives_per_step=100, bytes_per_token=8e3)
 
 
-def trial(trial_id: int, *, r: int, batch_size: int, length: int = 100, examples: int = 200) -> PackableTrial:
-    work = TrialWork(
+def trial(trial_id: int, *, r: int, batch_size: int, length: int = 100, examples: int = 200) -> PackItem:
+    work = AdapterWork(
         r=r,
         num_tokens=batch_size * length,
         num_steps=-(-examples // batch_size),
         sum_squares=batch_size * length**2,
     )
-    return PackableTrial(trial_id=trial_id, work=work, state_bytes={d: 1000 * r // d for d in (1, 2, 4, 8)})
+    return PackItem(trial_id=trial_id, work=work, state_bytes={d: 1000 * r // d for d in (1, 2, 4, 8)})
 
 
-def random_trials(seed: int, count: int) -> list[PackableTrial]:
+def random_trials(seed: int, count: int) -> list[PackItem]:
     rng = random.Random(seed)
     return [trial(i, r=rng.choice([8, 16, 32, 64]), batch_size=rng.choice([1, 2, 4, 8])) for i in range(count)]
 
 
 def problem(
-    trials: Sequence[PackableTrial],
+    trials: Sequence[PackItem],
     *,
     num_gpus: int = 4,
     room: float = 200_000.0,

@@ -6,20 +6,20 @@ import math
 from itertools import combinations
 
 from cohort.scheduling.packing.prices import fair_prices, uniform_prices
-from cohort.scheduling.packing.records import PackingProblem, TrialType
+from cohort.scheduling.packing.records import ItemType, PackingProblem
 
 from .packing_instances import problem, random_trials
 
 
 def best_ratio_of_all_subsets(
-    given: PackingProblem, weights: dict[TrialType, float], *, num_gpus: int, limit: float
+    given: PackingProblem, weights: dict[ItemType, float], *, num_gpus: int, limit: float
 ) -> float:
     best = 0.0
     for size in range(1, len(given.trials) + 1):
         for pack in combinations(given.trials, size):
             seconds = given.seconds(pack, num_gpus=num_gpus)
             if given.fits(pack, num_gpus=num_gpus) and seconds <= limit:
-                best = max(best, sum(weights[TrialType.of(member)] for member in pack) / seconds)
+                best = max(best, sum(weights[ItemType.of(member)] for member in pack) / seconds)
     return best
 
 
@@ -29,4 +29,4 @@ def test_fair_prices_are_never_undercut_by_more_than_the_tolerance() -> None:
     for degree in given.degrees:
         best = best_ratio_of_all_subsets(given, dict(prices.by_type), num_gpus=degree, limit=math.inf)
         assert best / degree <= 1.01 * (1 + 1e-5)
-    assert prices.total <= sum(uniform_prices(given)[TrialType.of(member)] for member in given.trials) * (1 + 1e-9)
+    assert prices.total <= sum(uniform_prices(given)[ItemType.of(member)] for member in given.trials) * (1 + 1e-9)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from cohort.scheduling.admission import Capacity, Request
-from cohort.scheduling.cost.model import StepCost, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, StepCost
 from cohort.scheduling.cost.shared_time import SharedWork
-from cohort.scheduling.cost.task_time import WaitingTrial
+from cohort.scheduling.cost.task_time import WaitingWork
 from cohort.scheduling.placement.records import Cluster, RunningTask, TaskOption, TaskRequest
 
 
@@ -28,9 +28,9 @@ def small_work(
 ) -> SharedWork:
     """Trials of so few tokens that a step of several costs as much as that of one: 0.1 seconds, of 1,000 tokens."""
     trials = tuple(
-        WaitingTrial(
+        WaitingWork(
             request=Request(trial_id=trial_id, r=16, batch_size=1, mean_length=tokens),
-            work=TrialWork(r=16, num_tokens=tokens, num_steps=max(1, round(10 * seconds))),
+            work=AdapterWork(r=16, num_tokens=tokens, num_steps=max(1, round(10 * seconds))),
         )
         for trial_id in range(num_trials)
     )

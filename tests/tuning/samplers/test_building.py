@@ -28,7 +28,7 @@ SAMPLERS = ["grid", "random", "tpe"]
 
 def proposed(name: str, where: SearchSpace, *, trials: int = 50) -> list[tuple[object, ...]]:
     proposals = build_sampler(name, where, trials=trials, seed=1).propose(trials)
-    return [tuple(proposal.configuration.values()) for proposal in proposals]
+    return [tuple(proposal.values()) for proposal in proposals]
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -57,10 +57,9 @@ def test_ranges_are_drawn_within_constraints_and_conditions(name: str) -> None:
         warmup=Conditional(parameter=Range(min=0.1, max=0.5), when={"schedule": ("cosine",)}, otherwise=0.0),
     )
     sampler = build_sampler(name, where, trials=12, seed=2)
-    for _ in range(12):
-        (proposal,) = sampler.propose(1)
-        c = proposal.configuration
-        sampler.tell(proposal.trial_id, float(c["warmup"]))
+    for trial_id in range(12):
+        (c,) = sampler.propose(1)
+        sampler.tell(trial_id, float(c["warmup"]))
         assert int(c["r"]) <= 24 or c["schedule"] == "cosine"
         assert (c["warmup"] == 0.0) == (c["schedule"] == "constant")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import optuna
 import pytest
 
 from cohort.core.errors import InputError
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
-from cohort.tuning.parameters import Choice, Constant, MultipleOf, Range
+from cohort.tuning.parameters import Choice, Configuration, Constant, MultipleOf, Range
 from cohort.tuning.samplers import EarlierResult, build_sampler
 from cohort.tuning.samplers.optuna_study import StudyEntry, earlier_results, require_study, write_to_study
 from cohort.tuning.space import SearchSpace
@@ -66,10 +67,10 @@ def test_a_sampler_that_learns_begins_near_good_earlier_results() -> None:
     plain = build_sampler("tpe", SPACE, trials=8, seed=1).propose(8)
     informed = build_sampler("tpe", SPACE, trials=8, seed=1, earlier=earlier).propose(8)
     again = build_sampler("tpe", SPACE, trials=8, seed=1, earlier=earlier).propose(8)
-    assert [proposal.configuration for proposal in informed] == [proposal.configuration for proposal in again]
+    assert informed == again
 
-    def distance(proposals: object) -> float:
-        found = [abs(math.log10(proposal.configuration["learning_rate"]) + 3) for proposal in proposals]  # type: ignore[attr-defined]
+    def distance(proposals: Sequence[Configuration]) -> float:
+        found = [abs(math.log10(float(configuration["learning_rate"])) + 3) for configuration in proposals]
         return sum(found) / len(found)
 
     assert distance(informed) < distance(plain)

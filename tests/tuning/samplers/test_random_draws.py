@@ -21,10 +21,10 @@ def drawn(seed: int, num: int, *, tell: float | None = None) -> list[dict[str, o
     sampler = build_sampler("random", SPACE, trials=num, seed=seed)
     found: list[dict[str, object]] = []
     while proposals := sampler.propose(8):
-        for proposal in proposals:
-            found.append(dict(proposal.configuration))
+        for configuration in proposals:
+            found.append(dict(configuration))
             if tell is not None:
-                sampler.tell(proposal.trial_id, tell * len(found))
+                sampler.tell(len(found) - 1, tell * len(found))
     return found
 
 

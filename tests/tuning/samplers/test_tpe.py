@@ -15,11 +15,11 @@ def mean_distance(space: SearchSpace, name: str, *, maximize: bool = False) -> f
     """Mean distance of the last 20 of 60 proposals from the optimum, freed slots refilled one by one."""
     sampler = build_sampler(name, space, trials=60, seed=0, maximize=maximize)
     distances = []
-    for _ in range(60):
-        (proposal,) = sampler.propose(1)
-        distance = abs(math.log10(float(proposal.configuration["learning_rate"]) / 3e-5))
+    for trial_id in range(60):
+        (configuration,) = sampler.propose(1)
+        distance = abs(math.log10(float(configuration["learning_rate"]) / 3e-5))
         distances.append(distance)
-        sampler.tell(proposal.trial_id, -distance if maximize else distance)
+        sampler.tell(trial_id, -distance if maximize else distance)
     return sum(distances[-20:]) / 20
 
 

@@ -35,7 +35,7 @@ from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning.finals_plan import FinalsPlan, free_tokens, plan_finals
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 from cohort.tuning.study import Study
-from cohort.tuning.study_trial import BestTrial
+from cohort.tuning.study_trial import BestCheckpoint
 
 __all__ = ["Finals"]
 
@@ -127,8 +127,8 @@ class Finals:
 
     def _compared(
         self,
-        finalists: Sequence[BestTrial],
-        others: Sequence[BestTrial],
+        finalists: Sequence[BestCheckpoint],
+        others: Sequence[BestCheckpoint],
         *,
         rows: TokenisedRows,
         row_ids: Sequence[int],
@@ -155,8 +155,8 @@ class Finals:
         return None
 
     def _settled(
-        self, ranked: Sequence[BestTrial], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
-    ) -> Sequence[BestTrial]:
+        self, ranked: Sequence[BestCheckpoint], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
+    ) -> Sequence[BestCheckpoint]:
         """Put the trial first that the loss prefers where the metric does not tell it from the first, and say so."""
         winner = _preferred_by_loss(ranked, measured, metric=metric)
         if winner is ranked[0] or searched_of_the_loss(self._preparation.task):
@@ -176,7 +176,7 @@ class Finals:
             )
 
     def _measure(
-        self, contenders: Sequence[BestTrial], *, rows: TokenisedRows, row_ids: Sequence[int]
+        self, contenders: Sequence[BestCheckpoint], *, rows: TokenisedRows, row_ids: Sequence[int]
     ) -> dict[int | None, Measured]:
         """Measure best checkpoints, as many at a time as the bank holds, and the base model."""
         measured: dict[int | None, Measured] = {}
@@ -191,7 +191,7 @@ class Finals:
         return measured
 
     @contextlib.contextmanager
-    def _resident(self, contenders: Sequence[BestTrial]) -> Iterator[list[int]]:
+    def _resident(self, contenders: Sequence[BestCheckpoint]) -> Iterator[list[int]]:
         """Load the best checkpoints of as many as the bank has room for, of at least one."""
         present: list[int] = []
         try:
@@ -228,11 +228,11 @@ def _shorter(
 
 
 def _ranked(
-    finalists: Sequence[BestTrial], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
-) -> list[BestTrial]:
+    finalists: Sequence[BestCheckpoint], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
+) -> list[BestCheckpoint]:
     """Return the finalists in the order of their values."""
 
-    def order(best: BestTrial) -> tuple[float, ...]:
+    def order(best: BestCheckpoint) -> tuple[float, ...]:
         found = measured[best.trial_id]
         value = metric.competing_value(found.validation_loss, found.metrics)
         # finite on the few rows, not on all: it comes last, and the order of the search decides among several
@@ -244,8 +244,8 @@ def _ranked(
 
 
 def _preferred_by_loss(
-    ranked: Sequence[BestTrial], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
-) -> BestTrial:
+    ranked: Sequence[BestCheckpoint], measured: Mapping[int | None, Measured], *, metric: ObjectiveMetric
+) -> BestCheckpoint:
     """Return the trial of lowest loss among those that are better than the first by it; the first, if there are none.
 
     Only a metric that counts, such as an accuracy of pairs, leaves this to the loss: where its paired interval does not
@@ -267,12 +267,12 @@ def _preferred_by_loss(
 
 
 def _compare(
-    ranked: Sequence[BestTrial], others: Sequence[BestTrial], measured: Mapping[int | None, Measured]
+    ranked: Sequence[BestCheckpoint], others: Sequence[BestCheckpoint], measured: Mapping[int | None, Measured]
 ) -> Comparison:
     """Return the comparison, without its rows; the first of ``ranked`` is the winner."""
     winner = measured[ranked[0].trial_id]
 
-    def contender(best: BestTrial | None) -> Contender:
+    def contender(best: BestCheckpoint | None) -> Contender:
         found = measured[None if best is None else best.trial_id]
         return measured_contender(
             found.rows,

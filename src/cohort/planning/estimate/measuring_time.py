@@ -9,7 +9,7 @@ import numpy as np
 
 from cohort.data.loading import LoadedDataset
 from cohort.prepare.evaluations import metric_tokens, ranked_rows, row_tokens
-from cohort.scheduling.cost.model import StepCost, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, StepCost
 from cohort.scheduling.cost.task_time import EvaluationWork, evaluation_seconds
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST, EvaluationPlan
@@ -34,7 +34,7 @@ class MeasuringTime:
     """
 
     task: TaskFile
-    works: Mapping[int, TrialWork]
+    works: Mapping[int, AdapterWork]
     cost: StepCost
     token_budget: int
     rate: float | None
@@ -102,6 +102,6 @@ class MeasuringTime:
         seconds = evaluation_seconds(evaluations, works=works, cost=self.cost, token_budget=self.token_budget)
         if most:
             # generated one by one: each new token of a batch of rows is a forward pass of one token a row
-            each = 0.5 * self.cost.step_seconds([TrialWork(r=1, num_tokens=num_rows, num_sequences=num_rows)])
+            each = 0.5 * self.cost.step_seconds([AdapterWork(r=1, num_tokens=num_rows, num_sequences=num_rows)])
             seconds += times * most * each
         return seconds

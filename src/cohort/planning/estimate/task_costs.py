@@ -34,9 +34,9 @@ from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
 from cohort.scheduling.cost.fit import fit_step_cost
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.scheduling.cost.model import CostSource, LaunchRegime, StepCost, TrialWork, derive_cost
+from cohort.scheduling.cost.model import AdapterWork, CostSource, LaunchRegime, StepCost, derive_cost
 from cohort.scheduling.cost.shared_time import SharedWork
-from cohort.scheduling.cost.task_time import WaitingTrial, training_time
+from cohort.scheduling.cost.task_time import WaitingWork, training_time
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
@@ -81,9 +81,9 @@ class TaskCosts:
         first = self.proposals.first
         return [first[index % len(first)] for index in range(max(self.inputs.num_trials, len(first)))]
 
-    def _work(self, trial: PlannedTrial) -> TrialWork:
+    def _work(self, trial: PlannedTrial) -> AdapterWork:
         spec = trial.spec
-        return TrialWork(
+        return AdapterWork(
             r=aligned_rank(spec.adapter.num_rows),
             num_tokens=trial.planned_tokens / spec.num_steps,
             num_steps=spec.num_steps,
@@ -137,11 +137,11 @@ class TaskCosts:
         plain = replace(cost, launches=None)
         return derive_cost(plain, num_gpus=num_gpus, interconnect=interconnect), CostSource.ANALYTIC
 
-    def waiting(self) -> tuple[WaitingTrial, ...]:
+    def waiting(self) -> tuple[WaitingWork, ...]:
         """Return the trials as they are at the start: all wait for a slot."""
         mean_length = float(self.inputs.data.train.lengths.mean())
         return tuple(
-            WaitingTrial(
+            WaitingWork(
                 request=Request(
                     trial_id=trial_id,
                     r=aligned_rank(trial.spec.adapter.num_rows),

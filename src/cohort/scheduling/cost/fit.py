@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.scheduling.cost.model import COEFFICIENTS, Knee, LaunchFloor, LaunchRegime, StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.model import (
+    COEFFICIENTS,
+    AdapterWork,
+    Knee,
+    LaunchFloor,
+    LaunchRegime,
+    StepCost,
+    StepSample,
+)
 
 __all__ = ["CostFit", "LaunchRegime", "errors_percent", "fit_step_cost"]
 
@@ -189,7 +197,7 @@ def _fit_floor(samples: Sequence[StepSample], launched: LaunchRegime) -> LaunchF
     )
 
 
-def _features(pack: Sequence[TrialWork], *, knees: Sequence[float]) -> list[float]:
+def _features(pack: Sequence[AdapterWork], *, knees: Sequence[float]) -> list[float]:
     """Return what a pack holds of each of ``COEFFICIENTS``, and its tokens beyond each knee."""
     tokens = sum(work.num_tokens for work in pack)
     return [

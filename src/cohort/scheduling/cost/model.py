@@ -30,7 +30,7 @@ __all__ = [
     "LaunchRegime",
     "StepCost",
     "StepSample",
-    "TrialWork",
+    "AdapterWork",
     "derive_cost",
     "pack_seconds",
 ]
@@ -49,8 +49,8 @@ COEFFICIENTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialWork:
-    """What one trial adds to a pack.
+class AdapterWork:
+    """What one adapter adds to a pack.
 
     Attributes:
         num_tokens: Tokens of one of its optimizer steps.
@@ -74,7 +74,7 @@ class TrialWork:
 class StepSample:
     """One measured step."""
 
-    pack: tuple[TrialWork, ...]
+    pack: tuple[AdapterWork, ...]
     seconds: float
 
     @property
@@ -138,7 +138,7 @@ class StepCost:
         if min(coefficients) < 0:
             raise ValueError(f"no coefficient may be negative, but this is {self}")
 
-    def own_seconds(self, work: TrialWork) -> float:
+    def own_seconds(self, work: AdapterWork) -> float:
         """Return what one trial adds to a step, knees aside."""
         return (
             self.seconds_per_adapter
@@ -148,7 +148,7 @@ class StepCost:
             + self.seconds_per_square * work.sum_squares
         )
 
-    def step_seconds(self, pack: Sequence[TrialWork]) -> float:
+    def step_seconds(self, pack: Sequence[AdapterWork]) -> float:
         if not pack:
             return 0.0
         tokens = sum(work.num_tokens for work in pack)
@@ -170,7 +170,7 @@ class LaunchRegime:
     tokens_per_pass: float
 
 
-def pack_seconds(cost: StepCost, pack: Sequence[TrialWork]) -> float:
+def pack_seconds(cost: StepCost, pack: Sequence[AdapterWork]) -> float:
     """Return the seconds until the last member ends: step by step, each phase with the members that still train."""
     # Members that end leave the pack, so between two ends every step costs the same.
     ends = sorted({0, *(work.num_steps for work in pack)})
@@ -250,7 +250,7 @@ class CostModel:
         sources = {d: CostSource.MEASURED if d == 1 else CostSource.ANALYTIC for d in found}
         return cls(by_num_gpus=found, sources=sources)
 
-    def seconds(self, pack: Sequence[TrialWork], *, num_gpus: int) -> float:
+    def seconds(self, pack: Sequence[AdapterWork], *, num_gpus: int) -> float:
         """Return the seconds of the whole pack on ``num_gpus``.
 
         Raises:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.cost.model import StepCost
-from cohort.scheduling.cost.task_time import TrainingPhase, WaitingTrial, training_phases
+from cohort.scheduling.cost.task_time import TrainingPhase, WaitingWork, training_phases
 
 __all__ = ["LEAST_ROOM", "SharedTime", "SharedWork", "shared_time", "works_after"]
 
@@ -36,7 +36,7 @@ class SharedWork:
     """
 
     key: str
-    trials: tuple[WaitingTrial, ...]
+    trials: tuple[WaitingWork, ...]
     capacity: Capacity
     cost: StepCost
     other_seconds: float = 0.0
@@ -134,7 +134,7 @@ def _stretch(works: Sequence[SharedWork], training: float) -> float:
     return 1 + sum(work.other_seconds for work in works) / training if training else 0.0
 
 
-def _joined(works: Sequence[SharedWork]) -> list[WaitingTrial]:
+def _joined(works: Sequence[SharedWork]) -> list[WaitingWork]:
     """Return the trials of all tasks under numbers of their own, the first task's first in admission's order."""
     return [
         replace(trial, request=replace(trial.request, trial_id=_key(index, trial.request.trial_id), arrival=index))
@@ -147,5 +147,5 @@ def _key(index: int, trial_id: int) -> int:
     return index * _MOST_TRIALS + trial_id
 
 
-def _with_steps(trial: WaitingTrial, num_steps: int) -> WaitingTrial:
+def _with_steps(trial: WaitingWork, num_steps: int) -> WaitingWork:
     return replace(trial, work=replace(trial.work, num_steps=num_steps))

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cohort.scheduling.admission import Capacity, Request, admit
-from cohort.scheduling.cost.model import StepCost, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, StepCost
 
 __all__ = [
     "EvaluationWork",
     "TrainingPhase",
     "TrainingTime",
-    "WaitingTrial",
+    "WaitingWork",
     "evaluation_seconds",
     "training_phases",
     "training_time",
@@ -26,11 +26,11 @@ EVALUATION_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitingTrial:
-    """A trial as admission and the cost model see it."""
+class WaitingWork:
+    """An adapter that wants room, and what its steps cost."""
 
     request: Request
-    work: TrialWork
+    work: AdapterWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class TrainingPhase:
     num_waiting: int
 
 
-def training_phases(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: StepCost) -> Iterator[TrainingPhase]:
+def training_phases(trials: Sequence[WaitingWork], *, capacity: Capacity, cost: StepCost) -> Iterator[TrainingPhase]:
     """Yield how ``trials`` pass through an executor when residents step together and leavers make room.
 
     Raises:
@@ -115,7 +115,7 @@ def training_phases(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost:
         resident = [request for request in resident if left[request.trial_id]]
 
 
-def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: StepCost) -> TrainingTime:
+def training_time(trials: Sequence[WaitingWork], *, capacity: Capacity, cost: StepCost) -> TrainingTime:
     """Return the time until the last of ``trials`` ends.
 
     Raises:
@@ -128,14 +128,14 @@ def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: S
 
 
 def evaluation_seconds(
-    evaluations: Mapping[int, EvaluationWork], *, works: Mapping[int, TrialWork], cost: StepCost, token_budget: int
+    evaluations: Mapping[int, EvaluationWork], *, works: Mapping[int, AdapterWork], cost: StepCost, token_budget: int
 ) -> float:
     """Return the seconds of all evaluations, each trial's measured alone: packed with others they are cheaper."""
     seconds = 0.0
     for trial_id, evaluation in evaluations.items():
         passes = max(1, -(-round(evaluation.num_tokens) // token_budget))
         # All passes are taken as equally full.
-        each = TrialWork(
+        each = AdapterWork(
             r=works[trial_id].r,
             num_tokens=evaluation.num_tokens / passes,
             num_sequences=evaluation.num_sequences / passes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, TrialType, jobs_in_order
+from cohort.scheduling.packing.records import ItemType, PackingProblem, PackItem, PackJob, jobs_in_order
 
 __all__ = ["balance_jobs"]
 
@@ -21,7 +21,7 @@ LEAST_GAIN = 1e-6
 class _Job:
     """One job while it is changed; its place in the list is its turn on its GPUs."""
 
-    trials: list[PackableTrial]
+    trials: list[PackItem]
     gpu_ids: tuple[int, ...]
     seconds: float
 
@@ -33,8 +33,8 @@ class _Change:
     source: int
     target: int
     gpu_ids: tuple[int, ...]
-    left: tuple[PackableTrial, ...]
-    joined: tuple[PackableTrial, ...]
+    left: tuple[PackItem, ...]
+    joined: tuple[PackItem, ...]
 
 
 def balance_jobs(
@@ -49,7 +49,7 @@ class _Balancing:
         self.problem = problem
         self.evaluations_left = most_evaluations
         by_id = {trial.trial_id: trial for trial in problem.trials}
-        self.types = {trial.trial_id: TrialType.of(trial) for trial in problem.trials}
+        self.types = {trial.trial_id: ItemType.of(trial) for trial in problem.trials}
         self.jobs = [
             _Job(
                 trials=[by_id[trial_id] for trial_id in job.trial_ids],
@@ -125,9 +125,7 @@ class _Balancing:
                 for other in targets:
                     yield from self._swaps(place, other, leaving, left)
 
-    def _swaps(
-        self, place: int, other: int, leaving: PackableTrial, left: tuple[PackableTrial, ...]
-    ) -> Iterator[_Change]:
+    def _swaps(self, place: int, other: int, leaving: PackItem, left: tuple[PackItem, ...]) -> Iterator[_Change]:
         target = self.jobs[other]
         degree = len(self.jobs[place].gpu_ids)
         for coming in self._one_of_each(target.trials):
@@ -142,7 +140,7 @@ class _Balancing:
             joined = (*(trial for trial in target.trials if trial is not coming), leaving)
             yield _Change(source=place, target=other, gpu_ids=target.gpu_ids, left=back, joined=joined)
 
-    def _one_of_each(self, trials: Sequence[PackableTrial]) -> list[PackableTrial]:
+    def _one_of_each(self, trials: Sequence[PackItem]) -> list[PackItem]:
         # Trials of equal type are interchangeable: the others would be the same change again.
         return list({self.types[trial.trial_id]: trial for trial in trials}.values())
 
@@ -156,7 +154,7 @@ class _Balancing:
             jobs.append(joined)
         return [job for job in jobs if job.trials]
 
-    def _job(self, trials: Sequence[PackableTrial], gpu_ids: tuple[int, ...]) -> _Job:
+    def _job(self, trials: Sequence[PackItem], gpu_ids: tuple[int, ...]) -> _Job:
         seconds = self.problem.seconds(trials, num_gpus=len(gpu_ids)) if trials else 0.0
         return _Job(trials=list(trials), gpu_ids=gpu_ids, seconds=seconds)
 

@@ -19,8 +19,8 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
-from cohort.scheduling.cost.model import StepCost, TrialWork
-from cohort.scheduling.packing.records import PackingProblem, TrialType
+from cohort.scheduling.cost.model import AdapterWork, StepCost
+from cohort.scheduling.packing.records import ItemType, PackingProblem
 
 __all__ = ["BestPack", "PackLimits", "best_pack"]
 
@@ -45,7 +45,7 @@ class PackLimits:
 class BestPack:
     """A pack as counts of types, its weight and exact seconds, and whether it was proven best."""
 
-    counts: tuple[tuple[TrialType, int], ...]
+    counts: tuple[tuple[ItemType, int], ...]
     weight: float
     seconds: float
     is_proven: bool
@@ -57,11 +57,11 @@ class BestPack:
 
 
 def best_pack(
-    available: Mapping[TrialType, int],
+    available: Mapping[ItemType, int],
     *,
     num_gpus: int,
     problem: PackingProblem,
-    weights: Mapping[TrialType, float],
+    weights: Mapping[ItemType, float],
     at_most_seconds: float = math.inf,
     limits: PackLimits | None = None,
 ) -> BestPack | None:
@@ -101,7 +101,7 @@ def best_pack(
     )
 
 
-def _seconds(counts: Sequence[tuple[TrialType, int]], cost: StepCost) -> float:
+def _seconds(counts: Sequence[tuple[ItemType, int]], cost: StepCost) -> float:
     steps = sorted({0, *(type_.work.num_steps for type_, _ in counts)})
     total = 0.0
     for since, until in pairwise(steps):
@@ -113,12 +113,12 @@ def _seconds(counts: Sequence[tuple[TrialType, int]], cost: StepCost) -> float:
     return total
 
 
-def _fits_alone(type_: TrialType, num_gpus: int, problem: PackingProblem) -> bool:
+def _fits_alone(type_: ItemType, num_gpus: int, problem: PackingProblem) -> bool:
     state = dict(type_.state_bytes)[num_gpus]
     return problem.pass_bytes(type_.work.num_tokens) + state <= problem.room_bytes[num_gpus]
 
 
-def _uniform(type_: TrialType, program: _Program) -> list[tuple[int, ...]]:
+def _uniform(type_: ItemType, program: _Program) -> list[tuple[int, ...]]:
     """Return feasible packs of one type: of 1, 2, 4, ... and as many as there are."""
     place = program.types.index(type_)
     most = program.available[place]
@@ -132,12 +132,12 @@ class _Program:
 
     def __init__(
         self,
-        types: Sequence[TrialType],
-        available: Mapping[TrialType, int],
+        types: Sequence[ItemType],
+        available: Mapping[ItemType, int],
         *,
         num_gpus: int,
         problem: PackingProblem,
-        weights: Mapping[TrialType, float],
+        weights: Mapping[ItemType, float],
         limit: float,
     ) -> None:
         self.types = list(types)
@@ -244,7 +244,7 @@ class _Program:
         return tuple(solver.value(count) for count in self.counts), status == cp_model.OPTIMAL
 
 
-def _token_scale(works: Sequence[TrialWork]) -> float:
+def _token_scale(works: Sequence[AdapterWork]) -> float:
     """Return the tokens that knees are counted in: the common divisor of whole counts, else about a thousandth."""
     tokens = [work.num_tokens for work in works]
     if all(float(count).is_integer() and count > 0 for count in tokens):

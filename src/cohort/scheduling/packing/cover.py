@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from cohort.scheduling.packing.prices import PricedPack
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, TrialType, jobs_in_order
+from cohort.scheduling.packing.records import ItemType, PackingProblem, PackItem, PackJob, jobs_in_order
 
 __all__ = ["cover_jobs"]
 
@@ -43,7 +43,7 @@ def cover_jobs(
     return _place(placed, problem)
 
 
-def _cover(packs: Sequence[PricedPack], demand: dict[TrialType, int], *, most_branches: int) -> list[PricedPack] | None:
+def _cover(packs: Sequence[PricedPack], demand: dict[ItemType, int], *, most_branches: int) -> list[PricedPack] | None:
     """Return packs, some several times, that hold at least ``demand``."""
     place = {type_: index for index, type_ in enumerate(demand)}
     members = np.zeros((len(demand), len(packs)))
@@ -66,13 +66,13 @@ def _cover(packs: Sequence[PricedPack], demand: dict[TrialType, int], *, most_br
 
 
 def _trimmed(
-    chosen: Sequence[PricedPack], demand: dict[TrialType, int], problem: PackingProblem
-) -> list[tuple[PricedPack, list[PackableTrial]]]:
+    chosen: Sequence[PricedPack], demand: dict[ItemType, int], problem: PackingProblem
+) -> list[tuple[PricedPack, list[PackItem]]]:
     """Return the packs with members, each trial in one; a trial covered twice leaves the pack where that saves most."""
     counts = [Counter(dict(pack.counts)) for pack in chosen]
     held = sum(counts, Counter())
 
-    def area(place: int, without: TrialType | None = None) -> float:
+    def area(place: int, without: ItemType | None = None) -> float:
         members = counts[place] - Counter([without]) if without is not None else counts[place]
         pack = [problem.by_type[type_][0] for type_, count in members.items() for _ in range(count)]
         degree = chosen[place].num_gpus
@@ -91,7 +91,7 @@ def _trimmed(
     ]
 
 
-def _place(packs: Sequence[tuple[int, list[PackableTrial]]], problem: PackingProblem) -> tuple[PackJob, ...]:
+def _place(packs: Sequence[tuple[int, list[PackItem]]], problem: PackingProblem) -> tuple[PackJob, ...]:
     """Return jobs, the longest packs first, each on the GPUs that are free earliest."""
     timed = [(problem.seconds(members, num_gpus=degree), degree, members) for degree, members in packs]
     # Wide packs first, then long ones: a wide pack placed late waits for several GPUs and leaves them idle.

@@ -24,7 +24,7 @@ from cohort.scheduling.packing.balancing import balance_jobs
 from cohort.scheduling.packing.best_pack import PackLimits
 from cohort.scheduling.packing.cover import cover_jobs
 from cohort.scheduling.packing.prices import PricedPack, fair_prices, rank_weights, uniform_prices
-from cohort.scheduling.packing.records import PackingProblem, PackJob, PackPlan, TrialType
+from cohort.scheduling.packing.records import ItemType, PackingProblem, PackJob, PackPlan
 from cohort.scheduling.packing.throughput_search import ThroughputSearch
 
 __all__ = ["PackingSettings", "plan_packs"]
@@ -116,7 +116,7 @@ class _Attempts:
 
     problem: PackingProblem
     settings: PackingSettings
-    fair: Mapping[TrialType, float]
+    fair: Mapping[ItemType, float]
     num_solves: int = 0
     num_unproven: int = 0
     jobs: tuple[PackJob, ...] = ()
@@ -140,7 +140,7 @@ class _Attempts:
         if not self.jobs or _end(jobs) < _end(self.jobs):
             self.jobs, self.policy = jobs, policy
 
-    def add(self, policy: str, weights: Mapping[TrialType, float], *, deadline: float = math.inf) -> bool:
+    def add(self, policy: str, weights: Mapping[ItemType, float], *, deadline: float = math.inf) -> bool:
         """Plan once more; return whether all trials met the deadline."""
         search = ThroughputSearch(
             problem=self.problem,
@@ -179,7 +179,7 @@ def _longest_alone(problem: PackingProblem) -> float:
 
 
 def _plan_jobs(
-    problem: PackingProblem, search: ThroughputSearch, *, fair: Mapping[TrialType, float], deadline: float
+    problem: PackingProblem, search: ThroughputSearch, *, fair: Mapping[ItemType, float], deadline: float
 ) -> tuple[PackJob, ...] | None:
     """Return the job planner's jobs; None when some trial would miss the deadline.
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from cohort.scheduling.packing.best_pack import PackLimits, best_pack
-from cohort.scheduling.packing.records import PackingProblem, TrialType
+from cohort.scheduling.packing.records import ItemType, PackingProblem
 
 __all__ = ["PackPrices", "PricedPack", "fair_prices", "rank_weights", "uniform_prices"]
 
@@ -28,7 +28,7 @@ DEAR = 0.9
 class PricedPack:
     """A pack that was looked at: members by type, GPUs and seconds."""
 
-    counts: tuple[tuple[TrialType, int], ...]
+    counts: tuple[tuple[ItemType, int], ...]
     num_gpus: int
     seconds: float
 
@@ -37,21 +37,21 @@ class PricedPack:
 class PackPrices:
     """Prices by type, their total over all trials, the packs that prove them, and the integer programs they took."""
 
-    by_type: Mapping[TrialType, float]
+    by_type: Mapping[ItemType, float]
     total: float
     packs: tuple[PricedPack, ...]
     num_solves: int
     num_unproven: int
 
 
-def rank_weights(problem: PackingProblem) -> dict[TrialType, float]:
+def rank_weights(problem: PackingProblem) -> dict[ItemType, float]:
     """Return PLoRA's weights: rank times tokens to train."""
     return {type_: type_.work.weight for type_ in problem.by_type}
 
 
-def uniform_prices(problem: PackingProblem) -> dict[TrialType, float]:
+def uniform_prices(problem: PackingProblem) -> dict[ItemType, float]:
     """Return the least GPU-seconds a trial of each type costs in a pack of its own type, over degrees and sizes."""
-    least: dict[TrialType, float] = {}
+    least: dict[ItemType, float] = {}
     for pack in _uniform_packs(problem):
         ((type_, count),) = pack.counts
         least[type_] = min(least.get(type_, math.inf), pack.num_gpus * pack.seconds / count)
@@ -104,7 +104,7 @@ def fair_prices(
     return PackPrices(by_type=prices, total=total, packs=tuple(packs), num_solves=solves, num_unproven=unproven)
 
 
-def _duals(packs: Sequence[PricedPack], place: Mapping[TrialType, int], *, demand: Sequence[int]) -> list[float]:
+def _duals(packs: Sequence[PricedPack], place: Mapping[ItemType, int], *, demand: Sequence[int]) -> list[float]:
     """Return what one more trial of each type would cost in GPU-seconds, by the linear program over ``packs``."""
     members = np.zeros((len(place), len(packs)))
     for column, pack in enumerate(packs):

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cohort.core.errors import InputError, Problem
-from cohort.scheduling.cost.model import CostModel, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, CostModel
 
-__all__ = ["PackJob", "PackPlan", "PackableTrial", "PackingProblem", "TrialType", "jobs_in_order"]
+__all__ = ["PackJob", "PackPlan", "PackItem", "PackingProblem", "ItemType", "jobs_in_order"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackableTrial:
-    """One trial to train.
+class PackItem:
+    """What is to be packed: an adapter that trains to its end.
 
     Attributes:
         work: What it adds to a pack.
@@ -22,19 +22,19 @@ class PackableTrial:
     """
 
     trial_id: int
-    work: TrialWork
+    work: AdapterWork
     state_bytes: Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class TrialType:
-    """What makes trials interchangeable: equal work and equal state."""
+class ItemType:
+    """What makes items interchangeable: equal work and equal state."""
 
-    work: TrialWork
+    work: AdapterWork
     state_bytes: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, trial: PackableTrial) -> TrialType:
+    def of(cls, trial: PackItem) -> ItemType:
         return cls(work=trial.work, state_bytes=tuple(sorted(trial.state_bytes.items())))
 
 
@@ -53,7 +53,7 @@ class PackingProblem:
         token_budget: Tokens of a pass: a larger pack is split into micro-batches. None never splits.
     """
 
-    trials: tuple[PackableTrial, ...]
+    trials: tuple[PackItem, ...]
     num_gpus: int
     cost: CostModel
     room_bytes: Mapping[int, float]
@@ -73,12 +73,12 @@ class PackingProblem:
                 raise ValueError(f"trial {trial.trial_id} gives no state bytes for some of the degrees {self.degrees}")
 
     @cached_property
-    def by_type(self) -> Mapping[TrialType, tuple[PackableTrial, ...]]:
+    def by_type(self) -> Mapping[ItemType, tuple[PackItem, ...]]:
         """The trials, those that are interchangeable together."""
         # a plan counts trials of a type: among those that cost the same it makes no difference which
-        found: dict[TrialType, list[PackableTrial]] = {}
+        found: dict[ItemType, list[PackItem]] = {}
         for trial in self.trials:
-            found.setdefault(TrialType.of(trial), []).append(trial)
+            found.setdefault(ItemType.of(trial), []).append(trial)
         return {type_: tuple(trials) for type_, trials in found.items()}
 
     @property
@@ -100,12 +100,12 @@ class PackingProblem:
         counted = num_tokens if self.token_budget is None else self.token_budget
         return self.activation_bytes + self.activation_bytes_per_token * counted
 
-    def fits(self, pack: Sequence[PackableTrial], *, num_gpus: int) -> bool:
+    def fits(self, pack: Sequence[PackItem], *, num_gpus: int) -> bool:
         tokens = sum(trial.work.num_tokens for trial in pack)
         state = sum(trial.state_bytes[num_gpus] for trial in pack)
         return self.pass_bytes(tokens) + state <= self.room_bytes[num_gpus]
 
-    def seconds(self, pack: Sequence[PackableTrial], *, num_gpus: int) -> float:
+    def seconds(self, pack: Sequence[PackItem], *, num_gpus: int) -> float:
         return self.cost.seconds([trial.work for trial in pack], num_gpus=num_gpus)
 
     def check_plannable(self) -> None:
@@ -187,7 +187,7 @@ class PackPlan:
 
 
 def jobs_in_order(
-    packs: Iterable[tuple[Sequence[PackableTrial], int | Sequence[int], float]], *, num_gpus: int
+    packs: Iterable[tuple[Sequence[PackItem], int | Sequence[int], float]], *, num_gpus: int
 ) -> tuple[PackJob, ...]:
     """Return jobs for packs given in the order in which they take their GPUs.
 

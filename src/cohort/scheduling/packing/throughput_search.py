@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cohort.scheduling.packing.best_pack import BestPack, PackLimits, best_pack
-from cohort.scheduling.packing.records import PackingProblem, TrialType
+from cohort.scheduling.packing.records import ItemType, PackingProblem
 
 __all__ = ["ChosenPack", "ThroughputSearch"]
 
@@ -55,7 +55,7 @@ class ThroughputSearch:
     """
 
     problem: PackingProblem
-    weights: Mapping[TrialType, float]
+    weights: Mapping[ItemType, float]
     limits: PackLimits = field(default_factory=PackLimits)
     most_branches: int = 24
     num_solves: int = 0
@@ -66,7 +66,7 @@ class ThroughputSearch:
         self.types = tuple(self.weights)
 
     def choose(
-        self, num_free: int, available: Mapping[TrialType, int], *, at_most_seconds: float = math.inf
+        self, num_free: int, available: Mapping[ItemType, int], *, at_most_seconds: float = math.inf
     ) -> tuple[ChosenPack, ...]:
         """Return packs that start now on ``num_free`` GPUs; none when no trial fits on them within the time."""
         counts = tuple(available.get(type_, 0) for type_ in self.types)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
-from cohort.scheduling.cost.model import StepCost, TrialWork
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackPlan
+from cohort.scheduling.cost.model import AdapterWork, StepCost
+from cohort.scheduling.packing.records import PackingProblem, PackItem, PackPlan
 from cohort.scheduling.placement.verify import PlanError
 
 __all__ = ["PackingBound", "check_pack_plan", "find_pack_faults", "packing_lower_bound"]
@@ -143,12 +143,12 @@ class _Kinds:
     """Trials that differ in nothing, counted."""
 
     problem: PackingProblem
-    examples: tuple[PackableTrial, ...]
+    examples: tuple[PackItem, ...]
     counts: tuple[int, ...]
 
     @classmethod
     def of(cls, problem: PackingProblem) -> _Kinds:
-        found: dict[tuple[TrialWork, tuple[tuple[int, int], ...]], list[PackableTrial]] = {}
+        found: dict[tuple[AdapterWork, tuple[tuple[int, int], ...]], list[PackItem]] = {}
         for trial in problem.trials:
             found.setdefault((trial.work, tuple(sorted(trial.state_bytes.items()))), []).append(trial)
         groups = list(found.values())
@@ -156,7 +156,7 @@ class _Kinds:
             problem=problem, examples=tuple(group[0] for group in groups), counts=tuple(len(group) for group in groups)
         )
 
-    def members(self, pack: Sequence[int]) -> list[PackableTrial]:
+    def members(self, pack: Sequence[int]) -> list[PackItem]:
         return [example for example, count in zip(self.examples, pack, strict=True) for _ in range(count)]
 
     def seconds(self, pack: Sequence[int], *, num_gpus: int) -> float:

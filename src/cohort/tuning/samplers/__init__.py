@@ -1,12 +1,11 @@
 """Which configurations are tried: one sampler per file behind one interface (``sampler.py``), found by ``SAMPLER``."""
 
 from cohort.tuning.samplers.building import SAMPLERS, build_sampler, count_configurations, sampler_kind
-from cohort.tuning.samplers.sampler import EarlierResult, Proposal, Sampler, SamplerKind, SearchBudget
+from cohort.tuning.samplers.sampler import EarlierResult, Sampler, SamplerKind, SearchBudget
 
 __all__ = [
     "SAMPLERS",
     "EarlierResult",
-    "Proposal",
     "Sampler",
     "SamplerKind",
     "SearchBudget",

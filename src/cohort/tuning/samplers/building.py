@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from cohort.core.errors import InputError, Problem
@@ -98,9 +98,8 @@ def _try_constraints(space: SearchSpace) -> None:
     """Meet now what would otherwise stop a search late: a constraint that cannot be worked out for some values."""
     size = space.size_bound()
     if size is not None and size <= MOST_POINTS:
-        tried: Iterator[Configuration] = replace(space, constraints=()).configurations()
+        tried: Iterable[Configuration] = replace(space, constraints=()).configurations()
     else:
-        draws = build_sampler("random", replace(space, constraints=()), trials=_TRIED).propose(_TRIED)
-        tried = (proposal.configuration for proposal in draws)
+        tried = build_sampler("random", replace(space, constraints=()), trials=_TRIED).propose(_TRIED)
     for configuration in tried:
         space.allows(configuration)

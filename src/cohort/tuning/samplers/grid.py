@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from cohort.tuning.samplers.sampler import Proposal, Sampler, SamplerKind
+from cohort.tuning.parameters import Configuration
+from cohort.tuning.samplers.sampler import Sampler, SamplerKind
 from cohort.tuning.space import SearchSpace
 
 __all__ = ["SAMPLER", "GridSampler"]
@@ -15,13 +16,10 @@ class GridSampler(Sampler):
 
     def __init__(self, space: SearchSpace) -> None:
         # Listed at once, so that a range without values is refused before anything runs.
-        self._proposals = enumerate(tuple(space.configurations()))
+        self._left = iter(tuple(space.configurations()))
 
-    def propose(self, num: int) -> tuple[Proposal, ...]:
-        return tuple(
-            Proposal(trial_id=trial_id, configuration=configuration)
-            for trial_id, configuration in itertools.islice(self._proposals, num)
-        )
+    def propose(self, num: int) -> tuple[Configuration, ...]:
+        return tuple(itertools.islice(self._left, num))
 
     def tell(self, trial_id: int, value: float | None, *, depth: int = 0) -> None:
         """Change nothing: a grid does not learn."""

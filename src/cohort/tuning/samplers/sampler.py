@@ -9,26 +9,19 @@ from dataclasses import dataclass
 from cohort.tuning.parameters import Configuration, Value
 from cohort.tuning.space import SearchSpace
 
-__all__ = ["EarlierResult", "Proposal", "Sampler", "SamplerKind", "SearchBudget"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proposal:
-    """A configuration to try; ids count from 0 in the order of proposal."""
-
-    trial_id: int
-    configuration: Configuration
+__all__ = ["EarlierResult", "Sampler", "SamplerKind", "SearchBudget"]
 
 
 class Sampler(ABC):
     """Proposes configurations within a budget of trials and may learn from results.
 
-    All may be proposed in one wave before any result is known, or a few at a time as slots become free.
+    All may be proposed in one wave before any result is known, or a few at a time as slots become free. Trials are
+    numbered from 0 in the order of their proposal.
     """
 
     @abstractmethod
-    def propose(self, num: int) -> tuple[Proposal, ...]:
-        """Return up to ``num`` new proposals, none equal to an earlier one; fewer when budget or space is used up."""
+    def propose(self, num: int) -> tuple[Configuration, ...]:
+        """Return up to ``num`` new configurations; fewer when the budget or the space is used up."""
 
     @abstractmethod
     def tell(self, trial_id: int, value: float | None, *, depth: int = 0) -> None:

@@ -14,7 +14,7 @@ from cohort.engine.train.watching.progress import RankProgress, RunProgress
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialRecord
-from cohort.runs.time_left import MeasuredPace, TokenRate, TrialAhead, seconds_left
+from cohort.runs.time_left import MeasuredPace, StepsAhead, TokenRate, seconds_left
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
 from cohort.tuning.trial_status import TrialStatus
@@ -179,9 +179,9 @@ class ProgressTracker:
         # the first entry's tokens were done before its time stamp
         return sum(tokens for _, tokens in list(self._window)[1:]) / seconds if seconds > 0 else None
 
-    def _ahead(self) -> list[TrialAhead]:
+    def _ahead(self) -> list[StepsAhead]:
         return [
-            TrialAhead(
+            StepsAhead(
                 steps_done=self._study.trajectory(trial_id).num_steps,
                 planned_steps=planned.spec.num_steps,
                 warmup_steps=planned.candidate.warmup_steps,

@@ -12,7 +12,7 @@ from cohort.machine.devices import hardware_of
 from cohort.machine.measurements import RunCosts, write_costs
 from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity
-from cohort.scheduling.cost.model import StepSample, TrialWork
+from cohort.scheduling.cost.model import AdapterWork, StepSample
 from cohort.training.trial import TrialSpec
 
 __all__ = ["StepRecorder"]
@@ -125,7 +125,7 @@ def _mean(composition: Composition, pack: _Pack, square_per_token: float) -> Ste
     means = [sum(column) / len(kept) for column in zip(*(tokens for tokens, _ in kept), strict=True)]
     return StepSample(
         pack=tuple(
-            TrialWork(r=r, num_tokens=tokens, sum_squares=square_per_token * tokens, num_sequences=batch_size)
+            AdapterWork(r=r, num_tokens=tokens, sum_squares=square_per_token * tokens, num_sequences=batch_size)
             for (r, batch_size), tokens in zip(composition, means, strict=True)
         ),
         seconds=sum(seconds for _, seconds in kept) / len(kept),
