@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cohort.adapter_files import evaluate as evaluate_module
-from cohort.adapter_files.evaluate import HeldOutEvaluation, evaluate_run
+from cohort.adapter_files.base_model import RunBase
+from cohort.adapter_files.evaluate import HeldOutEvaluation, evaluate_run, seen_note
+from cohort.adapter_files.held_out_rows import read_held_out
 from cohort.core.errors import InputError
+from cohort.data.loading import load_dataset
 from cohort.engine.tune import tune
 from cohort.metrics import MetricFailedError
+from cohort.models.tokenizer import load_tokenizer
 from cohort.runs.reader import RunReader
+from tests.adapter_files.runs import base_of
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.test_formats import ROWS, TEMPLATE
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
@@ -164,3 +170,27 @@ def test_conversations_are_measured_with_their_template_and_their_trained_turns(
 def test_rewards_of_a_run_that_compares_no_answers_are_refused(run: Path) -> None:
     with pytest.raises(InputError, match="reward_margin of a run with objective sft, which compares no answers"):
         measured(run, metrics=["reward_margin", "exact_match"])
+
+
+def test_rows_that_the_run_has_read_are_counted(tmp_path: Path) -> None:
+    folder = write_inputs(tmp_path)
+    tokenizer, base = load_tokenizer(folder / "model"), base_of(folder)
+    settings, most = base.task.dataset_settings(), base.task.evaluation.max_examples
+    data = load_dataset(settings, tokenizer=tokenizer, evaluation_max_examples=most)
+    inputs = replace(base.facts.inputs, data_hash=data.report.data_hash)
+    base = replace(base, facts=replace(base.facts, inputs=inputs))
+    rows = [{"prompt": rows.prompts[0], "completion": rows.references[0]} for rows in (data.train, data.all_validation)]
+    new = {"prompt": "9+9+9=", "completion": "27"}
+
+    def note(*chosen: dict[str, str], of: RunBase = base) -> str | None:
+        file = tmp_path / "held.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in chosen))
+        held = read_held_out(file, base=of, tokenizer=tokenizer, context=128)
+        return seen_note(held.rows, group_size=held.group_size, base=of, tokenizer=tokenizer)
+
+    assert note(new) is None
+    assert str(note(rows[0], new)).startswith("1 of 2 rows were trained on, so what is measured here is too good")
+    assert str(note(*rows, new)).startswith("1 of 3 rows were trained on and 1 of 3 rows chose the best trial, so ")
+    # rows other than those that the run began with get no note
+    other = replace(base, facts=replace(base.facts, inputs=replace(inputs, data_hash="0")))
+    assert note(rows[0], of=other) is None

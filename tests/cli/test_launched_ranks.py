@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from cohort.cli.launched_ranks import (
+    code_digest,
     launched_ranks,
     numbers_of_processes,
     options_with,
@@ -63,3 +65,8 @@ def test_a_number_of_gpus_that_torchrun_decides_is_named_by_its_option(tmp_path:
     other = tiny_task(write_inputs(tmp_path / "in"), num_gpus=4)
     with pytest.raises(InputError, match="num_gpus: found 4"), numbers_of_processes():
         refuse_other_number(other, TWO)
+
+
+def test_the_same_code_has_the_same_digest() -> None:
+    assert re.fullmatch("[0-9a-f]{12}", code_digest())
+    assert code_digest() == code_digest()

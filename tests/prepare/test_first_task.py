@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.core.place import Place
+from cohort.data.files.rows import RawRow
 from cohort.data.inspection import format_example
 from cohort.planning.check import check_task
-from cohort.prepare.first_task import write_first_task
+from cohort.prepare.first_task import separating_template, write_first_task
 from cohort.tasks.first_task_file import FirstTaskFile
 from cohort.tasks.loading import load_task
 from tests.cli.tiny_task import write_tiny_model
@@ -157,3 +159,44 @@ def test_prompts_that_lead_to_their_answer_stay_as_they_are(model: Path, tmp_pat
     new = first(model, rows(tmp_path / "train.jsonl", 40))
     assert new.prompt_template is None
     assert "prompt_template" not in new.text()
+
+
+Pair = tuple[object, object]
+
+
+def paired_rows(*pairs: Pair, names: tuple[str, str] = ("prompt", "completion")) -> list[RawRow]:
+    return [
+        RawRow(where=Place(line=number), values=dict(zip(names, pair, strict=True)))
+        for number, pair in enumerate(pairs, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "template"),
+    [
+        ([("What is 3 plus 3?", "6")], "{prompt}\n"),
+        ([("Once upon a time", "there was")], "{prompt}\n"),
+        # the author ended the prompt, or began the answer
+        ([("1+1=", "2")], None),
+        ([("Q: 1 + 1\nA:", "2")], None),
+        ([("What is 3 plus 3?\n", "6")], None),
+        ([("What is 3 plus 3?", " 6")], None),
+        # most rows decide
+        ([("a?", "b"), ("c?", "d"), ("e? ", "f")], "{prompt}\n"),
+        ([("a?", "b"), ("c? ", "d")], None),
+        # conversations, gaps and mistakes are nothing to judge by
+        ([([{"role": "user", "content": "a"}], [{"role": "assistant", "content": "b"}])], None),
+        ([("", "a"), (None, "b"), ("c", 3)], None),
+        ([], None),
+    ],
+)
+def test_what_most_rows_have_between_prompt_and_answer_decides(pairs: list[Pair], template: str | None) -> None:
+    assert separating_template(paired_rows(*pairs), columns={}) == template
+
+
+def test_the_template_names_the_column_of_the_file() -> None:
+    glued = paired_rows(("a?", "b"), names=("question", "answer"))
+    assert separating_template(glued, columns={"prompt": "question", "completion": "answer"}) == "{question}\n"
+    # a template cannot name this one
+    odd = paired_rows(("a?", "b"), names=("the.question", "answer"))
+    assert separating_template(odd, columns={"prompt": "the.question", "completion": "answer"}) == "{prompt}\n"

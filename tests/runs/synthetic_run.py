@@ -11,7 +11,6 @@ import numpy as np
 
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone
-from cohort.runs.fact_updates import FactUpdates
 from cohort.runs.facts import (
     Activity,
     InputFacts,
@@ -22,7 +21,7 @@ from cohort.runs.facts import (
     TaskFacts,
 )
 from cohort.runs.records import DataProblem, JsonValue, TrialRecord
-from cohort.runs.store import RunStore
+from cohort.runs.store import FactUpdates, RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 

@@ -7,7 +7,6 @@ from dataclasses import fields
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.split_input import SplitInput
-from cohort.runs.fact_updates import FactUpdates
 from cohort.runs.facts import (
     Activity,
     InputFacts,
@@ -21,6 +20,7 @@ from cohort.runs.facts import (
     stored_facts,
 )
 from cohort.runs.records import DataProblem
+from cohort.runs.store import FactUpdates
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 
 UPDATES: FactUpdates = {

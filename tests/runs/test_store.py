@@ -5,15 +5,16 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import RunStateError
-from cohort.runs.facts import Activity, MachineFacts
+from cohort.runs.facts import Activity, MachineFacts, RunFacts
 from cohort.runs.records import LoggedDecision, LoggedEvent, TrialRecord
-from cohort.runs.store import RunStore
+from cohort.runs.store import FactUpdates, RunStore
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.trial_status import TrialStatus
 from tests.runs.log_entries import decided, evaluated, new_trials, step_done
@@ -136,3 +137,7 @@ def test_a_tick_is_one_transaction_however_long_the_record_is(tmp_path: Path) ->
         store.append([step_done(trial, step) for trial in range(8)])
         verbs = [text.split()[0] for text in statements]
         assert verbs == ["BEGIN", *["INSERT"] * 8, "COMMIT"]
+
+
+def test_every_fact_can_be_set_and_read() -> None:
+    assert set(FactUpdates.__annotations__) == {entry.name for entry in fields(RunFacts)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.choose import BestSoFar, best_so_far, trials_with_adapters
@@ -13,13 +14,14 @@ from cohort.adapter_files.held_out_scores import HeldOutScores
 from cohort.adapter_files.input_rows import find_source
 from cohort.adapter_files.pace import BatchProgress
 from cohort.adapter_files.run_model import RunModel, read_chosen
-from cohort.adapter_files.seen_rows import seen_note
 from cohort.adapters.peft_files.peft_format import PeftAdapter
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.statistics.estimates import RowValues
+from cohort.data.loading import load_dataset
 from cohort.data.settings import RowReading
+from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import free_memory_bytes
 from cohort.metrics import LOSS, REWARD_METRICS, build_metrics, metric_name
 from cohort.runs.directory import RunDirectory
@@ -29,7 +31,7 @@ from cohort.runs.results.reference_baseline import chance_of
 from cohort.tasks.functions import locate_functions
 from cohort.tasks.yaml_lines import TaskOrigin
 
-__all__ = ["BEST", "HeldOutEvaluation", "evaluate_run"]
+__all__ = ["BEST", "HeldOutEvaluation", "evaluate_run", "seen_note"]
 
 BEST = "best"
 """The name of the run's best adapter among trials."""
@@ -256,3 +258,45 @@ def _notes(loaded: RunModel, held: HeldOutRows) -> tuple[str, ...]:
     left_out = None if held.note is None else f"{held.num_groups} of {held.num_read} rows are measured; {held.note}"
     seen = seen_note(held.rows, group_size=held.group_size, base=loaded.base, tokenizer=loaded.tokenizer)
     return tuple(note for note in (loaded.note, left_out, seen) if note is not None)
+
+
+def seen_note(held: TokenisedRows, *, group_size: int, base: RunBase, tokenizer: Any) -> str | None:
+    """Return how many of ``held`` the run trained on or chose its best trial by; None where it is none.
+
+    None also where that cannot be known: the run's files are gone from this machine, or have changed since.
+
+    Args:
+        group_size: Rows of one question: 2 for pairs of answers.
+    """
+    data = base.task.dataset
+    files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
+    # nothing is fetched for a note
+    if not all(Path(file).exists() for file in files):
+        return None
+    try:
+        # from the cache of tokenised rows, where the run has put them
+        loaded = load_dataset(
+            base.task.dataset_settings(),
+            tokenizer=tokenizer,
+            evaluation_max_examples=base.task.evaluation.max_examples,
+        )
+    except (InputError, OSError):
+        return None
+    if loaded.report.data_hash != base.facts.inputs.data_hash:
+        return None
+    own = _groups(held, size=group_size)
+    trained, validated = (set(_groups(rows, size=group_size)) for rows in (loaded.train, loaded.all_validation))
+    num_trained = sum(group in trained for group in own)
+    num_validated = sum(group in validated and group not in trained for group in own)
+    parts = [f"{num_trained} of {len(own)} rows were trained on"] if num_trained else []
+    parts += [f"{num_validated} of {len(own)} rows chose the best trial"] if num_validated else []
+    if not parts:
+        return None
+    return f"{' and '.join(parts)}, so what is measured here is too good; measure on rows that the run has not read"
+
+
+def _groups(rows: TokenisedRows, *, size: int) -> list[bytes]:
+    """Return what makes each row, or pair, the same as another: its tokens, and which of them are trained."""
+    samples = [rows.sample(index) for index in range(len(rows))]
+    contents = [sample.tokens.tobytes() + sample.trained.tobytes() for sample in samples]
+    return [b"".join(contents[index : index + size]) for index in range(0, len(contents), size)]

@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,6 @@ from typing import NoReturn, TextIO
 import typer
 
 from cohort.cli.terminal.lost_terminal import unless_terminal_is_gone
-from cohort.cli.terminal.torchrun_report import leave_for_torchrun
 from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, InUseError, StorageFullError
 from cohort.core.interrupts import Interrupted, signal_of
@@ -37,6 +37,7 @@ __all__ = [
     "exits",
     "format_input_error",
     "interrupted_code",
+    "leave_for_torchrun",
     "reader_is_gone",
 ]
 
@@ -215,3 +216,19 @@ def exits(
             with unless_terminal_is_gone():
                 print(text, file=sys.stderr)
         raise typer.Exit(code) from None
+
+
+def leave_for_torchrun(text: str) -> None:
+    """Leave the words of the error that ends this process where torchrun reads them; nothing where it started none.
+
+    Otherwise torchrun ends with a traceback of its own and says where to read about tracebacks.
+    Source: torch.distributed.elastic.multiprocessing.errors, ``ProcessFailure`` and ``ChildFailedError``.
+    """
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    # serving processes of a test or a notebook may have inherited the name alone
+    if not file or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    # the first of several errors is reported as the cause
+    body = {"message": {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}}
+    with contextlib.suppress(OSError):
+        Path(file).write_text(json.dumps(body), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from collections.abc import Iterator
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
     from cohort.tasks.task_file import TaskFile
 
 __all__ = [
+    "code_digest",
     "launched_ranks",
     "most_losses",
-    "options_with",
     "numbers_of_processes",
+    "options_with",
     "refuse_other_number",
     "refuse_own_recovery",
     "refuse_queue",
@@ -180,7 +182,6 @@ def _serve(place: Any, own: dict[str, Any]) -> int:
 
 
 def _versions() -> dict[str, str]:
-    from cohort.core.code_digest import code_digest
     from cohort.machine.machine import package_versions
     from cohort.version import __version__
 
@@ -205,3 +206,13 @@ def _store() -> Any:
 
     store, _, _ = next(iter(rendezvous("env://")))
     return store
+
+
+def code_digest() -> str:
+    """Return twelve hex digits of the SHA-256 of the package's source files, in the order of their paths."""
+    root = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

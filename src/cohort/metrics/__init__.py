@@ -26,8 +26,8 @@ from cohort.metrics.metric import (
     MetricFailedError,
     MetricOptions,
     ReferenceRow,
+    score_texts,
 )
-from cohort.metrics.scoring import score_texts
 
 __all__ = [
     "CHOICE_ACCURACY",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,16 @@ from cohort.core.errors import RunStateError
 __all__ = [
     "CHOICE_ACCURACY",
     "LOSS",
-    "REWARD_ACCURACY",
-    "REWARD_MARGIN",
-    "REWARD_METRICS",
     "Metric",
     "MetricFailedError",
     "MetricKind",
     "MetricOptions",
+    "REWARD_ACCURACY",
+    "REWARD_MARGIN",
+    "REWARD_METRICS",
     "ReferenceRow",
     "Row",
+    "score_texts",
 ]
 
 LOSS = "loss"
@@ -122,3 +123,24 @@ class ReferenceRow:
     def values(self) -> dict[str, Any]:
         """Return what a metric function is given, made fresh: one that changes its row changes nothing else."""
         return {**json.loads(self.columns), "prompt": self.prompt, "completion": self.reference}
+
+
+def score_texts(
+    metrics: Sequence[Metric], predictions: Sequence[str], rows: Sequence[ReferenceRow]
+) -> dict[str, list[float]]:
+    """Return the score of each row by metric; prediction i answers row i. A metric's value is the mean over the rows.
+
+    Raises:
+        MetricFailedError: a user's function raised or returned no finite number; names function, row and message.
+    """
+    found: dict[str, list[float]] = {}
+    for metric in metrics:
+        scores = found[metric.name] = []
+        for prediction, row in zip(predictions, rows, strict=True):
+            try:
+                scores.append(metric.score(prediction, row.values()))
+            except MetricFailedError as error:
+                raise MetricFailedError(
+                    f"the metric {metric.shown} {error}; row {row.where}, prediction {prediction!r:.80}"
+                ) from error
+    return found

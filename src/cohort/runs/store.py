@@ -9,22 +9,66 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TypedDict, Unpack
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.events import TrialEvent
 from cohort.core.rank_work import RankWork
 from cohort.runs.database import Database, database_errors_named, open_database
-from cohort.runs.fact_updates import FactUpdates
-from cohort.runs.facts import Activity, stored_facts
+from cohort.runs.facts import (
+    Activity,
+    InputFacts,
+    MachineFacts,
+    MemoryFacts,
+    PassFacts,
+    RunPlaces,
+    RunState,
+    SizeFacts,
+    TaskFacts,
+    stored_facts,
+)
 from cohort.runs.log import LOG_TABLES
 from cohort.runs.reader import RunReader
 from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, TrialRecord
+from cohort.runs.results.comparison import Comparison
 from cohort.runs.schema import RANK_WORK, create_tables
 from cohort.tuning.decisions import Decision
-from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 
-__all__ = ["RunStore"]
+__all__ = ["FactUpdates", "RunStore"]
+
+
+# Python has no type for "some fields of a dataclass"; a test holds these fields and those of RunFacts equal
+class FactUpdates(TypedDict, total=False):
+    """Facts to set, by field of :class:`RunFacts`; a group replaces the whole group, seconds only those they name."""
+
+    task_name: str
+    run_id: str
+    metric: str
+    metric_maximize: bool
+    metric_ties: TieRule
+    state: RunState
+    has_begun: bool
+    best_trial_id: int | None
+    best_files: tuple[str, ...] | None
+    finals: Comparison | None
+    test: Comparison | None
+    base_metrics: Mapping[str, float]
+    base_rows: Mapping[str, Sequence[float]]
+    default_metrics: Mapping[str, float]
+    search_ended: str | None
+    search_ended_at: int | None
+    are_results_written: bool
+    tracker_failures: Mapping[str, str]
+    run_seconds: float
+    seconds: Mapping[Activity, float]
+    places: RunPlaces
+    task: TaskFacts
+    machine: MachineFacts
+    inputs: InputFacts
+    sizes: SizeFacts
+    memory: MemoryFacts
+    passes: PassFacts
 
 
 class RunStore:
