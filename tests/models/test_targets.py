@@ -9,7 +9,7 @@ from peft import LoraConfig
 from peft.tuners.tuners_utils import check_target_module_exists
 
 from cohort.core.errors import InputError
-from cohort.models.targets import ModuleFilter, select_linears
+from cohort.models.targets import ModuleFilter, select_linears, select_parameters
 
 PATHS = [
     f"model.layers.{layer}.{path}"
@@ -93,3 +93,27 @@ def _as_peft(value: Any) -> Any:
 def test_a_filter_that_cannot_be_meant_is_refused(narrowed: ModuleFilter, words: str) -> None:
     with pytest.raises(InputError, match=words):
         select_linears("all-linear", paths=PATHS, narrowed=narrowed)
+
+
+PARAMETERS = tuple(f"model.layers.{n}.mlp.experts.{own}" for n in range(3) for own in ("gate_up_proj", "down_proj"))
+
+
+def test_parameters_are_selected_by_the_ends_of_their_paths() -> None:
+    found = select_parameters(["mlp.experts.down_proj"], paths=PARAMETERS, architecture="A")
+    assert found == PARAMETERS[1::2]
+    assert select_parameters(["layers.1.mlp.experts.down_proj"], paths=PARAMETERS, architecture="A") == PARAMETERS[3:4]
+    assert select_parameters(["down_proj", PARAMETERS[0]], paths=PARAMETERS, architecture="A")[0] == PARAMETERS[0]
+    assert select_parameters([], paths=(), architecture="A") == ()
+
+
+def test_a_parameter_that_is_not_there_is_named_with_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        select_parameters(["mlp.experts.gate_proj", "down_proj"], paths=PARAMETERS, architecture="A")
+    (problem,) = caught.value.problems
+    assert str(problem.where) == "lora.target_parameters[0]"
+    assert "mlp.experts.gate_up_proj" in problem.hint
+
+
+def test_a_dense_model_has_no_experts_to_adapt() -> None:
+    with pytest.raises(InputError, match="LlamaForCausalLM has no experts"):
+        select_parameters(["mlp.experts.down_proj"], paths=(), architecture="LlamaForCausalLM")

@@ -28,12 +28,21 @@ def test_peft_s_forms_are_accepted() -> None:
     assert kind.model_validate(section.model_dump(mode="json")) == section
 
 
+def test_experts_alone_are_adapted_with_no_modules() -> None:
+    kind: Any = LoraSection
+    section = kind.model_validate({"target_modules": [], "target_parameters": ["mlp.experts.down_proj"]})
+    assert section.target_modules == ()
+    assert section.target_parameters == ("mlp.experts.down_proj",)
+    assert kind.model_validate(section.model_dump(mode="json")) == section
+
+
 @pytest.mark.parametrize(
     ("lora", "place", "words"),
     [
         ({"exclude_modules": []}, "lora.exclude_modules", "[down_proj]"),
         ({"exclude_modules": "("}, "lora.exclude_modules", "regular expression"),
         ({"layers_to_transform": [0, -1]}, "lora.layers_to_transform", "[0, 1, 2]"),
+        ({"target_parameters": "mlp.experts.down_proj"}, "lora.target_parameters", "[mlp.experts.gate_up_proj"),
         ({"layers_pattern": 3}, "lora.layers_pattern", "layers"),
         ({"rank_pattern": {"q_proj": 2.5}}, "lora.rank_pattern", "a whole number of at least 1"),
         ({"rank_pattern": ["q_proj"]}, "lora.rank_pattern", "a mapping"),

@@ -12,13 +12,12 @@ from typing import Any
 from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.model_card import render_model_card
 from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_files
-from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.errors import InputError, Problem
 from cohort.data.chat import use_chat_template
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
-from cohort.models.checkpoint_layout import linear_shapes, module_names
+from cohort.models.checkpoint_layout import adapter_layout, expert_parameters, module_names
 from cohort.models.tokenizer import load_tokenizer
 from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.prepare.adapters.saved_checks import saved_modules
@@ -237,11 +236,10 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
     settings: dict[str, Any] = {**shared, **trial.parameters}
     # shapes are read from the base model's files; none of its weights is loaded
     config = check_checkpoint(base.directory)
-    linears = linear_shapes(config)
     weights_rD = read_weights(checkpoint)[0]
-    layout = AdapterLayout({name: linears[name] for name in modules if name in linears})
+    layout = adapter_layout(config, modules)
     # runs of early versions recorded no hash of their model, so that only the shapes can tell
-    if set(modules) - set(linears) or layout.width != weights_rD.shape[1]:
+    if set(modules) - set(layout.targets) or layout.width != weights_rD.shape[1]:
         raise InputError(
             Problem(
                 where=f"model_name_or_path: {base.name}",
@@ -259,6 +257,7 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
         base_model=base.name,
         linears=module_names(config),
         are_transposed=config.bridged is not None and config.bridged.are_transposed,
+        parameters=tuple(expert_parameters(config)),
         card=render_model_card(results, trial_id=trial.trial_id),
         tokenizer_files=tokenizer_files(tokenizer),
     )

@@ -16,6 +16,7 @@ from cohort.core.cache_directory import default_cache_directory
 from cohort.data.chat import use_chat_template
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import layers_for_generation
+from cohort.models.checkpoint_layout import factor_shapes
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import host_streaming
@@ -101,7 +102,7 @@ class RunModel:
         self.bank, self.slots = None, ()
         if not adapters:
             return
-        linears = self.decoder.linears
+        linears = factor_shapes(self.decoder.config)
         # a linear that the model lacks is named below, with the shapes that do not fit
         modules = {module for adapter in adapters for module in adapter.modules if module in linears}
         layout = AdapterLayout({module: linears[module] for module in linears if module in modules})
@@ -121,7 +122,7 @@ class RunModel:
 
     def bank_bytes(self, adapter: PeftAdapter) -> int:
         """Return what an adapter takes in the bank: masters, gradients, and the copy that products read."""
-        linears = self.decoder.linears
+        linears = factor_shapes(self.decoder.config)
         layout = AdapterLayout({module: linears[module] for module in adapter.modules if module in linears})
         bytes_each = 8 if self.decoder.dtype == torch.float32 else 8 + self.decoder.dtype.itemsize
         return aligned_rank(adapter.spec_in(layout).num_rows) * layout.width * bytes_each

@@ -13,7 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
+from cohort.adapters.expert_names import parameters_among
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_files.expert_format import shortest_target_parameters
 from cohort.adapters.peft_files.peft_config import adapter_config, shortest_target_modules
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, weight_parts
 from cohort.adapters.spec import AdapterSpec
@@ -44,6 +46,7 @@ class AdapterContent:
         spec: Hyperparameters.
         base_model: Hub id or path that the adapter names as its base.
         linears: Everything of the base model that a target name could mean, to find short names for the adapted ones.
+        parameters: Every stacked parameter of the base model that holds experts.
         card: README.md.
         are_transposed: Whether the base model keeps the weights of its linears as [K, N].
         tokenizer_files: The base model's, written next to the adapter; by path, as :func:`tokenizer_files` gives them.
@@ -57,6 +60,7 @@ class AdapterContent:
     card: str
     tokenizer_files: Mapping[Path, bytes]
     are_transposed: bool = False
+    parameters: Sequence[str] = ()
 
 
 def tokenizer_files(tokenizer: Any) -> Mapping[Path, bytes]:
@@ -77,11 +81,14 @@ def write_adapter_files(folder: Path, content: AdapterContent, *, written: Path 
     Raises:
         StorageFullError: the disk is full.
     """
-    target_modules = shortest_target_modules(content.layout.linears, linears=content.linears)
+    experts = list(parameters_among(content.layout.linears))
+    adapted = [path for path in content.layout.targets if path not in experts]
+    target_modules = shortest_target_modules(adapted, linears=content.linears)
     config = adapter_config(
         content.spec,
         base_model=content.base_model,
         target_modules=target_modules,
+        target_parameters=shortest_target_parameters(experts, parameters=content.parameters),
         fan_in_fan_out=content.are_transposed,
     )
     # the configuration after the weights: a folder that has it counts as an adapter

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from cohort.adapters.expert_names import parameter_of
+
 __all__ = ["AdapterLayout", "FactorColumns"]
 
 
@@ -26,7 +28,8 @@ class AdapterLayout:
     """The adapted linears of a model, in a fixed order.
 
     Attributes:
-        linears: ``(in_features, out_features)`` by full module path.
+        linears: ``(in_features, out_features)`` by full module path; experts of a stacked parameter one by one
+            (:mod:`cohort.adapters.expert_names`).
         first_features: Number of the first input of linears that are a shard of others; 0 for those that are absent.
     """
 
@@ -41,6 +44,11 @@ class AdapterLayout:
             found[name] = FactorColumns(a=slice(start, middle), b=slice(middle, stop))
             start = stop
         return found
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Full paths of the adapted linears, and of the parameters whose experts are adapted, each once."""
+        return tuple(dict.fromkeys(map(parameter_of, self.linears)))
 
     @property
     def width(self) -> int:

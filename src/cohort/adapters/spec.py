@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
+from cohort.adapters.expert_names import parameter_of
 from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.adapters.variants.vector_adapter import VectorAdapter
@@ -201,4 +202,5 @@ class AdapterSpec:
 
 def _of(pattern: tuple[tuple[str, _V], ...], module: str, default: _V) -> _V:
     # peft.utils.other.get_pattern_key
-    return next((value for key, value in pattern if re.match(rf"(.*\.)?({key})$", module)), default)
+    path = parameter_of(module)
+    return next((value for key, value in pattern if re.match(rf"(.*\.)?({key})$", path)), default)

@@ -177,7 +177,7 @@ def _key(demand: Demand, *, decoder: Decoder, ranks: Sequence[int]) -> MemoryKey
         hardware=hardware_of(demand.machine).name,
         precision=demand.machine.precision,
         mean_length=float(demand.rows.lengths.mean()),
-        target_modules=tuple(demand.layout.linears),
+        target_modules=demand.layout.targets,
     )
     return MemoryKey.of(cost, ranks=ranks, longest=demand.longest_group)
 

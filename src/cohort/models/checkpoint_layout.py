@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from cohort.adapters.expert_names import expert_shapes
+from cohort.adapters.layout import AdapterLayout
 from cohort.models.config import BridgedModel, DecoderConfig
 
-__all__ = ["FusedTensor", "Piece", "checkpoint_layout", "linear_shapes", "module_names"]
+__all__ = [
+    "FusedTensor",
+    "Piece",
+    "adapter_layout",
+    "checkpoint_layout",
+    "expert_parameters",
+    "factor_shapes",
+    "linear_shapes",
+    "module_names",
+]
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,29 @@ def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
         if fused.is_linear
         for piece in fused.pieces
     }
+
+
+def factor_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
+    """Return ``(in_features, out_features)`` of all that an adapter can have factors for: linears, then each expert."""
+    return linear_shapes(config) | expert_shapes(expert_parameters(config))
+
+
+def expert_parameters(config: DecoderConfig) -> dict[str, tuple[int, int, int]]:
+    """Return experts, input width and output width of each adaptable stacked parameter, by path."""
+    found = () if config.bridged is None else config.bridged.expert_parameters
+    return {path: (num_experts, ins, outs) for path, num_experts, ins, outs, _ in found}
+
+
+def adapter_layout(config: DecoderConfig, targets: Iterable[str]) -> AdapterLayout:
+    """Return where the factors of these linears and stacked parameters stand in a rank row, unknown ones left out."""
+    shapes, experts = linear_shapes(config), expert_parameters(config)
+    found: dict[str, tuple[int, int]] = {}
+    for path in targets:
+        if path in shapes:
+            found[path] = shapes[path]
+        elif path in experts:
+            found |= expert_shapes({path: experts[path]})
+    return AdapterLayout(found)
 
 
 def module_names(config: DecoderConfig) -> tuple[str, ...]:

@@ -58,6 +58,8 @@ class BridgedModel:
         are_transposed: Whether the model keeps the weights of its linears as [K, N], as GPT-2 does.
         experts_per_token: Experts of a layer that one token passes, where it has any.
         left_alone: Parts of the checkpoint that no text passes through, such as ``vision_tower``.
+        expert_parameters: Path, experts, input width, output width and whether the input's axis stands first, of each
+            stacked parameter whose experts an adapter can adapt, in the order of the model; all are among ``others``.
     """
 
     linears: tuple[tuple[str, int, int], ...]
@@ -67,6 +69,7 @@ class BridgedModel:
     are_transposed: bool = False
     experts_per_token: int = 1
     left_alone: tuple[str, ...] = ()
+    expert_parameters: tuple[tuple[str, int, int, int, bool], ...] = ()
 
     @property
     def experts(self) -> tuple[tuple[int, ...], ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 
-__all__ = ["ModuleFilter", "select_linears"]
+__all__ = ["ModuleFilter", "select_linears", "select_parameters"]
 
 ALL_LINEAR = "all-linear"
 _LORA = Place(key=("lora",))
@@ -104,6 +104,42 @@ def select_linears(
             )
         )
     return kept
+
+
+def select_parameters(targets: Sequence[str], *, paths: Sequence[str], architecture: str) -> tuple[str, ...]:
+    """Return those of ``paths`` that ``targets`` select, in their order.
+
+    As in PEFT a name selects the parameters whose path is that name or ends with ``.`` and that name, and what narrows
+    modules down does not narrow these.
+
+    Args:
+        paths: Full paths of the stacked parameters of experts.
+        architecture: The model's, for messages.
+
+    Raises:
+        InputError: names that select nothing, all of them at once.
+    """
+    ends = sorted({".".join(path.rsplit(".", 3)[-3:]) for path in paths})
+    allowed = f"a list of {', '.join(ends)}"
+    if targets and not paths:
+        allowed = f"no target_parameters: {architecture} has no experts whose weights are stacked in one parameter"
+    problems = []
+    for place, name in enumerate(targets):
+        if any(_has_name(path, name) for path in paths):
+            continue
+        nearest = difflib.get_close_matches(name, [*ends, *paths], n=3, cutoff=0.4)
+        hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "Choose from these."
+        problems.append(
+            Problem(
+                where=_LORA.below("target_parameters", place),
+                found=repr(name),
+                allowed=allowed,
+                hint=hint if paths else "Remove target_parameters, and name the model's linears in target_modules.",
+            )
+        )
+    if problems:
+        raise InputError(problems)
+    return tuple(path for path in paths if any(_has_name(path, name) for name in targets))
 
 
 def _selected(targets: str | Sequence[str], paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -30,10 +30,10 @@ from cohort.memory.host_streaming import least_weight_bytes
 from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory
 from cohort.memory.size_inputs import SizeRequest
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
-from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.checkpoint_layout import adapter_layout, expert_parameters, linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
-from cohort.models.targets import select_linears
+from cohort.models.targets import select_linears, select_parameters
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import format_problem, stored_problem
 from cohort.prepare.adapters.adapter_specs import module_filter, variant_problems
@@ -80,7 +80,7 @@ class TaskInputs:
     @property
     def layout(self) -> AdapterLayout:
         """Where the adapted linears stand in a rank row."""
-        return _layout(self.config, self.target_modules)
+        return adapter_layout(self.config, self.target_modules)
 
     def saved_modules(self, task: TaskFile) -> SavedModules | None:
         """Return the modules that each trial of ``task`` trains a copy of."""
@@ -170,7 +170,7 @@ def read_inputs(
     num_trials = _count_trials(task, problems)
     problems += [] if model is None else list(model_problems(task, model[1]))
     if model is not None and target_modules is not None:
-        layout = _layout(model[1], target_modules)
+        layout = adapter_layout(model[1], target_modules)
         misfits = block_problems(task, linears=layout.linears, known=linear_shapes(model[1]))
         problems += misfits
         # trials whose blocks do not fit cannot be planned with
@@ -190,7 +190,7 @@ def read_inputs(
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
         problems += loss_problems(task)
         if target_modules is not None and num_trials:
-            layout = _layout(model[1], target_modules)
+            layout = adapter_layout(model[1], target_modules)
             demand_on = partial(_demand, task, config=model[1], layout=layout, rows=tokenised[1].train)
             problems += strategy_problems(task, machine, num_ranks=num_ranks, demand_on=demand_on)
     if machine is not None:
@@ -269,11 +269,6 @@ def _is_local(task: TaskFile) -> bool:
     return all(unusual_path(path) is None and path.exists() for path in paths) and paths[0].is_dir()
 
 
-def _layout(config: DecoderConfig, target_modules: Sequence[str]) -> AdapterLayout:
-    shapes = linear_shapes(config)
-    return AdapterLayout({name: shapes[name] for name in target_modules})
-
-
 def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[tuple[Path, DecoderConfig] | None, bool]:
     """Return a model that can be trained on, or None and whether it is one of another architecture."""
     try:
@@ -288,14 +283,24 @@ def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[tuple[Path, De
 
 
 def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Problem]) -> tuple[str, ...] | None:
+    wanted, experts, found = task.lora.target_parameters, expert_parameters(config), list[Problem]()
+    chosen: tuple[str, ...] = ()
     try:
-        chosen = select_linears(task.lora.target_modules, paths=linear_shapes(config), narrowed=module_filter(task))
+        # as in PEFT an empty list adapts parameters alone
+        if task.lora.target_modules or not wanted:
+            chosen = select_linears(task.lora.target_modules, paths=linear_shapes(config), narrowed=module_filter(task))
     except InputError as error:
-        problems.extend(task.located(problem) for problem in error.problems)
+        found += error.problems
+    try:
+        chosen += select_parameters(wanted, paths=tuple(experts), architecture=config.architecture)
+    except InputError as error:
+        found += error.problems
+    if found:
+        problems.extend(task.located(problem) for problem in found)
         return None
     with contextlib.suppress(InputError):
         # a space with problems of its own is reported where its configurations are counted
-        problems.extend(variant_problems(task, linears=_layout(config, chosen).linears))
+        problems.extend(variant_problems(task, linears=adapter_layout(config, chosen).linears))
     return chosen
 
 

@@ -55,7 +55,9 @@ def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
 
 def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) -> MachineFacts:
     device, config = machine.device, inputs.config
-    groups = linear_groups(inputs.layout.linears, targets=inputs.target_modules)
+    groups = linear_groups(
+        inputs.layout.linears, targets=[path for path in inputs.target_modules if path in inputs.layout.linears]
+    )
     # tiles depend on the rows of a full pass, so they are known only with the sizes
     tiles = tile_lines(device, groups, num_rows=token_budget)
     return MachineFacts(

@@ -11,7 +11,6 @@ from cohort.data.problems import ProblemKind
 from cohort.data.settings import template_fields
 from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
 from cohort.metrics.answers import find_answer, last_number
-from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.untrained_tokens import looks_untrained
 from cohort.prepare.adapters.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
@@ -204,8 +203,7 @@ def _whole_module_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
 
 
 def _rank_warnings(inputs: TaskInputs, trials: Sequence[PlannedTrial]) -> Iterator[str]:
-    shapes = linear_shapes(inputs.config)
-    widest = max(min(shapes[name]) for name in inputs.target_modules)
+    widest = max(min(shape) for shape in inputs.layout.linears.values())
     above = sorted({r for trial in trials if (r := trial.spec.adapter.largest_rank) > widest})
     if above:
         yield (

@@ -47,6 +47,16 @@ def _excluded(value: object) -> object:
     refuse(Refusal(found=repr(value), allowed=_NAMES, hint="Write for example [down_proj], or remove the key."))
 
 
+def _parameters(value: object) -> object:
+    if value is None:
+        return ()
+    if isinstance(value, list | tuple) and all(isinstance(name, str) and name.strip() for name in value):
+        return tuple(value)
+    # PEFT takes no text here either
+    hint = "Write for example [mlp.experts.gate_up_proj, mlp.experts.down_proj], or remove the key."
+    refuse(Refusal(found=repr(value), allowed="a list of parameter names", hint=hint))
+
+
 def _layers(value: object) -> object:
     if value is None:
         return None
@@ -96,6 +106,20 @@ def _mapping_to(number: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"type": "object", "additionalProperties": number})
 
 
+def _parameters_field() -> tuple[Any, Any]:
+    kind = Annotated[
+        tuple[str, ...],
+        BeforeValidator(_parameters),
+        PlainSerializer(list),
+        WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+    ]
+    return kind, setting(
+        (),
+        allowed="a list of parameter names",
+        description="experts that get adapters, such as mlp.experts.down_proj",
+    )
+
+
 def module_choice_fields() -> dict[str, tuple[Any, Any]]:
     """Return the fields of the section, by key."""
     # a task is frozen, so values are tuples; files and records have lists
@@ -132,6 +156,7 @@ def module_choice_fields() -> dict[str, tuple[Any, Any]]:
         _mapping_to({"type": "number", "exclusiveMinimum": 0, "maximum": MOST_NUMBER}),
     ]
     return {
+        "target_parameters": _parameters_field(),
         "modules_to_save": modules_to_save_field(),
         "exclude_modules": (
             excluded,

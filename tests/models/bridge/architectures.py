@@ -16,13 +16,15 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.pytorch_utils import Conv1D
 
+from cohort.adapters.expert_names import parameters_among
 from cohort.adapters.initialization import initial_weights
+from cohort.adapters.peft_files.expert_format import shortest_target_parameters
 from cohort.adapters.peft_files.peft_config import adapter_config, shortest_target_modules
 from cohort.adapters.peft_files.peft_format import peft_tensors, serialised_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows
-from cohort.models.checkpoint_layout import module_names
+from cohort.models.checkpoint_layout import adapter_layout, expert_parameters, module_names
 from cohort.models.decoder import Decoder
 from cohort.models.targets import select_linears
 from cohort.models.weights import load_decoder
@@ -184,11 +186,13 @@ def executor_of(
     token_budget: int = 100,
     gradient_checkpointing: str = "auto",
     device: str = "cpu",
+    adapts_experts: bool = False,
 ) -> Executor:
     names = [name for name in select_linears("all-linear", paths=decoder.linears) if name not in unadaptable(decoder)]
+    names += expert_parameters(decoder.config) if adapts_experts else []
     return Executor(
         decoder,
-        target_linears={name: decoder.linears[name] for name in names},
+        target_linears=adapter_layout(decoder.config, names),
         train_rows=rows,
         device=device,
         compute_dtype=decoder.dtype,
@@ -207,11 +211,11 @@ def unadaptable(decoder: Decoder) -> Mapping[str, str]:
     return getattr(decoder, "unadaptable", {})
 
 
-def compare(folder: Path) -> Compared:
+def compare(folder: Path, *, adapts_experts: bool = False) -> Compared:
     """Load the checkpoint here and with PEFT, compare logits, and train both alike."""
     decoder = load_decoder(folder, dtype="float32", device="cpu")
     rows, spec = rows_of(12), spec_of()
-    executor = executor_of(decoder, rows)
+    executor = executor_of(decoder, rows, adapts_experts=adapts_experts)
     executor.load(spec)
     losses = [executor.step()[0].loss for _ in range(spec.num_steps)]
     layout = executor.bank.layout
@@ -221,9 +225,11 @@ def compare(folder: Path) -> Compared:
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     logits = _largest_difference(decoder, model)
     # names that none but the adapted linears end with
-    targets = f"(?:{'|'.join(name.replace('.', '[.]') for name in layout.linears)})"
+    experts = list(parameters_among(layout.linears))
+    targets = f"(?:{'|'.join(name.replace('.', '[.]') for name in layout.targets if name not in experts)})"
     is_transposed = any(isinstance(module, Conv1D) for module in model.modules())
     lora = LoraConfig(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=is_transposed)
+    lora.target_parameters = experts or None
     model = get_peft_model(model, lora)
     trained = {
         name.replace(".default", ""): parameter
@@ -242,18 +248,21 @@ def compare(folder: Path) -> Compared:
         losses=max(abs(own - other) / abs(other) for own, other in zip(losses, expected, strict=True)),
         weights=_of_change(found, {name: own.detach() for name, own in trained.items()}, begun),
         loaded=abs(_loss_of_saved(folder, decoder, executor, rows) - reported) / reported,
-        is_isolated=_is_isolated(decoder, executor, rows),
-        adapted=tuple(sorted({name.rsplit(".", 1)[-1] for name in layout.linears})),
+        is_isolated=_is_isolated(decoder, executor, rows, adapts_experts=adapts_experts),
+        adapted=tuple(sorted({name.rsplit(".", 1)[-1] for name in layout.targets})),
     )
 
 
 def _loss_of_saved(folder: Path, decoder: Decoder, executor: Executor, rows: TokenisedRows) -> float:
     """Return the loss of the rows with the adapter as PEFT loads it from its files."""
     layout, spec, bridged = executor.bank.layout, spec_of().adapter, decoder.config.bridged
+    experts = list(parameters_among(layout.linears))
+    linears = [name for name in layout.targets if name not in experts]
     config = adapter_config(
         spec,
         base_model="base",
-        target_modules=shortest_target_modules(layout.linears, linears=module_names(decoder.config)),
+        target_modules=shortest_target_modules(linears, linears=module_names(decoder.config)),
+        target_parameters=shortest_target_parameters(experts, parameters=list(expert_parameters(decoder.config))),
         fan_in_fan_out=bridged is not None and bridged.are_transposed,
     )
     saved = folder / "adapter"
@@ -268,8 +277,8 @@ def _loss_of_saved(folder: Path, decoder: Decoder, executor: Executor, rows: Tok
     return total / sum(int(sample.trained[1:].sum()) for sample in samples)
 
 
-def _is_isolated(decoder: Decoder, executor: Executor, rows: TokenisedRows) -> bool:
-    beside, spec = executor_of(decoder, rows, token_budget=41), spec_of()
+def _is_isolated(decoder: Decoder, executor: Executor, rows: TokenisedRows, *, adapts_experts: bool) -> bool:
+    beside, spec = executor_of(decoder, rows, token_budget=41, adapts_experts=adapts_experts), spec_of()
     other = replace(spec.adapter, r=7)
     beside.load(replace(spec, trial_id=1, seed=5, learning_rate=1e9, adapter=other))
     beside.load(spec)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cohort.adapters.peft_files.vera_format import vera_config
 from cohort.adapters.spec import AdapterSpec
@@ -12,13 +12,19 @@ __all__ = ["adapter_config", "shortest_target_modules"]
 
 
 def adapter_config(
-    spec: AdapterSpec, *, base_model: str, target_modules: Iterable[str], fan_in_fan_out: bool = False
+    spec: AdapterSpec,
+    *,
+    base_model: str,
+    target_modules: Iterable[str],
+    target_parameters: Sequence[str] = (),
+    fan_in_fan_out: bool = False,
 ) -> dict[str, object]:
     """Return ``adapter_config.json`` as PEFT and vLLM read it.
 
     An adapter with frozen rows is written as the plain LoRA that its tensors are: twice the rank, the same scale.
 
     Args:
+        target_parameters: Stacked parameters whose experts are adapted.
         fan_in_fan_out: Whether the base model keeps the weights of its linears as [K, N].
     """
     if spec.use_vera is not None:
@@ -52,6 +58,8 @@ def adapter_config(
         "use_dora": spec.use_dora,
         "use_rslora": spec.use_rslora,
     }
+    if target_parameters:
+        config["target_parameters"] = list(target_parameters)
     if blocks is not None:
         config["use_bdlora"] = {
             "match_strict": blocks.match_strict,

@@ -23,7 +23,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from cohort.adapters.expert_names import parameter_of
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_files.expert_format import expert_tensors, with_single_experts
 from cohort.adapters.peft_files.peft_names import LORA_A, LORA_B, MAGNITUDE, PREFIX
 from cohort.adapters.peft_files.saved_format import (
     read_saved_modules,
@@ -63,7 +65,7 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class PeftAdapter:
-    """An adapter read from a directory: its hyperparameters and its tensors under PEFT's names.
+    """An adapter read from a directory: its hyperparameters and its tensors under PEFT's names, experts one by one.
 
     Attributes:
         spec: Of a VeRA adapter that of the LoRA adapter with scale 1 that :meth:`factors` gives. Where it has modules
@@ -138,6 +140,8 @@ def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -
         return vera_tensors(layout, spec.use_vera, weights_rD[0], r=spec.r)
     tensors = {}
     for name, columns in layout.columns.items():
+        if parameter_of(name) != name:
+            continue
         rows = _rows_of(spec, name)
         a, b = weights_rD[rows, columns.a].float(), weights_rD[rows, columns.b].T.float()
         blocks = spec.use_bdlora
@@ -150,7 +154,7 @@ def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -
         tensors[f"{PREFIX}{name}{LORA_B}"] = b.contiguous()
         if spec.use_dora:
             tensors[f"{PREFIX}{name}{MAGNITUDE}"] = weights_rD[spec.magnitude_row, columns.b].float().contiguous()
-    return tensors | saved_tensors(spec, weights_rD)
+    return tensors | expert_tensors(layout, spec, weights_rD) | saved_tensors(spec, weights_rD)
 
 
 def _rows_of(spec: AdapterSpec, name: str) -> list[int]:
@@ -283,7 +287,7 @@ def read_adapter(directory: Path) -> PeftAdapter:
         alpha_pattern=tuple((key, float(alpha)) for key, alpha in (config.get("alpha_pattern") or {}).items()),
         saved=read_saved_modules(config, tensors, where=str(weights_path)),
     )
-    return PeftAdapter(spec=spec, tensors=tensors)
+    return PeftAdapter(spec=spec, tensors=with_single_experts(tensors, spec, config, where=str(weights_path)))
 
 
 def _require_supported(config: Mapping[str, Any], *, where: str) -> None:

@@ -14,7 +14,7 @@ from cohort.core.errors import RunStateError
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.engine.train.weights_ahead import WeightsAhead
-from cohort.models.checkpoint_layout import module_names
+from cohort.models.checkpoint_layout import expert_parameters, module_names
 from cohort.prepare.preparation import Preparation
 from cohort.report import write_report
 from cohort.runs.directory import RunDirectory
@@ -82,6 +82,7 @@ def finish_run(
             base_model=preparation.task.model_name_or_path,
             linears=linears,
             are_transposed=config.bridged is not None and config.bridged.are_transposed,
+            parameters=tuple(expert_parameters(config)),
             card=render_model_card(results, trial_id=trial_id),
             tokenizer_files=tokenizer,
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem, UnsupportedModelError
 from cohort.models.bridge.structure import (
+    expert_parameters,
     is_transposed,
     layer_list,
     loss_head,
@@ -31,7 +32,7 @@ _FACTORS = {
     "lm_head_multiplier": lambda value: value,
 }
 # with another number what was kept on disk is asked for again: count it up with every change of the text
-_QUESTION = "bridged model 6"
+_QUESTION = "bridged model 7"
 # the oldest version whose attention and masks can be replaced by name
 _LEAST_VERSION = "4.56"
 
@@ -70,6 +71,10 @@ def describe_bridged(folder: Path, raw: Mapping[str, Any], *, native: str) -> De
             are_transposed=facts["are_transposed"],
             experts_per_token=facts["experts_per_token"],
             left_alone=tuple(facts["left_alone"]),
+            expert_parameters=tuple(
+                (str(path), int(count), int(ins), int(outs), bool(is_transposed))
+                for path, count, ins, outs, is_transposed in facts["expert_parameters"]
+            ),
         ),
         qkv_bias=False,
         output_bias=False,
@@ -208,6 +213,7 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
         "layers": layers,
         "linears": linears,
         "others": other_tensors(model, linears),
+        "expert_parameters": expert_parameters(model, layers),
         "left_alone": sorted({name.split(".")[-1] for name in _outside(model, decoder, head)} or _of_others(path)),
     }
 

@@ -14,6 +14,7 @@ import torch
 from cohort.core.errors import InputError, Problem
 from cohort.models.bridge.adapted import adapt_linears, mark_token_rows, recompute_layers
 from cohort.models.bridge.backbone import BridgedDecoder
+from cohort.models.bridge.experts import adapt_experts
 from cohort.models.bridge.interfaces import ATTENTION, register_attention
 from cohort.models.bridge.probe import prove
 from cohort.models.bridge.recurrent import bound_recurrent_functions
@@ -49,6 +50,7 @@ def wrap_model(
     model.to(device)
     names = [name for name, _, _ in config.bridged.linears]
     linears = adapt_linears(model, names, weight_format=weight_format)
+    adapt_experts(model, config.bridged.layers)
     mark_token_rows(model.get_input_embeddings())
     recompute_layers(model.get_submodule(config.bridged.layers))
     if is_packed:

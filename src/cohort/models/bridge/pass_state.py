@@ -26,6 +26,7 @@ class BridgedPass:
         attention: How the rows of a packed stream attend; None where the model sees one sequence.
         wants_gradient: Whether the token rows require a gradient.
         recomputes: Whether layers keep their input alone.
+        uses_own_experts: Whether blocks of experts compute as transformers lets them; the probe compares with it.
         rows_seen: By adaptable linear, the rows of each of its calls; filled where it is given.
     """
 
@@ -33,6 +34,7 @@ class BridgedPass:
     attention: PackedAttention | None = None
     wants_gradient: bool = False
     recomputes: bool = False
+    uses_own_experts: bool = False
     rows_seen: dict[str, list[int]] | None = field(default=None)
 
 

@@ -106,7 +106,7 @@ def _alone(decoder: BridgedDecoder, sequences: Sequence[Tensor]) -> _Computed:
     logits, gradients = [], []
     with _own_attention(decoder), torch.enable_grad():
         for tokens_L in sequences:
-            with _token_rows(decoder) as rows, during(BridgedPass()):
+            with _token_rows(decoder) as rows, during(BridgedPass(uses_own_experts=True)):
                 logits_LV = decoder.model(input_ids=tokens_L[None], use_cache=False).logits[0]
                 loss = F.cross_entropy(_wide(logits_LV[:-1]), tokens_L[1:], reduction="sum")
                 gradients.append(torch.autograd.grad(loss, rows)[0][0])
@@ -162,7 +162,7 @@ def _stream(decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...])
 def _require_causal(decoder: BridgedDecoder, tokens_L: Tensor, tolerance: float, *, where: str) -> None:
     changed_L = tokens_L.clone()
     changed_L[-1] = tokens_L[0] if tokens_L[0] != tokens_L[-1] else tokens_L[1]
-    with torch.no_grad(), _own_attention(decoder), during(BridgedPass()):
+    with torch.no_grad(), _own_attention(decoder), during(BridgedPass(uses_own_experts=True)):
         first, second = (
             decoder.model(input_ids=tokens[None], use_cache=False).logits[0, :-1] for tokens in (tokens_L, changed_L)
         )
@@ -254,7 +254,7 @@ def _first_that_differs(
 
     def alone() -> None:
         # in the order in which a stream's sequences are computed
-        with _own_attention(decoder), during(BridgedPass()):
+        with _own_attention(decoder), during(BridgedPass(uses_own_experts=True)):
             for tokens_L in sequences if decoder.is_packed else reversed(sequences):
                 decoder.model(input_ids=tokens_L[None], use_cache=False)
 

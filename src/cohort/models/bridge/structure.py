@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from cohort.core.errors import InputError, Problem
 
 __all__ = [
+    "expert_blocks",
+    "expert_parameters",
+    "expert_products",
     "is_transposed",
     "layer_list",
     "loss_head",
@@ -96,6 +100,36 @@ def plain_linears(model: nn.Module, layers: str) -> list[tuple[str, int, int]]:
             found.append((name, int(width), int(out)))
         elif isinstance(module, nn.Linear):
             found.append((name, module.in_features, module.out_features))
+    return found
+
+
+def expert_blocks(model: nn.Module, layers: str) -> dict[str, Any]:
+    """Return by path the blocks of experts whose weights are stacked and whose computation transformers lets replace.
+
+    They say themselves how: with a gate or without, with biases, and which axis is the input's. Older versions of
+    transformers, and some architectures, have none.
+    """
+    return {
+        name: module
+        for name, module in model.get_submodule(layers).named_modules(prefix=layers)
+        if all(hasattr(module, own) for own in ("has_gate", "has_bias", "is_transposed", "_apply_gate", "num_experts"))
+        and all(getattr(module, own, torch.empty(0)).dim() == 3 for own in expert_products(module))
+    }
+
+
+def expert_products(block: Any) -> tuple[str, str]:
+    """Return the names of a block's two stacked parameters, in the order in which a row passes them."""
+    return ("gate_up_proj" if block.has_gate else "up_proj", "down_proj")
+
+
+def expert_parameters(model: nn.Module, layers: str) -> list[tuple[str, int, int, int, bool]]:
+    """Return path, experts, input width, output width and whether the input's axis is first of stacked parameters."""
+    found = []
+    for name, block in expert_blocks(model, layers).items():
+        for own in expert_products(block):
+            num_experts, first, second = getattr(block, own).shape
+            ins, outs = (first, second) if block.is_transposed else (second, first)
+            found.append((f"{name}.{own}", int(num_experts), int(ins), int(outs), bool(block.is_transposed)))
     return found
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cohort.adapters.expert_names import parameter_of
 from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError, Problem
 from cohort.models.targets import ModuleFilter
+from cohort.prepare.adapters.expert_checks import expert_problems
 from cohort.prepare.adapters.vector_checks import vector_problems
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.possible_values import possible_values
@@ -107,6 +109,7 @@ def variant_problems(task: TaskFile, *, linears: Mapping[str, tuple[int, int]]) 
     if from_base:
         yield from _too_few_singular_values(task, from_base[0], linears)
     yield from vector_problems(task, linears=linears)
+    yield from expert_problems(task)
     names = ("init_lora_weights", "lora_dropout", "use_dora", "use_vera", "nblocks", "optim", "loraplus_lr_ratio")
     if any(name in text for text in task.search.constraints for name in names):
         # the task itself says which go together; a trial that does not is refused when it is proposed
@@ -187,7 +190,7 @@ def _unused_patterns(task: TaskFile, linears: Sequence[str]) -> Iterator[Problem
         for pattern in getattr(task.lora, key):
             probe = AdapterSpec(r=1, lora_alpha=1.0, rank_pattern=((pattern, 2),))
             if not any(probe.rank_of(name) == 2 for name in linears):
-                names = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linears}))
+                names = ", ".join(sorted({parameter_of(name).rsplit(".", 1)[-1] for name in linears}))
                 yield Problem(
                     where=task.where(f"lora.{key}"),
                     found=f"{pattern!r}, which fits no adapted linear",

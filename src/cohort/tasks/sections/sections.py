@@ -37,7 +37,8 @@ _MODULES_ALLOWED = "all-linear, or a list of module names"
 def _target_modules(value: object) -> object:
     if isinstance(value, str) and value.strip():
         return value
-    if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name.strip() for name in value):
+    # an empty list is one of target_parameters alone, which the model's names are needed to tell
+    if isinstance(value, list | tuple) and all(isinstance(name, str) and name.strip() for name in value):
         return tuple(value)
     hint = "Write all-linear, or for example [q_proj, v_proj]."
     refuse(Refusal(found=repr(value), allowed=_MODULES_ALLOWED, hint=hint))
@@ -72,6 +73,7 @@ class LoraSection(_LoraKeys):
         exclude_modules: str | tuple[str, ...] | None
         layers_to_transform: tuple[int, ...] | None
         layers_pattern: tuple[str, ...] | None
+        target_parameters: tuple[str, ...]
         rank_pattern: dict[str, int]
         alpha_pattern: dict[str, float]
         modules_to_save: tuple[str, ...]
@@ -94,6 +96,13 @@ class LoraSection(_LoraKeys):
         allowed="null, or a section with nblocks",
         description="block-diagonal factors (BD-LoRA), which tensor parallel servers divide without an exchange",
     )
+
+    @model_validator(mode="after")
+    def _adapts_something(self) -> LoraSection:
+        if not self.target_modules and not self.target_parameters:
+            hint = "Write all-linear, or for example [q_proj, v_proj]."
+            refuse(Refusal(found="[]", allowed=_MODULES_ALLOWED, hint=hint, at=("target_modules",)))
+        return self
 
 
 class TrainingSection(_TrainingKeys):

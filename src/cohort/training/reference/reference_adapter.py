@@ -13,7 +13,7 @@ from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, ra
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
-from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.checkpoint_layout import factor_shapes
 from cohort.models.config import DecoderConfig
 
 __all__ = ["ReferenceAdapter", "adapter_digest", "read_reference_adapter"]
@@ -48,7 +48,7 @@ def read_reference_adapter(directory: Path, config: DecoderConfig, *, sha256: st
     Raises:
         InputError: a file is missing, damaged or no longer the same, or the adapter does not fit the model.
     """
-    adapter, shapes = read_adapter(directory), linear_shapes(config)
+    adapter, shapes = read_adapter(directory), factor_shapes(config)
     if sha256 is not None and (found := adapter_digest(directory)) != sha256:
         raise InputError(
             Problem(
