@@ -62,7 +62,14 @@ def test_a_value_that_is_refused(name: str, written: object, hint: str) -> None:
 def test_every_searchable_key_is_a_key_of_a_section() -> None:
     sections: tuple[Any, ...] = (LoraSection, TrainingSection, ObjectiveSection)
     keys = {key for section in sections for key in section.model_fields}
-    of_modules = {"target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"}
+    of_modules = {
+        "target_modules",
+        "target_parameters",
+        "exclude_modules",
+        "modules_to_save",
+        "layers_to_transform",
+        "layers_pattern",
+    }
     of_all = {"use_bdlora", "rank_pattern", "alpha_pattern", "max_steps", "type", "reference_adapter"}
     of_all |= {"save_projection", "lr_scheduler_kwargs", "function"}
     assert set(SEARCHABLE) - {"nblocks"} == keys - of_modules - of_all
