@@ -30,7 +30,7 @@ from cohort.core.memory_records import PassKind
 from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
-from cohort.ranks.pipeline.stage_executor import StageExecutor
+from cohort.ranks.pipeline.staged_executor import StagedExecutor
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.scheduling.pipelines.simulation import PassTime, PipelineTimes, simulate_pipeline
 from cohort.scheduling.pipelines.stage_order import Direction
@@ -96,7 +96,7 @@ def _cycles_per_second() -> float:
 
 def _stage(
     config: DecoderConfig, plan: PipelineGroup, *, stage: int, links: SpinLinks, capacity: int, is_tiny: bool
-) -> StageExecutor:
+) -> StagedExecutor:
     """Return a stage whose adapters are loaded."""
     on_gpu = torch.cuda.is_available()
     decoder = random_decoder(
@@ -107,7 +107,7 @@ def _stage(
         has_head=plan.shares_head,
     )
     rows = adapter_rows(TIMES, vocab_size=config.vocab_size, is_tiny=is_tiny)
-    executor = StageExecutor(
+    executor = StagedExecutor(
         decoder,
         plan,
         stage=stage,
@@ -127,7 +127,7 @@ def _stage(
 
 
 def _share(
-    executor: StageExecutor, *, capacity: int, stage: int, layers: range, steps: int
+    executor: StagedExecutor, *, capacity: int, stage: int, layers: range, steps: int
 ) -> tuple[dict[str, Any], Any]:
     """Return a row of one stage with micro-batches of at most ``capacity`` tokens, and when its passes ran."""
     executor.lower_token_budgets({PassKind.TRAIN: capacity})
@@ -136,7 +136,7 @@ def _share(
     began = time.perf_counter()
     window = executor.run(quotas)
     seconds = time.perf_counter() - began
-    times = executor.pass_times
+    times = executor.pass_times()
     of_direction = {
         direction: [each.end - each.begin for each in times if each.what.direction is direction]
         for direction in Direction

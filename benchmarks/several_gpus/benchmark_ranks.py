@@ -13,15 +13,15 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.ranks.commands import RankSetup
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rank_process import RankProcess
 from cohort.ranks.rank_weights import RankWeights
+from cohort.ranks.training_setup import TrainingSetup
 from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["local_rank", "other_ranks", "rank_zero_decoder"]
 
-_Kind = TypeVar("_Kind", bound=RankExecutor)
+_Kind = TypeVar("_Kind", bound=LocalExecutor)
 
 
 def _device() -> tuple[str, str]:
@@ -39,7 +39,7 @@ def other_ranks(
 ) -> list[RankProcess]:
     """Start all ranks but the first, which load the model while the caller goes on."""
     device, dtype = _device()
-    setup = RankSetup(
+    setup = TrainingSetup(
         rank=1,
         model_directory=str(folder),
         device=device,

@@ -20,7 +20,7 @@ from benchmarks.several_gpus.model_folder import model_folder
 from benchmarks.several_gpus.strategies import start
 from benchmarks.steps.step_timing import trial_specs
 from cohort.data.tokenised import TokenisedRows
-from cohort.ranks.group_executor import GroupExecutor
+from cohort.ranks.grouped_executor import GroupedExecutor
 from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
 from cohort.scheduling.pipelines.stage_order import Direction
 from cohort.training.executor_settings import ExecutorSettings
@@ -78,7 +78,7 @@ def measured(
     rows = adapter_rows(times, vocab_size=vocab_size, is_tiny=options.tiny)
     with model_folder(options, hf_config(shape, num_layers=num_layers)) as folder:
         executor = start(folder, "pipeline", num_ranks=num_stages, rows=rows[0], settings=settings)
-        assert isinstance(executor, GroupExecutor), "a pipeline is a group"
+        assert isinstance(executor, GroupedExecutor), "a pipeline is a group"
         try:
             for spec, own in zip(adapter_specs(batch_sizes), rows, strict=True):
                 executor.load(spec, rows=own)

@@ -15,9 +15,9 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from cohort.core.memory_records import PassKind
-from cohort.ranks.commands import Rank
-from cohort.ranks.group_executor import GroupExecutor
-from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.calls import Call
+from cohort.ranks.grouped_executor import GroupedExecutor
+from cohort.ranks.replicated_executor import ReplicatedExecutor
 from cohort.ranks.training_executor import TrainingExecutor
 
 __all__ = ["ProfiledRun", "Span", "profile_steps", "summarise"]
@@ -45,18 +45,14 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfiledRun:
-    """Asks a rank for some steps under a profiler.
+class ProfiledRun(Call):
+    """Asks a rank for some steps, the ``quotas`` of its arguments, under a profiler."""
 
-    Attributes:
-        quotas: Steps of each trial.
-    """
+    verb: str = "profiled_run"
 
-    quotas: dict[int, int]
-
-    def run(self, rank: Rank) -> dict[str, Any]:
+    def carried_out_by(self, tenant: object) -> dict[str, Any]:
         """Return what :func:`summarise` says of them."""
-        return _profiled(rank.executor, self.quotas)
+        return _profiled(tenant, self.arguments["quotas"])
 
 
 def profile_steps(executor: TrainingExecutor, quotas: Mapping[int, int]) -> list[dict[str, Any]]:
@@ -64,17 +60,15 @@ def profile_steps(executor: TrainingExecutor, quotas: Mapping[int, int]) -> list
 
     The trials are to be dropped afterwards: rank 0 has not counted these steps.
     """
-    if isinstance(executor, GroupExecutor):
-        found: list[dict[str, Any]] = executor._ranks.ask(ProfiledRun(quotas=dict(quotas)))
+    if isinstance(executor, GroupedExecutor):
+        found: list[dict[str, Any]] = executor._ranks.ask(ProfiledRun(arguments={"quotas": dict(quotas)}))
         return found
-    assert isinstance(executor, ReplicaExecutor), "several ranks are profiled"
+    assert isinstance(executor, ReplicatedExecutor), "several ranks are profiled"
     shares = executor._shares(quotas)
-    own = {rank: {key: quotas[key] for key in keys} for rank, keys in shares.items()}
-    by_rank, error = executor._others.together(
-        PassKind.TRAIN,
-        {rank: ProfiledRun(quotas=asked) for rank, asked in own.items() if rank},
-        local=(lambda: _profiled(executor._local, own[0])) if 0 in own else None,
-    )
+    asked = {
+        rank: ProfiledRun(arguments={"quotas": {key: quotas[key] for key in keys}}) for rank, keys in shares.items()
+    }
+    by_rank, error = executor._ranks.together(asked, PassKind.TRAIN)
     if error is not None:
         raise error
     return [by_rank[rank] for rank in sorted(by_rank)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cohort.core.rank_work import RankWork
-from cohort.ranks.commands import Rank
-from cohort.ranks.rank_executor import RankExecutor
-from cohort.ranks.tensor.tensor_executor import TensorExecutor
+from cohort.ranks.calls import Call
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.training.recorded.captured_passes import CapturedPasses
 
 __all__ = ["RankPasses", "ReportPasses", "report_rows"]
@@ -32,8 +31,7 @@ class RankPasses:
     @classmethod
     def of(cls, executor: object) -> RankPasses:
         """Return those of an executor, also of one that holds a shard of each layer."""
-        own = executor.executor if isinstance(executor, TensorExecutor) else executor
-        captured: CapturedPasses | None = own.captured if isinstance(own, RankExecutor) else None
+        captured: CapturedPasses | None = executor.captured if isinstance(executor, LocalExecutor) else None
         if captured is None:
             return cls(recorded_rows={})
         sizes = {kind.name.lower(): rows for kind, rows in captured.sizes.items()}
@@ -41,12 +39,15 @@ class RankPasses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportPasses:
+class ReportPasses(Call):
     """Asks a rank for its passes."""
 
-    def run(self, rank: Rank) -> RankPasses:
+    verb: str = "report_passes"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def carried_out_by(self, tenant: object) -> RankPasses:
         """Return them."""
-        return RankPasses.of(rank.executor)
+        return RankPasses.of(tenant)
 
 
 def report_rows(

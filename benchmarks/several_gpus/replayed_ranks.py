@@ -17,9 +17,11 @@ from benchmarks.sweeps.replayed_sweep import TimedExecutor
 from cohort.core.events import StepDone
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
-from cohort.ranks.group_executor import GroupExecutor
-from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.calls import Call
+from cohort.ranks.grouped_executor import GroupedExecutor
+from cohort.ranks.replicated_executor import ReplicatedExecutor
 from cohort.ranks.step_window import StepWindow
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.trial import TrialSpec, TrialState
 
@@ -42,7 +44,7 @@ class ReplayedRanks:
             together have their tokens together.
     """
 
-    def __init__(self, own: ReplicaExecutor | GroupExecutor, *, first: TimedExecutor | None) -> None:
+    def __init__(self, own: ReplicatedExecutor | GroupedExecutor, *, first: TimedExecutor | None) -> None:
         self.own, self.first = own, first
         self.curves: Losses | None = None
         self.num_steps: dict[int, int] = {}
@@ -67,14 +69,16 @@ class ReplayedRanks:
     @property
     def passes(self) -> list[RankPasses]:
         """What each rank has recorded and replayed so far."""
-        if isinstance(self.own, GroupExecutor):
+        if isinstance(self.own, GroupedExecutor):
             found: list[RankPasses] = self.own._ranks.ask(ReportPasses())
             return found
-        return [RankPasses.of(self.own._local), *self.own._others.ask_all(ReportPasses())]
+        return self.own._ranks.ask_all(ReportPasses())
 
     def fits_on(self, rank: int, spec: TrialSpec) -> bool:
         """Return whether a rank, or all of a group, has room for a trial."""
-        return self.own.fits(spec) if isinstance(self.own, GroupExecutor) else self.own._fits(rank, spec)
+        if isinstance(self.own, GroupedExecutor):
+            return self.own.fits(spec)
+        return bool(self.own._ranks.ask(rank, Call.of(TrainingExecutor.fits, spec)))
 
     def load(
         self,
@@ -123,7 +127,7 @@ class ReplayedRanks:
         tokens = sum(event.num_tokens for events in rounds for event in events)
         self.trained_tokens += tokens
         since = [now.since(then) for now, then in zip(self.own.work, before, strict=True)]
-        of_ranks = [tokens] if isinstance(self.own, GroupExecutor) else [each.num_tokens for each in since]
+        of_ranks = [tokens] if isinstance(self.own, GroupedExecutor) else [each.num_tokens for each in since]
         self.windows.append((len(rounds), of_ranks, [round(each.train_seconds, 4) for each in since]))
         self._say(time.perf_counter())
 

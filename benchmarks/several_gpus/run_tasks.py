@@ -31,8 +31,10 @@ from benchmarks.several_gpus.part import Part, keep
 from benchmarks.steps.step_timing import trial_specs
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
-from cohort.ranks.commands import Command, Drop, Load, RankSetup, Run
+from cohort.ranks.calls import Call
 from cohort.ranks.rank_process import RankProcess
+from cohort.ranks.training_executor import TrainingExecutor
+from cohort.ranks.training_setup import TrainingSetup
 from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan, plan_in_order
 from cohort.scheduling.placement.records import Cluster, Placement, PlacementPlan, TaskOption, TaskRequest
 from cohort.scheduling.placement.verify import check_plan, placement_lower_bound
@@ -187,7 +189,7 @@ def _steps_in(seconds: float, trials: int, costs: PackCosts) -> int:
 def _start(folder: Path, *, vocab_size: int) -> list[RankProcess]:
     """Start a process on each GPU that holds the model, and wait for both."""
     on_gpu = torch.cuda.is_available()
-    setup = RankSetup(
+    setup = TrainingSetup(
         rank=0,
         model_directory=str(folder),
         device="cuda" if on_gpu else "cpu",
@@ -216,12 +218,12 @@ def _value(rank: RankProcess) -> Any:
     return reply.value
 
 
-def _do(ranks: Sequence[RankProcess], commands: Sequence[Sequence[Command]]) -> None:
-    """Carry out commands on ranks at the same time."""
-    for rank, own in zip(ranks, commands, strict=True):
-        for command in own:
-            rank.ask(command)
-    for rank, own in zip(ranks, commands, strict=True):
+def _do(ranks: Sequence[RankProcess], calls: Sequence[Sequence[Call]]) -> None:
+    """Carry out calls on ranks at the same time."""
+    for rank, own in zip(ranks, calls, strict=True):
+        for call in own:
+            rank.ask(call)
+    for rank, own in zip(ranks, calls, strict=True):
         for _ in own:
             _value(rank)
 
@@ -232,9 +234,9 @@ def _train(ranks: Sequence[RankProcess], *, trials: int, steps: int) -> None:
     shares = [specs[place :: len(ranks)] for place in range(len(ranks))]
     used = [(rank, share) for rank, share in zip(ranks, shares, strict=True) if share]
     own = [rank for rank, _ in used]
-    _do(own, [[Load(spec=spec, state=None, rows=0) for spec in share] for _, share in used])
-    _do(own, [[Run(quotas={spec.trial_id: steps for spec in share})] for _, share in used])
-    _do(own, [[Drop(trial_id=spec.trial_id) for spec in share] for _, share in used])
+    _do(own, [[Call.of(TrainingExecutor.load, spec) for spec in share] for _, share in used])
+    _do(own, [[Call.of(TrainingExecutor.run, {spec.trial_id: steps for spec in share})] for _, share in used])
+    _do(own, [[Call.of(TrainingExecutor.drop, spec.trial_id) for spec in share] for _, share in used])
 
 
 def _costs(ranks: Sequence[RankProcess], packs: Sequence[int], *, steps: tuple[int, int]) -> PackCosts:

@@ -38,6 +38,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import freeze_weights
+from cohort.ranks.calls import verb
 from cohort.ranks.serving.divided_ranks import DividedRanks
 from cohort.ranks.tensor.base_shards import shard_config
 from cohort.ranks.tensor.groups import DistributedGroup, RankGroup
@@ -128,6 +129,7 @@ class Follower:
         self._decoder, self._adapters = decoder, adapters
         self._computer: PassComputer | None = None
 
+    @verb
     def open_cache(self, *, num_blocks: int, max_model_len: int, records_graphs: bool) -> None:
         self._computer = PassComputer(
             self._decoder,
@@ -137,6 +139,7 @@ class Follower:
             records_graphs=records_graphs,
         )
 
+    @verb
     def compute(self, record: PassRecord) -> None:
         assert self._computer is not None, "the cache is opened first"
         self._computer.compute(record)
@@ -148,8 +151,8 @@ class Link:
     def __init__(self, connection: Connection) -> None:
         self._channel = Channel(connection)
 
-    def ask(self, command: object) -> None:
-        self._channel.send(command)
+    def ask(self, call: object) -> None:
+        self._channel.send(call)
 
 
 def decode(engine: ServingEngine, case: Case, sizes: Sizes, *, device: torch.device) -> list[float]:
@@ -244,8 +247,8 @@ def _lead(
 
 def _follow(follower: Follower, end: Connection) -> None:
     channel = Channel(end)
-    while (command := channel.receive()) is not None:
-        command.run(follower)
+    while (call := channel.receive()) is not None:
+        call.carried_out_by(follower)
 
 
 def headline_of(rows: list[dict[str, Any]], sizes: Sizes, *, num_ranks: int) -> dict[str, float]:

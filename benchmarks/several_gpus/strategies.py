@@ -17,11 +17,11 @@ from cohort.memory.rank_groups import pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
-from cohort.ranks.commands import RankSetup
 from cohort.ranks.launch.start_ranks import start_ranks
 from cohort.ranks.rank_group import RankGroupPlan, TensorGroup
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.ranks.training_executor import TrainingExecutor
+from cohort.ranks.training_setup import TrainingSetup
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
@@ -54,7 +54,7 @@ def start(
     )
     if strategy == "adapter_parallel":
         weights = RankWeights(layers=tuple(range(config.num_layers)), num_ranks=num_ranks, are_divided=True)
-    setup = RankSetup(
+    setup = TrainingSetup(
         rank=0,
         model_directory=str(folder),
         device=device,

@@ -42,9 +42,9 @@ from cohort.memory.rank_groups import GROUP_STRATEGIES
 from cohort.memory.sizes import Sizes
 from cohort.models.config_file import read_config
 from cohort.models.counts import count_model
-from cohort.ranks.group_executor import GroupExecutor
+from cohort.ranks.grouped_executor import GroupedExecutor
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.replicated_executor import ReplicatedExecutor
 from cohort.ranks.step_window import window_steps
 from cohort.ranks.training_executor import TrainingExecutor
 
@@ -246,7 +246,7 @@ def _started(
             settings=sizes.executor,
             adapters=kinds_of_adapters(adapters),
         )
-        assert isinstance(group, GroupExecutor), "ranks of a group are processes of their own"
+        assert isinstance(group, GroupedExecutor), "ranks of a group are processes of their own"
         return ReplayedRanks(group, first=None), sizes
     divides = strategy == "adapter_parallel"
     weights = ALL_RESIDENT
@@ -265,7 +265,7 @@ def _started(
         token_budget=sizes.executor.token_budget,
     )
     local = local_rank(folder, decoder, settings=sizes.executor, rows=rows, kind=TimedExecutor)
-    return ReplayedRanks(ReplicaExecutor(local, others), first=local), sizes
+    return ReplayedRanks(ReplicatedExecutor(local, others), first=local), sizes
 
 
 def _next_to_the_whole(sizes: Sizes, strategy: str, *, device: str) -> Sizes:

@@ -22,10 +22,10 @@ from benchmarks.steps.step_timing import trial_specs
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
-from cohort.ranks.commands import RankSetup
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rank_process import RankProcess
-from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.replicated_executor import ReplicatedExecutor
+from cohort.ranks.training_setup import TrainingSetup
 from cohort.training.executor_settings import ExecutorSettings
 
 __all__ = ["QUESTION", "measure"]
@@ -54,10 +54,10 @@ def measure(options: argparse.Namespace) -> Part:
     return Part(headline=headline, rows=rows, columns=("window", "steps_per_second", "times_single_steps"), notes=notes)
 
 
-def _start(folder: Path, *, shape: str, num_ranks: int, device: str) -> ReplicaExecutor:
+def _start(folder: Path, *, shape: str, num_ranks: int, device: str) -> ReplicatedExecutor:
     config = hf_config(shape)
     lengths = [(8, 8), (8, 120), (8, 40), (8, 24)] if shape == "tiny" else [(64, 64), (64, 400), (64, 128), (64, 96)]
-    setup = RankSetup(
+    setup = TrainingSetup(
         rank=1,
         model_directory=str(folder),
         device=device,
@@ -71,7 +71,7 @@ def _start(folder: Path, *, shape: str, num_ranks: int, device: str) -> ReplicaE
     others = [RankProcess(replace(setup, rank=rank)) for rank in range(1, num_ranks)]
     torch.set_num_threads(setup.threads)
     decoder = load_decoder(folder, dtype=setup.dtype, device=device)
-    local = RankExecutor(
+    local = LocalExecutor(
         decoder,
         target_linears=setup.target_linears,
         train_rows=setup.train_rows,
@@ -79,10 +79,10 @@ def _start(folder: Path, *, shape: str, num_ranks: int, device: str) -> ReplicaE
         device=device,
         compute_dtype=decoder.dtype,
     )
-    return ReplicaExecutor(local, others)
+    return ReplicatedExecutor(local, others)
 
 
-def _timed(executor: ReplicaExecutor, window: int, *, steps: int) -> dict[str, Any]:
+def _timed(executor: ReplicatedExecutor, window: int, *, steps: int) -> dict[str, Any]:
     specs = [replace(spec, num_steps=100_000) for spec in trial_specs([16] * 2 * executor.num_ranks, batch_size=1)]
     for spec in specs:
         executor.load(spec, rank=spec.trial_id % executor.num_ranks)

@@ -38,7 +38,7 @@ from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialRecord
 from cohort.runs.store import RunStore
@@ -53,8 +53,8 @@ PLANNED_STEPS = 100_000
 EVALUATED_EVERY = 20
 # what is timed: (where, method, under what name); within another one it is part of that
 TIMED = (
-    (RankExecutor, "step", "train"),
-    (RankExecutor, "evaluate", "evaluate"),
+    (LocalExecutor, "step", "train"),
+    (LocalExecutor, "evaluate", "evaluate"),
     (Supervisor, "checkpoint", "checkpoint"),
     (TrialStateStore, "put_best", "checkpoint"),
     (TrialStateStore, "put_state", "checkpoint"),
@@ -117,7 +117,7 @@ def drive(
     """Train for ``seconds`` as a run does; return what was timed and the seconds in all."""
     clock, directory = SystemClock(), RunDirectory.create(folder / "run")
     rank_rows = sum(aligned_rank(spec.adapter.r) for spec in specs.values())
-    executor = RankExecutor(
+    executor = LocalExecutor(
         decoder,
         target_linears=decoder.linears,
         train_rows=rows,

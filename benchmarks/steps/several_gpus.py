@@ -29,9 +29,9 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.several_gpus.benchmark_ranks import local_rank, other_ranks, rank_zero_decoder
 from benchmarks.steps.step_timing import trial_specs
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.replicated_executor import ReplicatedExecutor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
@@ -120,7 +120,7 @@ def start(
     options: argparse.Namespace,
     weights: RankWeights = ALL_RESIDENT,
     graph_tokens: int = 0,
-) -> tuple[ReplicaExecutor, float]:
+) -> tuple[ReplicatedExecutor, float]:
     """Start the ranks, each with the model in ``folder``; return them joined, and the seconds that took.
 
     Args:
@@ -138,8 +138,8 @@ def start(
     )
     others = other_ranks(folder, num_ranks=num_ranks, settings=settings, rows=rows, weights=weights)
     decoder = rank_zero_decoder(folder, weights=weights)
-    local = local_rank(folder, decoder, settings=settings, rows=rows, kind=RankExecutor)
-    return ReplicaExecutor(local, others), time.perf_counter() - began
+    local = local_rank(folder, decoder, settings=settings, rows=rows, kind=LocalExecutor)
+    return ReplicatedExecutor(local, others), time.perf_counter() - began
 
 
 def specs_of(options: argparse.Namespace, *, count: int) -> list[TrialSpec]:
@@ -147,7 +147,7 @@ def specs_of(options: argparse.Namespace, *, count: int) -> list[TrialSpec]:
 
 
 def _measure(
-    executor: ReplicaExecutor, gpus: Sequence[int], *, options: argparse.Namespace
+    executor: ReplicatedExecutor, gpus: Sequence[int], *, options: argparse.Namespace
 ) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, Any]]:
     notes: dict[str, Any] = {}
     if executor.num_ranks > 1:
@@ -180,7 +180,7 @@ def _measure(
     return headline, rows, notes
 
 
-def timed(executor: ReplicaExecutor, steps: int, *, after: int = 3) -> dict[str, Any]:
+def timed(executor: ReplicatedExecutor, steps: int, *, after: int = 3) -> dict[str, Any]:
     """Return the median step and the tokens a second over ``steps`` steps, after others."""
     for _ in range(after):
         executor.step()
@@ -197,7 +197,7 @@ def timed(executor: ReplicaExecutor, steps: int, *, after: int = 3) -> dict[str,
     }
 
 
-def same_bits(executor: ReplicaExecutor, options: argparse.Namespace) -> bool:
+def same_bits(executor: ReplicatedExecutor, options: argparse.Namespace) -> bool:
     """Train the same pack on ranks 0 and 1, under other trial numbers, and compare."""
     count = min(8, options.trials)
     twins = []
@@ -217,7 +217,7 @@ def same_bits(executor: ReplicaExecutor, options: argparse.Namespace) -> bool:
     return same
 
 
-def _same_after_move(executor: ReplicaExecutor, options: argparse.Namespace) -> bool:
+def _same_after_move(executor: ReplicatedExecutor, options: argparse.Namespace) -> bool:
     """Move a trial between two steps and compare with one that stayed, each alone on its rank."""
     spec = specs_of(options, count=1)[0]
     stays = replace(spec, trial_id=1000)
@@ -239,7 +239,7 @@ def _same_after_move(executor: ReplicaExecutor, options: argparse.Namespace) -> 
     return same
 
 
-def _links(executor: ReplicaExecutor, options: argparse.Namespace) -> dict[str, float]:
+def _links(executor: ReplicatedExecutor, options: argparse.Namespace) -> dict[str, float]:
     """Return the milliseconds that the state of an adapter of rank 64 takes between ranks, and its size."""
     spec = trial_specs([64], batch_size=options.batch_size)[0]
     executor.load(spec, rank=1)

@@ -24,7 +24,7 @@ from cohort.core.events import StepDone
 from cohort.data.packing import SlotSample
 from cohort.memory.sizes import Sizes
 from cohort.models.config import DecoderConfig
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.scheduling.admission import Capacity
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.group_terms import group_slots
@@ -125,7 +125,7 @@ class RecordedSizes:
                 return
 
 
-class SizedExecutor(RankExecutor):
+class SizedExecutor(LocalExecutor):
     """Takes steps whose passes are only noted, with the losses of recorded curves."""
 
     curves: Curves

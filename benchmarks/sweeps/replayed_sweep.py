@@ -22,7 +22,7 @@ from cohort.adapters.bank import AdapterBank, Moment
 from cohort.core.events import StepDone
 from cohort.data.tokenised import TokenisedRows
 from cohort.memory.sizes import Sizes
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.objectives.objective import Objective
@@ -86,7 +86,7 @@ class _TimedStep(LaunchedStep):
         return self.executor.read_step(super().events, self)
 
 
-class TimedExecutor(RankExecutor):
+class TimedExecutor(LocalExecutor):
     """An executor that adds up where its time goes and reports recorded losses instead of its own."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:

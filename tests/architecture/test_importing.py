@@ -76,7 +76,7 @@ try:
     cohort.cli.main.main(sys.argv[1:])
 except SystemExit as caught:
     assert not caught.code, caught.code
-heavy = ("scipy", "optuna", "ortools", "pandas", "cohort.ranks.commands", "cohort.serving", "cohort.engine",
+heavy = ("scipy", "optuna", "ortools", "pandas", "cohort.ranks.training_executor", "cohort.serving", "cohort.engine",
          "transformers.models.auto.modeling_auto")
 print([name for name in heavy if name in sys.modules], file=sys.stderr)
 """

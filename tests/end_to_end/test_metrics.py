@@ -61,7 +61,7 @@ def test_several_metrics_share_one_generation_and_one_selects(
         num_requests.append(len(requests))
         return stream(decoder, requests, **keys)
 
-    monkeypatch.setattr("cohort.ranks.rank_executor.stream", counted)
+    monkeypatch.setattr("cohort.ranks.local_executor.stream", counted)
     alone = {"metric": "mine:length", "greater_is_better": False, "max_new_tokens": 3}
     together = {**alone, "metrics": ["exact_match", "contains", "token_f1", "number_match", "choice_accuracy"]}
     counts = {}
@@ -87,7 +87,7 @@ def test_several_metrics_share_one_generation_and_one_selects(
 
 
 def test_choices_are_compared_without_generating(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.ranks.rank_executor.stream", None)
+    monkeypatch.setattr("cohort.ranks.local_executor.stream", None)
     tune(tiny_task(folder, evaluation={"metric": "choice_accuracy"}, **SMALL), tmp_path / "run")
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         measured, results = reader.log.evaluations(), read_results(reader)

@@ -24,7 +24,7 @@ from cohort.engine.recovery import train_despite_losses
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.planning.check import check_task
-from cohort.ranks.commands import Reply
+from cohort.ranks.calls import Reply
 from cohort.ranks.rank_process import RankProcess
 from cohort.ranks.step_window import StepWindow
 from cohort.runs.reader import RunReader

@@ -11,8 +11,8 @@ import torch
 
 from cohort.core.clock import SystemClock
 from cohort.prepare.preparation import Preparation, prepare
-from cohort.ranks.commands import RankSetup
 from cohort.ranks.launch import start_ranks
+from cohort.ranks.training_setup import TrainingSetup
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 
@@ -42,14 +42,14 @@ def test_ranks_end_with_an_executor_that_cannot_be_built(
 ) -> None:
     closed: list[int] = []
 
-    def started(setup: RankSetup) -> SimpleNamespace:
+    def started(setup: TrainingSetup) -> SimpleNamespace:
         return SimpleNamespace(rank=setup.rank, close=lambda: closed.append(setup.rank))
 
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(start_ranks, "RankProcess", started)
-    monkeypatch.setattr(start_ranks, "RankExecutor", full)
+    monkeypatch.setattr(TrainingSetup, "local", full)
     sizes = replace(prepared.sizes, capacity=replace(prepared.sizes.capacity, num_ranks=3))
     with pytest.raises(torch.OutOfMemoryError):
         replace(prepared, sizes=sizes).build_executor()

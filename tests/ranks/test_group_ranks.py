@@ -10,10 +10,12 @@ import pytest
 from cohort.core.errors import RankLostError, RunStateError
 from cohort.core.memory_records import PassKind
 from cohort.ranks import group_ranks
-from cohort.ranks.commands import MakeRoom, Reply, Step
+from cohort.ranks.calls import Call, Reply, Standing
 from cohort.ranks.group_ranks import GroupRanks
-from tests.ranks.test_group_executor import FakeRank
+from cohort.ranks.training_executor import TrainingExecutor
+from tests.ranks.test_grouped_executor import FakeRank
 
+STEP = Call.of(TrainingExecutor.step)
 Failed = list[tuple[list[BaseException], PassKind]]
 
 
@@ -51,11 +53,11 @@ def test_values_come_in_the_order_of_the_ranks(links: list[FakeRank]) -> None:
     ranks = ranks_of(links, [])
     for link in links:
         link.answers = lambda _, link=link: Reply(  # type: ignore[misc]
-            value=10 * link.rank, num_recomputed=link.rank, seconds=link.rank + 1.0
+            value=10 * link.rank, standing=Standing(num_recomputed=link.rank), seconds=link.rank + 1.0
         )
-    assert ranks.ask(MakeRoom()) == [0, 10, 20]
+    assert ranks.ask(Call.of(TrainingExecutor.make_room)) == [0, 10, 20]
     assert ranks.num_recomputed == 2
-    ranks.ask(Step(trial_ids=()))
+    ranks.ask(STEP, PassKind.TRAIN)
     # what keeps a rank's room is no work
     assert [work.train_seconds for work in ranks.work] == [1.0, 2.0, 3.0]
 
@@ -68,7 +70,7 @@ def test_an_error_that_some_raise_while_others_are_silent_ends_all(
     ranks, error = ranks_of(links, failed), ValueError("a bad\nrow")
     links[1].answers = lambda _: Reply(error=error)
     with pytest.raises(RankLostError, match=r"rank 1 failed alone in step \(ValueError: a bad row\); everything"):
-        ranks.ask(Step(trial_ids=()))
+        ranks.ask(STEP, PassKind.TRAIN)
     assert failed == [([error], PassKind.TRAIN)]
     assert {link.ended for link in links} == {"killed"}
 
@@ -79,6 +81,6 @@ def test_an_error_of_all_is_raised_and_ends_none(links: list[FakeRank]) -> None:
     for link in links:
         link.answers = lambda _: Reply(error=KeyError("no such trial"))
     with pytest.raises(KeyError, match="no such trial"):
-        ranks.ask(Step(trial_ids=()))
+        ranks.ask(STEP, PassKind.TRAIN)
     assert not failed
     assert not any(link.ended for link in links)

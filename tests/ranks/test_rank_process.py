@@ -31,7 +31,7 @@ def answer(value):
 setup = receive()
 {body}
 """
-SETUP: Any = SimpleNamespace(rank=3)
+SETUP: Any = SimpleNamespace(rank=3, rows=())
 ECHO = "answer(setup.rank)\nwhile True:\n    answer(receive())"
 
 
@@ -53,13 +53,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         process.close()
 
 
-def test_answers_come_in_the_order_of_the_commands(start: Any) -> None:
+def test_answers_come_in_the_order_of_the_messages(start: Any) -> None:
     rank = start(ECHO)
     assert (rank.rank, rank.answer()) == (3, 3)
-    for command in ("one", "two"):
-        rank.ask(command)
+    for message in ("one", "two"):
+        rank.send(message)
     assert [rank.answer(), rank.answer()] == ["one", "two"]
-    assert rank.do({"three": 3}) == {"three": 3}
 
 
 def test_the_rank_is_a_session_of_its_own_without_multicast(start: Any) -> None:
@@ -68,7 +67,7 @@ def test_the_rank_is_a_session_of_its_own_without_multicast(start: Any) -> None:
     session, module, values = rank.answer()
     # Ctrl-C in a terminal goes to the session of rank 0, which stops its ranks at a step boundary
     assert session == rank.process_id
-    assert module == ["-m", "cohort.ranks.rank_server"]
+    assert module == ["-m", "cohort.ranks.rank_program"]
     assert values == ["0", "1"]
 
 
@@ -81,7 +80,7 @@ def test_a_rank_that_ended_is_named_with_how_and_what_to_do(start: Any, body: st
     with pytest.raises(RankLostError, match=rf"rank 3 \(process {rank.process_id}\) ended {how}; .*`cohort resume`"):
         rank.answer()
     with pytest.raises(RankLostError, match=how):
-        rank.do("anything")
+        rank.send("anything")
 
 
 def test_a_rank_that_closed_its_connection_and_hangs_is_killed(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.models.streaming.weight_ring import NUM_BUFFERS
 from cohort.models.weights import load_decoder
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.executor_settings import ExecutorSettings
@@ -29,9 +29,9 @@ ALL, SOME = tuple(range(NUM_LAYERS)), (0, 2, 4)
 NEVER, ALWAYS = GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS
 
 
-def executor_of(model: Path, weights: RankWeights, mode: GradientCheckpointing, *, rank: int = 0) -> RankExecutor:
+def executor_of(model: Path, weights: RankWeights, mode: GradientCheckpointing, *, rank: int = 0) -> LocalExecutor:
     decoder = load_decoder(model, streaming=weights.streaming(CPU, rank=rank))
-    return RankExecutor(
+    return LocalExecutor(
         decoder,
         target_linears=decoder.linears,
         train_rows=random_rows(12),

@@ -10,7 +10,7 @@ import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.passes import StagedPass
@@ -70,7 +70,7 @@ def test_a_window_lays_out_the_steps_that_it_takes(tmp_path: Path) -> None:
 
     def train(*, stages: bool) -> tuple[list[torch.Tensor], int]:
         sizes = ExecutorSettings(num_slots=3, num_rank_rows=48, token_budget=80, evaluation_token_budget=80)
-        executor = RankExecutor(decoder, target_linears=decoder.linears, train_rows=random_rows(12), settings=sizes)
+        executor = LocalExecutor(decoder, target_linears=decoder.linears, train_rows=random_rows(12), settings=sizes)
         executor._ahead.is_used = stages
         stage, made = executor._passes.stage, []
 

@@ -169,7 +169,7 @@ def options_with(ranks: LaunchedRanks | None) -> RunOptions | None:
 
 
 def _serve(place: Any, own: dict[str, Any]) -> int:
-    from cohort.ranks.group_member import end_in_group
+    from cohort.ranks.group_meeting import end_in_group
     from cohort.ranks.launch.launched import connect_to_first
     from cohort.ranks.launch.launched_server import serve_first
 

@@ -32,13 +32,13 @@ from cohort.prepare.quantization import quantization_note
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
 from cohort.prepare.reference import Reference
 from cohort.prepare.warnings import task_warnings
-from cohort.ranks.commands import RankSetup
 from cohort.ranks.launch.launched import LaunchedRanks
 from cohort.ranks.launch.start_ranks import start_ranks
 from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.ranks.step_window import ahead_steps, pipeline_window_steps, window_steps
 from cohort.ranks.training_executor import TrainingExecutor
+from cohort.ranks.training_setup import TrainingSetup
 from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
@@ -159,7 +159,7 @@ class Preparation:
             RankLostError: one of them ended.
             Exception: one of them could not build its executor.
         """
-        first = RankSetup(
+        first = TrainingSetup(
             rank=0,
             model_directory=str(self.inputs.model_directory),
             device=self.machine.device.type,

@@ -41,7 +41,7 @@ from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_pr
 
 if TYPE_CHECKING:
     # what is checked needs no executor, and loading one takes half as long as a check
-    from cohort.ranks.commands import ServedExecutor
+    from cohort.ranks.training_executor import TrainingExecutor
 
 __all__ = ["Reference", "reference_adapter_hash", "reference_problems", "require_same_reference"]
 
@@ -125,7 +125,7 @@ class Reference:
     """
 
     task: TaskFile
-    measured_by: Decoder | ServedExecutor
+    measured_by: Decoder | TrainingExecutor
     machine: Machine
     model_hash: str
     token_budget: int
@@ -232,7 +232,7 @@ class Reference:
         return found
 
 
-def _by_executor(executor: ServedExecutor, answers: Sequence[_Answer]) -> NDArray[np.float64]:
+def _by_executor(executor: TrainingExecutor, answers: Sequence[_Answer]) -> NDArray[np.float64]:
     found = np.empty(len(answers), dtype=np.float64)
     places: dict[int, list[int]] = {}
     for place, answer in enumerate(answers):

@@ -1,4 +1,4 @@
-"""All ranks of a group, asked together: every one carries out every command, and no command begins before all answered.
+"""All ranks of a group, asked together: every one carries out every call, and no call begins before all answered.
 
 An error that all ranks raise leaves the group as it was. After any other, ranks may have passed each other what others
 never took: the group is ended.
@@ -14,9 +14,8 @@ from typing import Any
 from cohort.core.errors import CohortError, RankLostError
 from cohort.core.memory_records import PassKind
 from cohort.core.rank_work import RankWork
-from cohort.ranks.commands import Command, Evaluate, EvaluateBase, Generate, Reply, Run, Step
-from cohort.ranks.rank_link import RankLink
-from cohort.ranks.rank_process import GO_ON
+from cohort.ranks.calls import Call, Reply
+from cohort.ranks.rank_link import GO_ON, RankLink
 from cohort.ranks.step_window import StepWindow
 from cohort.ranks.work_meter import WorkMeter
 
@@ -63,8 +62,11 @@ class GroupRanks:
             # others may have failed because of the one that knows why
             raise next((error for error in failed if isinstance(error, CohortError)), failed[0])
 
-    def ask(self, command: Command) -> list[Any]:
-        """Let all ranks carry out a command; return what each returned, in their order.
+    def ask(self, call: Call, passes: PassKind | None = None) -> list[Any]:
+        """Let all ranks carry out a call; return what each returned, in their order.
+
+        Args:
+            passes: The kind of its passes; None where it runs none.
 
         Raises:
             RankLostError: a rank ended, or raised what the others did not.
@@ -72,32 +74,30 @@ class GroupRanks:
         """
         for link in self._links:
             try:
-                link.ask(command)
+                link.ask(call)
             except RankLostError:
                 self._end()
                 raise
-        kind = PassKind.TRAIN if isinstance(command, Run | Step) else PassKind.EVALUATE
-        passes = isinstance(command, Run | Step | Evaluate | EvaluateBase | Generate)
-        return self._answers(during=type(command).__name__.lower(), kind=kind, is_work=passes)
+        return self._answers(during=call.verb, passes=passes)
 
     def close(self) -> None:
         for link in self._links:
             link.close()
 
-    def _answers(self, *, during: str, kind: PassKind, is_work: bool) -> list[Any]:
+    def _answers(self, *, during: str, passes: PassKind | None) -> list[Any]:
         replies = self._replies()
         failed = {rank: error for rank, reply in replies.items() if (error := _error_of(reply)) is not None}
         if failed and len(failed) < len(self._links):
             self._end()
-            self._failed(failed.values(), kind)
+            self._failed(failed.values(), passes or PassKind.EVALUATE)
             rank, error = min(failed.items())
             text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise RankLostError(f"rank {rank} failed alone in {during} ({text}); {GO_ON}") from error
         ordered = [replies[rank] for rank in sorted(replies)]
-        if is_work:
-            # what a rank waits for another within a command counts: it can do nothing else
-            self._meter.took(kind, {rank: reply.seconds for rank, reply in replies.items()}, {})
-        self.num_recomputed = max((reply.num_recomputed for reply in ordered), default=0)
+        if passes is not None:
+            # what a rank waits for another within a call counts: it can do nothing else
+            self._meter.took(passes, {rank: reply.seconds for rank, reply in replies.items()}, {})
+        self.num_recomputed = max((reply.standing.num_recomputed for reply in ordered), default=0)
         if failed and (raised := ordered[-1].error) is not None:
             raise raised from ordered[-1].cause
         return [reply.value for reply in ordered]

@@ -1,15 +1,16 @@
-"""A trial's state on another device."""
+"""A trial's state, or its weights, on another device."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cohort.training.trial import TrialState
 
-__all__ = ["state_on"]
+__all__ = ["on_host", "state_on"]
 
 
 def state_on(state: TrialState, device: torch.device, *, copies: bool = False) -> TrialState:
@@ -24,3 +25,10 @@ def state_on(state: TrialState, device: torch.device, *, copies: bool = False) -
 
     moments = {name: moved(moment) for name, moment in state.adapter.moments.items()}
     return replace(state, adapter=replace(state.adapter, weights=moved(state.adapter.weights), moments=moments))
+
+
+def on_host(value: Any) -> Any:
+    """Return a state or a tensor on the host, and anything else as it is."""
+    if isinstance(value, TrialState):
+        return state_on(value, torch.device("cpu"))
+    return value.cpu() if isinstance(value, Tensor) else value

@@ -9,15 +9,15 @@ import socket
 import subprocess
 import sys
 from multiprocessing.connection import Connection
-from typing import Protocol
 
 from cohort.core.errors import RankLostError
-from cohort.ranks.rank_link import RankLink
+from cohort.ranks.rank_link import GO_ON, RankLink
+from cohort.ranks.rank_setup import RankSetup
 from cohort.ranks.transport import Channel
 
-__all__ = ["GO_ON", "RANK_ENVIRONMENT", "RankProcess", "Setup"]
+__all__ = ["RANK_ENVIRONMENT", "RankProcess"]
 
-# a rank that was told to end, or whose connection is closed, ends after the command it is at
+# a rank that was told to end, or whose connection is closed, ends after the call it is at
 _PATIENCE_SECONDS = 5.0
 RANK_ENVIRONMENT = {
     # multicast hangs on some hosts, and nothing here needs it
@@ -27,39 +27,29 @@ RANK_ENVIRONMENT = {
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
 }
 """What a process that is a rank has in its environment."""
-GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resume`, also with fewer GPUs"
-
-
-class Setup(Protocol):
-    """What a rank is sent first."""
-
-    @property
-    def rank(self) -> int: ...
 
 
 class RankProcess(RankLink):
     """One rank other than rank 0, in a process that this one started."""
 
-    def __init__(self, setup: Setup, *, program: str = "cohort.ranks.rank_server", advice: str = GO_ON) -> None:
+    def __init__(self, setup: RankSetup, *, advice: str = GO_ON) -> None:
         """Start the process; it loads the model while the caller goes on. :meth:`answer` waits until it is ready.
 
         Args:
-            setup: What the program begins with.
-            program: The module that is run; its argument is the descriptor of the connection.
             advice: What the user does once the process is lost.
         """
         self._advice = advice
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", program, str(theirs.fileno())],
+                [sys.executable, "-m", "cohort.ranks.rank_program", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **RANK_ENVIRONMENT},
                 start_new_session=True,
             )
         super().__init__(setup.rank, Channel(Connection(ours.detach())))
-        self.ask(setup)
+        self.begin(setup)
 
     @property
     def process_id(self) -> int:

@@ -1,4 +1,4 @@
-"""Several steps of each trial in one command, so that ranks wait for each other, and for rank 0, once a window."""
+"""Several steps of each trial in one call, so that ranks wait for each other, and for rank 0, once a window."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Protocol
+from typing import Any, Protocol
 
 from cohort.core.events import StepDone
+from cohort.ranks.calls import portable
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
@@ -51,6 +52,10 @@ class StepWindow:
     rounds: tuple[tuple[StepDone, ...], ...]
     error: Exception | None = None
     broken: tuple[int, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Let a window travel whose error cannot."""
+        return {**vars(self), "error": None if self.error is None else portable(self.error)}
 
 
 class Stepping(Protocol):

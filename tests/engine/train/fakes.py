@@ -22,7 +22,7 @@ from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialRecord
 from cohort.runs.store import RunStore
@@ -207,7 +207,7 @@ class Task:
         ]
 
 
-class AheadExecutor(FakeExecutor, RankExecutor):  # type: ignore[misc]
+class AheadExecutor(FakeExecutor, LocalExecutor):  # type: ignore[misc]
     """Says in which order steps are launched and read; a trial's loss at a step may be given."""
 
     launches_ahead = True

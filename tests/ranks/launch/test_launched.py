@@ -14,11 +14,13 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError, RankLostError, RunStateError
-from cohort.ranks.commands import RankSetup, Release, Reply
+from cohort.ranks.calls import Reply
 from cohort.ranks.launch import launched, launched_server
 from cohort.ranks.launch.launch_place import LaunchPlace
 from cohort.ranks.launch.launched import LaunchedRanks, connect_to_first, gather_ranks
 from cohort.ranks.launch.launched_server import serve_first
+from cohort.ranks.rank_link import Release
+from cohort.ranks.rank_setup import RankSetup
 from cohort.ranks.transport import Channel
 
 SAME = {"cohort": "1", "torch": "2"}
@@ -71,10 +73,10 @@ def joined(
 
 
 def setup_of(rank: int) -> Any:
-    return SimpleNamespace(rank=rank)
+    return SimpleNamespace(rank=rank, rows=())
 
 
-def test_ranks_connect_in_any_order_and_answer_commands() -> None:
+def test_ranks_connect_in_any_order_and_answer() -> None:
     ranks, others = joined(Store())
     assert ranks.num_hosts == 2
     links = {rank: ranks.begin(setup_of(rank)) for rank in (1, 2)}
@@ -154,7 +156,7 @@ def test_a_rank_serves_one_executor_after_another_until_it_is_dismissed(monkeypa
 
     monkeypatch.setattr(launched_server, "serve_setup", serve_setup)
     monkeypatch.setattr(
-        launched_server, "replace", lambda setup, gpu: SimpleNamespace(rank=setup.rank, gpu=gpu, group=None)
+        launched_server, "replace", lambda setup, gpu: SimpleNamespace(rank=setup.rank, gpu=gpu, is_in_group=False)
     )
     ranks, others = joined(Store())
     ended: dict[int, bool] = {}
@@ -165,7 +167,7 @@ def test_a_rank_serves_one_executor_after_another_until_it_is_dismissed(monkeypa
     for thread in threads:
         thread.start()
     for directory in ("/", "/", "/no/such/model"):
-        link = ranks.begin(SimpleNamespace(rank=1, model_directory=directory, group=None))  # type: ignore[arg-type]
+        link = ranks.begin(SimpleNamespace(rank=1, model_directory=directory, rows=()))  # type: ignore[arg-type]
         reply = link.answer()
         if directory == "/":
             link.close()

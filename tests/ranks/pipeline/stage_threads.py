@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.models.weights import load_decoder
-from cohort.ranks.pipeline.stage_executor import StageExecutor
+from cohort.ranks.pipeline.staged_executor import StagedExecutor
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.scheduling.pipelines.stage_order import Direction
 from cohort.training.executor_settings import ExecutorSettings
@@ -56,10 +56,10 @@ class QueueLinks:
 class StageThreads:
     """All stages of one pipeline; every call goes to each of them, at the same time."""
 
-    def __init__(self, stages: list[StageExecutor]) -> None:
+    def __init__(self, stages: list[StagedExecutor]) -> None:
         self.stages = stages
 
-    def all(self, work: Callable[[StageExecutor], T]) -> list[T]:
+    def all(self, work: Callable[[StagedExecutor], T]) -> list[T]:
         """Return what ``work`` returns for each stage, in their order."""
         found: list[Any] = [None] * len(self.stages)
         errors: list[BaseException] = []
@@ -87,7 +87,7 @@ def stage_threads(
     mail: dict[tuple[Any, ...], queue.Queue[Tensor]] = {}
     lock, layout = threading.Lock(), AdapterLayout(dict(load_decoder(model).linears))
     stages = [
-        StageExecutor(
+        StagedExecutor(
             load_decoder(model, part=plan.layers(stage), has_head=plan.shares_head),
             plan,
             stage=stage,

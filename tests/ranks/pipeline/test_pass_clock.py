@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.ranks.pipeline import stage_executor
+from cohort.ranks.pipeline import staged_executor
 from cohort.ranks.pipeline.pass_clock import PassClock, joined_times
 from cohort.ranks.pipeline.shared_head import HeadRows, SharedHead
 from cohort.ranks.pipeline.window_plan import PlannedWindow, plan_window
@@ -20,7 +20,7 @@ from cohort.scheduling.pipelines.stage_order import Direction, StagePass
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.ranks.pipeline.stage_threads import stage_threads
-from tests.ranks.pipeline.test_stage_executor import spec_of
+from tests.ranks.pipeline.test_staged_executor import spec_of
 from tests.training.small_models import random_rows, save_llama
 
 PLAN = PipelineGroup(cuts=(0, 1, 2, 4))
@@ -55,7 +55,7 @@ def test_stages_run_in_the_order_of_the_simulator(model: Path, seed: int, monkey
         planned.append(plan_window(*args, **kwargs))
         return planned[-1]
 
-    monkeypatch.setattr(stage_executor, "plan_window", noted)
+    monkeypatch.setattr(staged_executor, "plan_window", noted)
     # stages with rows of the shared head, by micro-batch
     priced: set[tuple[int, int]] = set()
     price = SharedHead.price
@@ -76,7 +76,7 @@ def test_stages_run_in_the_order_of_the_simulator(model: Path, seed: int, monkey
         spec: TrialSpec = replace(spec_of(trial_id), batch_size=rng.randint(1, 4))
         stages.all(lambda stage, spec=spec: stage.load(spec))  # type: ignore[misc]
     stages.all(lambda stage: stage.run(quotas))
-    times = joined_times(stages.all(lambda stage: stage.pass_times))
+    times = joined_times(stages.all(lambda stage: stage.pass_times()))
     has_samples = [bool(each.entries) for each in planned[0].micro_batches]
     assert planned[0].shares_head == (seed == 3)
     seconds = [[1.0] * len(has_samples) for _ in times.passes]

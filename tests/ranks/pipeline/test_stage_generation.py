@@ -10,10 +10,10 @@ import torch
 
 from cohort.models.weights import load_decoder
 from cohort.ranks.answers import Prompt
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rank_group import PipelineGroup
 from tests.ranks.pipeline.stage_threads import stage_threads
-from tests.ranks.pipeline.test_stage_executor import OPTIMIZER, ROWS, SETTINGS, SPECS
+from tests.ranks.pipeline.test_staged_executor import OPTIMIZER, ROWS, SETTINGS, SPECS
 from tests.training.small_models import save_llama
 
 
@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stages_answer_prompts_as_one_process_does(model: Path) -> None:
     decoder = load_decoder(model)
     alone, stages = (
-        RankExecutor(decoder, target_linears=decoder.linears, train_rows=ROWS, settings=SETTINGS, optimizer=OPTIMIZER),
+        LocalExecutor(decoder, target_linears=decoder.linears, train_rows=ROWS, settings=SETTINGS, optimizer=OPTIMIZER),
         stage_threads(model, PipelineGroup(cuts=(0, 1, 2, 3)), settings=SETTINGS, rows=ROWS, optimizer=OPTIMIZER),
     )
     # far enough from the base model that its answers are others

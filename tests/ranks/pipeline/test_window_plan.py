@@ -102,7 +102,8 @@ def test_launches_hide_behind_the_products_of_more_tokens_where_layers_are_small
 def test_a_stage_plans_without_a_solver() -> None:
     """Machines that only train have no OR-Tools and no SciPy."""
     script = (
-        "import sys; import cohort.ranks.rank_server, cohort.ranks.launch.start_ranks, cohort.memory.model_place;"
+        "import sys; import cohort.ranks.rank_program, cohort.ranks.training_setup, cohort.ranks.launch.start_ranks;"
+        "import cohort.memory.model_place;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'ortools', 'scipy', 'pydantic'}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

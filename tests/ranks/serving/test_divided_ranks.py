@@ -20,15 +20,15 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_config import adapter_config
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, serialised_weights
-from cohort.adapters.sharding import local_layout
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
 from cohort.adapters.variants.block_factors import outside_blocks
 from cohort.core.errors import InputError
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
+from cohort.ranks.calls import Call
 from cohort.ranks.serving.divided_ranks import DividedRanks
-from cohort.ranks.serving.serving_rank import Command, ServingRank
+from cohort.ranks.serving.serving_rank import ServingRank
 from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.engine import ServingEngine
@@ -90,21 +90,22 @@ class ThreadLink:
 
     def __init__(self, rank: ServingRank, group: ThreadGroup) -> None:
         self.rank, self._group = rank, group
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def ask(self, command: Command | None) -> None:
-        self._commands.put(command)
+    def ask(self, call: Call | None) -> None:
+        self._calls.put(call)
 
     def close(self) -> None:
         self.ask(None)
         self._thread.join(60)
 
     def _run(self) -> None:
-        while (command := self._commands.get()) is not None:
+        while (call := self._calls.get()) is not None:
             try:
-                command.run(self.rank)
+                assert not call.is_answered
+                call.carried_out_by(self.rank)
             except BaseException:
                 self._group.abort()
                 raise
@@ -116,8 +117,14 @@ def divided(model: Path, size: int) -> Iterator[tuple[ServingEngine, AdapterPool
     decoders = [load_tensor_decoder(model, group, dtype=torch.float64) for group in groups]
     links = []
     for rank in range(1, size):
-        local = local_layout(layout, rank=rank, size=size)
-        own = ServingRank(decoders[rank], local, num_slots=POOL.max_loras, num_rank_rows=POOL.num_rank_rows)
+        own = ServingRank(
+            lambda rank=rank: decoders[rank],  # type: ignore[misc]
+            rank=rank,
+            size=size,
+            num_slots=POOL.max_loras,
+            num_rank_rows=POOL.num_rank_rows,
+        )
+        own.load(layout)
         links.append(ThreadLink(own, groups[rank]))
     ranks = DividedRanks(layout, links)
     pool = AdapterPool(decoders[0], settings=POOL, layout=layout, ranks=ranks)

@@ -10,7 +10,7 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.ranks.serving.serving_rank import Fetch, Forget, Insert, Keep, OpenCache, Remove, ServingRank
+from cohort.ranks.serving.serving_rank import ServingRank
 from cohort.serving.pass_record import PassRecord, SequencePart
 from tests.ranks.tensor.divided_models import save_divided_qwen2
 
@@ -19,22 +19,24 @@ from tests.ranks.tensor.divided_models import save_divided_qwen2
 def rank(tmp_path: Path) -> ServingRank:
     save_divided_qwen2(tmp_path)
     decoder = load_decoder(tmp_path)
-    return ServingRank(decoder, AdapterLayout(decoder.linears), num_slots=2, num_rank_rows=32)
+    rank = ServingRank(lambda: decoder, rank=0, size=1, num_slots=2, num_rank_rows=32)
+    rank.load(AdapterLayout(decoder.linears))
+    return rank
 
 
 def test_shards_are_inserted_in_order_and_outlive_what_is_forgotten(rank: ServingRank) -> None:
     width, spec = rank._bank.layout.width, AdapterSpec(r=4, lora_alpha=8.0)
     for number in (5, 6):
-        Keep(number=number, spec=spec, rows_rD=torch.full((4, width), float(number))).run(rank)
-        Fetch(number=number).run(rank)
-        Insert(number=number).run(rank)
-    Forget(numbers=[5, 6]).run(rank)
+        rank.keep(number, spec, torch.full((4, width), float(number)))
+        rank.fetch(number)
+        rank.insert(number)
+    rank.forget([5, 6])
     assert not rank._kept
     assert [float(rank._bank.read(slot).weights[0, 0]) for slot in rank._bank.occupied] == [5.0, 6.0]
-    Remove(slot=0).run(rank)
+    rank.remove(0)
     assert rank._bank.occupied == (1,)
     with pytest.raises(KeyError):
-        Insert(number=5).run(rank)
+        rank.insert(5)
 
 
 def test_a_pass_needs_a_cache_and_keeps_nothing(rank: ServingRank) -> None:
@@ -42,7 +44,7 @@ def test_a_pass_needs_a_cache_and_keeps_nothing(rank: ServingRank) -> None:
     record = PassRecord(parts=[part], fresh_blocks=[1])
     with pytest.raises(AssertionError, match="opens the cache"):
         rank.compute(record)
-    OpenCache(num_blocks=2, max_model_len=32, records_graphs=True).run(rank)
+    rank.open_cache(num_blocks=2, max_model_len=32, records_graphs=True)
     rank.compute(record)
     assert rank._computer is not None
     assert rank._computer.graphs is None, "a CPU records none"

@@ -19,8 +19,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.ranks.tensor.groups import DistributedGroup
+from cohort.ranks.tensor.sharded_executor import ShardedExecutor
 from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
-from cohort.ranks.tensor.tensor_executor import TensorExecutor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
@@ -32,7 +32,7 @@ MOST_SECONDS = 100.0
 
 def _trained(folder: Path, group: DistributedGroup, *, graph_tokens: int) -> dict[str, Any]:
     decoder = load_tensor_decoder(folder, group, device="cuda")
-    executor = TensorExecutor(
+    executor = ShardedExecutor(
         decoder,
         group,
         layout=AdapterLayout(linear_shapes(read_config(folder))),
@@ -57,7 +57,7 @@ def _trained(folder: Path, group: DistributedGroup, *, graph_tokens: int) -> dic
     for trial_id in range(2):
         executor.load(replace(spec, trial_id=trial_id, seed=trial_id))
     events = [event for _ in range(10) for event in executor.step()]
-    captured = executor.executor.captured
+    captured = executor.captured
     found = {
         "losses": [event.loss for event in events],
         "norms": [event.grad_norm for event in events],

@@ -11,7 +11,7 @@ from torch import Tensor
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.answers import Prompt
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.objectives import DEFAULT_OBJECTIVE
@@ -71,7 +71,7 @@ class ExecutorShare:
 
     def draw_ahead(self, specs: Iterable[TrialSpec]) -> None:
         """Draw what new trials begin with in a thread, where the device has other work meanwhile."""
-        if isinstance(self._executor, RankExecutor) and self._executor.launches_ahead:
+        if isinstance(self._executor, LocalExecutor) and self._executor.launches_ahead:
             self._executor.fresh_weights.draw_ahead([(spec.adapter, spec.seed) for spec in specs])
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:

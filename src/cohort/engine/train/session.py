@@ -19,7 +19,7 @@ from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
 from cohort.engine.train.supervisor import Supervisor
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.step_window import MOST_AHEAD_STEPS
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.scheduling.admission import Capacity, Request, admit
@@ -198,7 +198,7 @@ class Session:
             self._take_window(began)
             return
         executor = self._executor
-        if isinstance(executor, RankExecutor):
+        if isinstance(executor, LocalExecutor):
             if executor.launches_ahead and not self._is_careful:
                 self._step_ahead(executor, began)
                 return
@@ -221,7 +221,7 @@ class Session:
             return
         self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
 
-    def _step_ahead(self, executor: RankExecutor, began: float) -> None:
+    def _step_ahead(self, executor: LocalExecutor, began: float) -> None:
         """Step up to the next evaluation; each step is launched before the one before it is read and recorded.
 
         So the device has work while the host decides and writes. A trial that a step ends has taken one more by then,
@@ -260,7 +260,7 @@ class Session:
                 return
             launched = following
 
-    def _expect_evaluation(self, executor: RankExecutor) -> None:
+    def _expect_evaluation(self, executor: LocalExecutor) -> None:
         executor.expect_evaluation([due for member in self._members if (due := member.due_after_step())])
 
     def _take_window(self, began: float) -> None:

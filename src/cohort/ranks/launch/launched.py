@@ -23,10 +23,9 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from typing import Any
 
 from cohort.core.errors import InputError, Problem, RankLostError, RunStateError
-from cohort.ranks.commands import RankSetup, Release
 from cohort.ranks.launch.launch_place import LaunchPlace
-from cohort.ranks.rank_link import RankLink
-from cohort.ranks.rank_process import GO_ON
+from cohort.ranks.rank_link import GO_ON, RankLink, Release
+from cohort.ranks.rank_setup import RankSetup
 from cohort.ranks.transport import Channel
 
 __all__ = ["Goodbye", "Hello", "LaunchedRank", "LaunchedRanks", "connect_to_first", "gather_ranks"]
@@ -91,16 +90,16 @@ class LaunchedRank(RankLink):
     def close(self) -> None:
         """Let the rank drop its executor; it waits for another setup."""
         with contextlib.suppress(RankLostError):
-            self.ask(Release())
+            self.send(Release())
 
     def kill(self) -> None:
-        """Break the connection, which ends the process after the command it is at."""
+        """Break the connection, which ends the process after the call it is at."""
         self._channel.close()
 
     def dismiss(self) -> None:
         """Tell the rank that the run has ended as it should."""
         with contextlib.suppress(RankLostError):
-            self.ask(Goodbye())
+            self.send(Goodbye())
         self._channel.close()
 
     def _lost(self) -> RankLostError:
@@ -122,7 +121,7 @@ class LaunchedRanks:
     def begin(self, setup: RankSetup) -> LaunchedRank:
         """Have a rank build its executor, and return it; its first answer says whether it could."""
         rank = self._ranks[setup.rank]
-        rank.ask(setup)
+        rank.begin(setup)
         return rank
 
     def dismiss(self) -> None:

@@ -1,4 +1,4 @@
-"""The side of a rank that torchrun has started: it serves rank 0, one executor after another, until it is dismissed."""
+"""The side of a rank that torchrun has started: it serves rank 0, one setup after another, until it is dismissed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 
 from cohort.core.errors import RunStateError
-from cohort.ranks.commands import RankSetup, Release, Reply
-from cohort.ranks.group_member import leave_group
+from cohort.ranks.calls import Reply
+from cohort.ranks.group_meeting import leave_group
 from cohort.ranks.launch.connection_watch import ConnectionWatch
 from cohort.ranks.launch.launch_place import LaunchPlace
 from cohort.ranks.launch.launched import Goodbye
-from cohort.ranks.rank_server import serve_setup
+from cohort.ranks.rank_link import Release
+from cohort.ranks.rank_program import serve_setup
+from cohort.ranks.rank_setup import RankSetup
 from cohort.ranks.transport import Channel
 
 __all__ = ["serve_first"]
@@ -46,7 +48,7 @@ def serve_first(channel: Channel, place: LaunchPlace) -> bool:
 
 
 def _serve(channel: Channel, setup: RankSetup) -> None:
-    if setup.group is None:
+    if not setup.is_in_group:
         leave_group()
         serve_setup(channel, setup)
         return

@@ -7,22 +7,20 @@ from dataclasses import replace
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.models.decoder import Decoder
-from cohort.ranks.commands import RankSetup
-from cohort.ranks.group_executor import GroupExecutor
+from cohort.ranks.group_meeting import Rendezvous
+from cohort.ranks.grouped_executor import GroupedExecutor
 from cohort.ranks.launch.launched import LaunchedRanks
-from cohort.ranks.rank_executor import RankExecutor
 from cohort.ranks.rank_link import RankLink
 from cohort.ranks.rank_process import RankProcess
-from cohort.ranks.rendezvous import Rendezvous
-from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.replicated_executor import ReplicatedExecutor
 from cohort.ranks.training_executor import TrainingExecutor
-from cohort.training.optimizers import optimizer_for
+from cohort.ranks.training_setup import TrainingSetup
 
 __all__ = ["start_ranks"]
 
 
 def start_ranks(
-    setup: RankSetup, *, num_ranks: int, decoder: Decoder | None, launched: LaunchedRanks | None = None
+    setup: TrainingSetup, *, num_ranks: int, decoder: Decoder | None, launched: LaunchedRanks | None = None
 ) -> TrainingExecutor:
     """Return an executor of ``num_ranks`` ranks; processes are started for those that this one is not.
 
@@ -48,22 +46,13 @@ def start_ranks(
             for rank in range(1, num_ranks):
                 others.append(begin(replace(setup, rank=rank)))
                 started.callback(others[-1].close)
-            local = RankExecutor(
-                decoder,
-                target_linears=setup.target_linears,
-                train_rows=setup.train_rows,
-                settings=setup.settings,
-                device=setup.device,
-                compute_dtype=decoder.dtype,
-                memory_limit_bytes=setup.memory_limit_bytes,
-                optimizer=optimizer_for(setup.optimizers),
-            )
-            executor = ReplicaExecutor(local, others) if others else local
+            local = setup.local(decoder)
+            executor = ReplicatedExecutor(local, others) if others else local
         started.pop_all()
     return executor
 
 
-def _group(setup: RankSetup, started: contextlib.ExitStack, launched: LaunchedRanks | None) -> GroupExecutor:
+def _group(setup: TrainingSetup, started: contextlib.ExitStack, launched: LaunchedRanks | None) -> GroupedExecutor:
     """Start the ranks of a group; this process is none of them, so rank 0 is a new one also in a launch."""
     assert setup.group is not None, "a group was asked for"
     several = launched is not None and launched.num_hosts > 1
@@ -79,11 +68,10 @@ def _group(setup: RankSetup, started: contextlib.ExitStack, launched: LaunchedRa
         else:
             ranks.append(launched.begin(own))
         started.callback(ranks[-1].kill)
-    return GroupExecutor(
+    return GroupedExecutor(
         ranks,
         setup.group,
         layout=AdapterLayout(dict(setup.target_linears)),
         settings=setup.settings,
-        train_rows=setup.train_rows,
         rendezvous=rendezvous,
     )

@@ -6,9 +6,9 @@ import itertools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol
 
 from torch import Tensor
 
@@ -17,17 +17,21 @@ from cohort.adapters.sharding import ShardingError, local_layout, shard_adapter
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_factors import outside_blocks
 from cohort.core.errors import InputError, Problem
-from cohort.ranks.serving.serving_rank import Announce, Command, Fetch, Forget, Insert, Keep, OpenCache, Remove
+from cohort.ranks.calls import Call
+from cohort.ranks.serving.serving_rank import ServingRank
 from cohort.serving.pass_record import PassRecord
 from cohort.serving.ranks import AdapterToken, KeptAdapter
 
-__all__ = ["DividedRanks", "RankLink"]
+__all__ = ["DividedRanks"]
 
 
-class RankLink(Protocol):
-    """The way to one other rank, which carries out commands in order and answers none."""
+_P = ParamSpec("_P")
 
-    def ask(self, command: Command) -> None: ...
+
+class Listener(Protocol):
+    """Another rank, which carries out calls in order and answers none."""
+
+    def ask(self, call: Call) -> None: ...
 
 
 class DividedRanks:
@@ -37,7 +41,7 @@ class DividedRanks:
     between them (see :mod:`cohort.adapters.sharding`). None needs a collective of its own, and all mix in one pass.
     """
 
-    def __init__(self, layout: AdapterLayout, links: Sequence[RankLink]) -> None:
+    def __init__(self, layout: AdapterLayout, links: Sequence[Listener]) -> None:
         """Take the linears of the whole model, and the ways to ranks 1, 2, ..."""
         self._layout, self._links, self._size = layout, tuple(links), len(links) + 1
         self._lock = threading.Lock()
@@ -70,34 +74,42 @@ class DividedRanks:
         token = AdapterToken(next(self._numbers))
         with self._lock:
             for link, shard in zip(self._links, shards[1:], strict=True):
-                link.ask(Keep(number=token.number, spec=shard.spec, rows_rD=shard.weights_rD))
+                link.ask(_told(ServingRank.keep, token.number, shard.spec, shard.weights_rD))
         weakref.finalize(token, self._gone.append, token.number).atexit = False
         return KeptAdapter(token=token, spec=shards[0].spec, rows_rD=shards[0].weights_rD)
 
     def fetch(self, token: AdapterToken) -> None:
-        self._tell(Fetch(number=token.number))
+        self._tell(_told(ServingRank.fetch, token.number))
 
     def insert(self, token: AdapterToken) -> None:
-        self._tell(Insert(number=token.number))
+        self._tell(_told(ServingRank.insert, token.number))
 
     def remove(self, slot: int) -> None:
-        self._tell(Remove(slot=slot))
+        self._tell(_told(ServingRank.remove, slot))
 
     def open_cache(self, *, num_blocks: int, max_model_len: int, records_graphs: bool) -> None:
-        self._tell(OpenCache(num_blocks=num_blocks, max_model_len=max_model_len, records_graphs=records_graphs))
+        opened = _told(
+            ServingRank.open_cache, num_blocks=num_blocks, max_model_len=max_model_len, records_graphs=records_graphs
+        )
+        self._tell(opened)
 
     def announce(self, record: PassRecord) -> None:
-        self._tell(Announce(record=record))
+        self._tell(_told(ServingRank.compute, record))
 
-    def _tell(self, command: Command) -> None:
+    def _tell(self, call: Call) -> None:
         gone = []
         while self._gone:
             gone.append(self._gone.popleft())
         with self._lock:
             for link in self._links:
                 if gone:
-                    link.ask(Forget(numbers=gone))
-                link.ask(command)
+                    link.ask(_told(ServingRank.forget, gone))
+                link.ask(call)
+
+
+def _told(method: Callable[Concatenate[ServingRank, _P], None], *args: _P.args, **named: _P.kwargs) -> Call:
+    """Return a call without an answer: rank 0 goes on with its own part of the pass."""
+    return replace(Call.of(method, *args, **named), is_answered=False)
 
 
 def _is_in_blocks(layout: AdapterLayout, spec: AdapterSpec, rows_rD: Tensor) -> bool:

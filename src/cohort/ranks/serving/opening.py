@@ -5,30 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import RankLostError
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.decoder import Decoder
-from cohort.ranks.rank_process import RankProcess
+from cohort.ranks.calls import Call
+from cohort.ranks.group_meeting import Rendezvous, leave_group
+from cohort.ranks.rank_process import RANK_ENVIRONMENT, RankProcess
 from cohort.ranks.serving.divided_ranks import DividedRanks
-from cohort.ranks.serving.rank_program import ServingRankSetup, join_group
+from cohort.ranks.serving.serving_rank import ServingRank
+from cohort.ranks.serving.serving_setup import ServingSetup
 from cohort.ranks.tensor.base_shards import check_degree
-from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
 
 __all__ = ["DividedModel", "open_divided"]
 
-_PROGRAM = "cohort.ranks.serving.rank_program"
 _START_AGAIN = "start the server again"
 
 
@@ -41,9 +39,11 @@ class DividedModel:
         ranks: The others, as engine and pool know them.
     """
 
-    def __init__(self, decoder: Decoder, layout: AdapterLayout, processes: Sequence[RankProcess], folder: str) -> None:
+    def __init__(
+        self, decoder: Decoder, layout: AdapterLayout, processes: Sequence[RankProcess], rendezvous: Rendezvous
+    ) -> None:
         self.decoder, self.layout, self.ranks = decoder, layout, DividedRanks(layout, processes)
-        self._processes, self._folder = processes, folder
+        self._processes, self._rendezvous = processes, rendezvous
         self._is_closing = False
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ class DividedModel:
     def close(self) -> None:
         """End the other ranks."""
         self._is_closing = True
-        _end(self._processes, self._folder)
+        _end(self._processes, self._rendezvous)
 
 
 def open_divided(
@@ -80,11 +80,11 @@ def open_divided(
     config = check_checkpoint(model_directory)
     check_degree(config, size)
     layout = AdapterLayout(linear_shapes(config))
-    folder = tempfile.mkdtemp(prefix="cohort-serve-")
-    setup = ServingRankSetup(
+    rendezvous = Rendezvous()
+    setup = ServingSetup(
         rank=0,
         size=size,
-        store=f"{folder}/group",
+        rendezvous=rendezvous.address,
         model_directory=str(model_directory),
         device=device.type,
         dtype=dtype,
@@ -92,31 +92,32 @@ def open_divided(
         num_slots=num_slots,
         num_rank_rows=num_rank_rows,
     )
-    # multicast hangs on some hosts, and nothing here needs it
-    os.environ |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+    # this process is a rank as well
+    os.environ |= RANK_ENVIRONMENT
     processes: list[RankProcess] = []
     try:
         for rank in range(1, size):
-            processes.append(RankProcess(replace(setup, rank=rank), program=_PROGRAM, advice=_START_AGAIN))
+            processes.append(RankProcess(replace(setup, rank=rank), advice=_START_AGAIN))
         for process in processes:
+            # it lives and will come to the meeting
             _take_answer(process)
-        group = join_group(setup)
-        decoder = load_tensor_decoder(model_directory, group, dtype=getattr(torch, dtype), device=setup.torch_device)
+        for process in processes:
+            process.ask(Call.of(ServingRank.load, layout))
+        decoder = setup.load_shard()
         for process in processes:
             _take_answer(process)
     except BaseException:
-        _end(processes, folder)
+        _end(processes, rendezvous)
         raise
-    return DividedModel(decoder, layout, processes, folder)
+    return DividedModel(decoder, layout, processes, rendezvous)
 
 
-def _end(processes: Sequence[RankProcess], folder: str) -> None:
+def _end(processes: Sequence[RankProcess], rendezvous: Rendezvous) -> None:
     for process in processes:
         process.close()
-    if dist.is_initialized():
-        with contextlib.suppress(RuntimeError):
-            dist.destroy_process_group()
-    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(RuntimeError):
+        leave_group()
+    rendezvous.remove()
 
 
 def _take_answer(process: RankProcess) -> None:

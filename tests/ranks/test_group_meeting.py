@@ -6,8 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from cohort.ranks.rendezvous import Rendezvous, is_on_one_host, open_store
+from cohort.ranks.group_meeting import Rendezvous, end_in_group, is_on_one_host, join_group, leave_group, open_store
 
 
 @pytest.mark.parametrize("host", [None, "127.0.0.1"])
@@ -26,3 +28,14 @@ def test_the_file_is_removed() -> None:
     assert folder.is_dir()
     rendezvous.remove()
     assert not folder.exists()
+
+
+def test_only_a_group_of_gpus_is_left_by_the_end_of_its_process() -> None:
+    end_in_group(1)
+    rendezvous, patience = Rendezvous(), timedelta(seconds=20)
+    join_group(rendezvous.address, rank=0, size=1, device=torch.device("cpu"), patience=patience)
+    end_in_group(1)
+    leave_group()
+    assert not dist.is_initialized()
+    leave_group()
+    rendezvous.remove()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -13,36 +12,29 @@ from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import AdapterShard, ShardingError, local_layout, replicated_columns, shard_adapter
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.events import StepDone
-from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
-from cohort.ranks.answers import Prompt
-from cohort.ranks.rank_executor import RankExecutor
-from cohort.ranks.step_window import StepWindow
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.tensor.groups import RankGroup
 from cohort.ranks.tensor.tensor_optimizer import TensorOptimizer
-from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.fresh_weights import FreshWeights
-from cohort.training.objectives import DEFAULT_OBJECTIVE
-from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["TensorExecutor"]
+__all__ = ["ShardedExecutor"]
 
 
-class TensorExecutor:
+class ShardedExecutor(LocalExecutor):
     """One rank's part of an executor over the whole group. All ranks make the same calls with the same arguments.
 
     Plain LoRA is divided as NFS: factors of the divided side by shards, the others whole, with one sum of their
     gradients a step. BD-LoRA of a multiple of as many blocks as ranks is BD-LoRA, or LoRA, on each shard: no exchange.
     Both mix in one pack. Whole states go in and :func:`~cohort.ranks.rank_group.join_states` makes them again, so a
-    trial may go on with another number of ranks.
-    Methods do what those of :class:`~cohort.training.executor.Executor` do. Passes must fit into the memory of every
+    trial may go on with another number of ranks; states and weights that come out are this rank's part. A shard never
+    has more rank rows than the whole adapter, so it fits where that does. Passes must fit into the memory of every
     rank: one that runs short raises, since it cannot cut a pass that the others share.
     """
 
@@ -69,7 +61,7 @@ class TensorExecutor:
         """
         self._layout, self._group = layout, group
         self._replicated: dict[int, Tensor] = {}
-        self.executor = RankExecutor(
+        super().__init__(
             decoder,
             target_linears=local_layout(layout, rank=group.rank, size=group.size),
             train_rows=train_rows,
@@ -81,36 +73,19 @@ class TensorExecutor:
             optimizer=TensorOptimizer(optimizer, group, replicated=self._replicated),
             repeats_smaller=False,
         )
-        self._divided = _FreshShards(self.executor.bank, decoder, layout=layout, group=group)
-        if self.executor.captured is not None and group.size > 1:
+        self._divided = _FreshShards(self.bank, decoder, layout=layout, group=group)
+        if self.captured is not None and group.size > 1:
             # all replay a pass or none does: their sums are recorded with it
-            self.executor.captured.agree = self._agree
+            self.captured.agree = self._agree
 
-    @property
-    def token_budgets(self) -> dict[PassKind, int]:
-        return self.executor.token_budgets
-
-    @property
-    def num_recomputed(self) -> int:
-        return self.executor.num_recomputed
-
-    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
-        self.executor.lower_token_budgets(budgets)
-
-    def lower_kept_tokens(self, keep_tokens: int) -> None:
-        self.executor.lower_kept_tokens(keep_tokens)
-
-    def take_shortages(self) -> tuple[MemoryShortage, ...]:
-        return self.executor.take_shortages()
-
-    def make_room(self) -> bool:
-        return self.executor.make_room()
-
-    def fits(self, spec: TrialSpec) -> bool:
-        """Return whether there is room for a trial; a shard never has more rank rows than the whole adapter."""
-        return self.executor.fits(spec)
-
-    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
+    def load(
+        self,
+        spec: TrialSpec,
+        state: TrialState | None = None,
+        *,
+        rows: TokenisedRows | None = None,
+        rank: int | None = None,
+    ) -> int:
         """Make a trial resident on all ranks, fresh or from the whole ``state``; return its slot.
 
         Raises:
@@ -133,50 +108,17 @@ class TensorExecutor:
             }
             own = AdapterState(weights=parts.pop("weights"), moments=parts)
             local = TrialState(adapter=own, step=state.step)
-        slot = self.executor.load(replace(spec, adapter=shard.spec), local, rows=rows)
+        slot = super().load(replace(spec, adapter=shard.spec), local, rows=rows, rank=rank)
         self._replicated[spec.trial_id] = replicated_D
         return slot
 
-    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
-        """Run one step of each of ``trial_ids`` (default: all); the events are equal on all ranks."""
-        return self.executor.step(trial_ids)
-
-    def run(self, quotas: Mapping[int, int]) -> StepWindow:
-        return self.executor.run(quotas)
-
-    def evaluate(
-        self,
-        trial_ids: Sequence[int],
-        *,
-        rows: TokenisedRows,
-        row_ids: Sequence[int],
-        objective: Objective | None = None,
-    ) -> dict[int, EvaluationLoss]:
-        return self.executor.evaluate(trial_ids, rows=rows, row_ids=row_ids, objective=objective)
-
-    def evaluate_base(
-        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
-    ) -> EvaluationLoss:
-        return self.executor.evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
-
-    def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
-        return self.executor.generate(prompts, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
-
-    def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
-        """Return this rank's part of a trial's state."""
-        return self.executor.state(trial_id, on_device=on_device)
-
-    def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
-        """Return this rank's part of a trial's weights."""
-        return self.executor.weights(trial_id, on_device=on_device)
-
     def drop(self, trial_id: int) -> None:
-        self.executor.drop(trial_id)
+        super().drop(trial_id)
         del self._replicated[trial_id]
 
     def _agree(self, recorded: bool) -> bool:  # noqa: FBT001
         """Return whether all ranks recorded a pass."""
-        missing = torch.tensor([float(not recorded)], device=self.executor.memory.device)
+        missing = torch.tensor([float(not recorded)], device=self.memory.device)
         return self._group.all_reduce(missing).item() == 0
 
 

@@ -17,10 +17,10 @@ from cohort.core.errors import RankLostError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.ranks import group_ranks
-from cohort.ranks.commands import Evaluate, Fits, Load, LowerBudgets, Reply, Rows, Run, State, Step
-from cohort.ranks.group_executor import GroupExecutor
+from cohort.ranks.calls import Reply
+from cohort.ranks.group_meeting import Rendezvous
+from cohort.ranks.grouped_executor import GroupedExecutor
 from cohort.ranks.rank_group import PipelineGroup
-from cohort.ranks.rendezvous import Rendezvous
 from cohort.ranks.step_window import StepWindow
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
@@ -83,24 +83,23 @@ def ranks() -> Iterator[list[FakeRank]]:
 
 
 @pytest.fixture
-def executor(ranks: list[FakeRank]) -> GroupExecutor:
+def executor(ranks: list[FakeRank]) -> GroupedExecutor:
     processes: Any = ranks
-    return GroupExecutor(
+    return GroupedExecutor(
         processes,
         PipelineGroup(cuts=(0, 1, 2)),
         layout=LAYOUT,
         settings=SETTINGS,
-        train_rows=random_rows(2),
         rendezvous=Rendezvous(),
     )
 
 
 def answering(ranks: list[FakeRank], **replies: Any) -> None:
-    """Let all ranks answer commands by their names; a function gets the rank."""
+    """Let all ranks answer calls by their verbs; a function gets the rank."""
     for rank in ranks:
 
-        def answer(command: Any, rank: FakeRank = rank) -> Reply | None:
-            value = replies.get(type(command).__name__)
+        def answer(call: Any, rank: FakeRank = rank) -> Reply | None:
+            value = replies.get(call.verb)
             value = value(rank.rank) if callable(value) else value
             return value if isinstance(value, Reply) or value is None else Reply(value=value)
 
@@ -111,20 +110,19 @@ def event(step: int, *, loss: float = 1.0) -> StepDone:
     return StepDone(trial_id=7, step=step, loss=loss, grad_norm=1.0, learning_rate=1e-3, num_tokens=3)
 
 
-def test_every_rank_gets_every_command_and_the_last_one_answers_for_the_model(
-    executor: GroupExecutor, ranks: list[FakeRank]
+def test_every_rank_gets_every_call_and_the_last_one_answers_for_the_model(
+    executor: GroupedExecutor, ranks: list[FakeRank]
 ) -> None:
     window = StepWindow(rounds=((event(1),), (event(2, loss=math.nan),), (event(3),)))
     answering(
         ranks,
-        Load=0,
-        Rows=Reply(),
-        Fits=True,
-        Run=lambda rank: window if rank else StepWindow(rounds=()),
-        Evaluate=lambda rank: {7: f"loss of rank {rank}"},
-        State=lambda rank: TrialState(adapter=AdapterState(weights=torch.full((2, 5), float(rank))), step=3),
-        Drop=Reply(),
-        LowerBudgets=Reply(),
+        load=0,
+        fits=True,
+        run=lambda rank: window if rank else StepWindow(rounds=()),
+        evaluate=lambda rank: {7: f"loss of rank {rank}"},
+        state=lambda rank: TrialState(adapter=AdapterState(weights=torch.full((2, 5), float(rank))), step=3),
+        drop=Reply(),
+        lower_token_budgets=Reply(),
     )
     assert executor.fits(SPEC)
     assert executor.load(SPEC) == 0
@@ -141,31 +139,30 @@ def test_every_rank_gets_every_command_and_the_last_one_answers_for_the_model(
     assert executor.token_budgets == {PassKind.TRAIN: 50, PassKind.EVALUATE: 80}
     executor.drop(7)
     assert executor.resident == ()
-    kinds = [Fits, Load, Run, Rows, Evaluate, State, LowerBudgets]
-    assert [type(command) for command in ranks[0].asked[:7]] == kinds
+    verbs = ["fits", "load", "run", "evaluate", "state", "lower_token_budgets", "drop"]
+    assert [[call.verb for call in rank.asked] for rank in ranks] == [verbs, verbs]
     executor.close()
     assert [rank.ended for rank in ranks] == ["closed", "closed"]
 
 
-def test_an_error_of_all_ranks_leaves_the_group_as_it_was(executor: GroupExecutor, ranks: list[FakeRank]) -> None:
-    answering(ranks, Load=0, Step=Reply(error=ValueError("a bad row")), Run=Reply(error=ValueError("a bad row")))
+def test_an_error_of_all_ranks_leaves_the_group_as_it_was(executor: GroupedExecutor, ranks: list[FakeRank]) -> None:
+    answering(ranks, load=0, step=Reply(error=ValueError("a bad row")), run=Reply(error=ValueError("a bad row")))
     executor.load(SPEC)
     with pytest.raises(ValueError, match="a bad row"):
         executor.step()
     window = executor.run({7: 2})
     assert isinstance(window.error, ValueError)
     assert not any(rank.ended for rank in ranks)
-    assert isinstance(ranks[0].asked[-1], Run)
-    assert isinstance(ranks[0].asked[-2], Step)
+    assert [call.verb for call in ranks[0].asked[-2:]] == ["step", "run"]
 
 
 def test_a_rank_that_fails_alone_ends_the_group_and_shortage_lowers_the_budget(
-    executor: GroupExecutor, ranks: list[FakeRank], monkeypatch: pytest.MonkeyPatch
+    executor: GroupedExecutor, ranks: list[FakeRank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_ranks, "_GRACE_SECONDS", 0.05)
     short = Reply(value=StepWindow(rounds=(), error=torch.OutOfMemoryError("CUDA out of memory")))
     # rank 0 waits for the other for ever
-    answering(ranks, Load=0, Run=lambda rank: short if rank else None)
+    answering(ranks, load=0, run=lambda rank: short if rank else None)
     executor.load(SPEC)
     with pytest.raises(RankLostError, match=r"rank 1 failed alone in run \(OutOfMemoryError"):
         executor.run({7: 2})
@@ -176,8 +173,8 @@ def test_a_rank_that_fails_alone_ends_the_group_and_shortage_lowers_the_budget(
     assert not executor.take_shortages()
 
 
-def test_a_lost_rank_ends_the_others_at_once(executor: GroupExecutor, ranks: list[FakeRank]) -> None:
-    answering(ranks, Load=0)
+def test_a_lost_rank_ends_the_others_at_once(executor: GroupedExecutor, ranks: list[FakeRank]) -> None:
+    answering(ranks, load=0)
     executor.load(SPEC)
     ranks[1].answers = lambda _: RankLostError("rank 1 ended by SIGKILL")
     with pytest.raises(RankLostError, match="rank 1 ended by SIGKILL"):
@@ -185,6 +182,6 @@ def test_a_lost_rank_ends_the_others_at_once(executor: GroupExecutor, ranks: lis
     assert [rank.ended for rank in ranks] == ["killed", "killed"]
 
 
-def test_a_trial_is_on_no_rank_of_its_own(executor: GroupExecutor) -> None:
+def test_a_trial_is_on_no_rank_of_its_own(executor: GroupedExecutor) -> None:
     with pytest.raises(ValueError, match="rank 1 of a group"):
         executor.load(SPEC, rank=1)

@@ -1,16 +1,23 @@
-"""Where the ranks of a group find each other: through a file on one machine, through a port of rank 0's on several."""
+"""Where the ranks of a group find each other, join and leave.
+
+They meet through a file on one machine, and through a port of rank 0's machine on several.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
+import sys
 import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-__all__ = ["Rendezvous", "is_on_one_host", "open_store"]
+__all__ = ["Rendezvous", "end_in_group", "is_on_one_host", "join_group", "leave_group", "open_store"]
 
 _PORT_SCHEME = "tcp://"
 
@@ -63,3 +70,41 @@ def open_store(address: str, *, size: int, timeout: timedelta) -> Any:
     store = dist.TCPStore(host, int(port), is_master=False, timeout=_CONNECT)  # type: ignore[attr-defined]
     store.set_timeout(timeout)
     return store
+
+
+def join_group(address: str, *, rank: int, size: int, device: torch.device, patience: timedelta) -> None:
+    """Meet the other ranks at ``address``: with NCCL on GPUs, with gloo on CPUs.
+
+    Args:
+        device: Of this rank.
+        patience: What a rank waits for the others, there and in each collective.
+    """
+    on_gpu = device.type == "cuda"
+    if not on_gpu and is_on_one_host(address) and any(name == "lo" for _, name in socket.if_nameindex()):
+        # the machine's own name need not be known to it
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=open_store(address, size=size, timeout=patience),
+        rank=rank,
+        world_size=size,
+        timeout=patience,
+        device_id=device if on_gpu else None,
+    )
+
+
+def leave_group() -> None:
+    """Leave the group that :func:`join_group` joined, if it did; this process may join another."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def end_in_group(status: int) -> None:
+    """End this process with ``status`` if it is in a group of GPUs, which NCCL leaves together with the other ranks.
+
+    Their processes may have ended by now, and this one would wait for them.
+    """
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

@@ -21,10 +21,10 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.models.weights import load_decoder
 from cohort.ranks.rank_group import TensorGroup, join_states
-from cohort.ranks.tensor import tensor_executor as tensor_executor_module
+from cohort.ranks.tensor import sharded_executor as tensor_executor_module
 from cohort.ranks.tensor.groups import OneRank, RankGroup
+from cohort.ranks.tensor.sharded_executor import ShardedExecutor
 from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
-from cohort.ranks.tensor.tensor_executor import TensorExecutor
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
@@ -96,11 +96,11 @@ def layout_of(folder: Path) -> AdapterLayout:
 
 def tensor_executor(
     group: RankGroup, folder: Path, dtype: torch.dtype, *, mode: GradientCheckpointing = GradientCheckpointing.NEVER
-) -> TensorExecutor:
+) -> ShardedExecutor:
     layout = AdapterLayout(dict(load_decoder(folder, dtype=str(dtype).removeprefix("torch.")).linears))
     decoder = load_tensor_decoder(folder, group, dtype=dtype)
     settings = dataclasses.replace(SETTINGS, gradient_checkpointing=mode)
-    return TensorExecutor(decoder, group, layout=layout, train_rows=ROWS, settings=settings, dtype=dtype)
+    return ShardedExecutor(decoder, group, layout=layout, train_rows=ROWS, settings=settings, dtype=dtype)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.ranks import rank_executor
+from cohort.ranks import local_executor
 from cohort.ranks.answers import LEAST_GENERATION_TOKENS, AnswerGenerator, Prompt
-from cohort.ranks.rank_executor import RankExecutor
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.training.device_memory import DeviceMemory
 
 
@@ -30,8 +30,8 @@ def test_answers_become_fewer_at_a_time_and_what_saves_time_goes_before_one_is_g
         budgets.append(token_budget)
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(rank_executor, "stream", stream)
-    executor: Any = object.__new__(RankExecutor)
+    monkeypatch.setattr(local_executor, "stream", stream)
+    executor: Any = object.__new__(LocalExecutor)
     executor.bank, executor.decoder = SimpleNamespace(context=None, num_slots=1), None
     executor.memory, executor.reliefs = DeviceMemory("cpu"), [relief]
     executor._generator = AnswerGenerator(
@@ -54,7 +54,7 @@ def test_room_is_made_by_the_first_that_has_something_to_give() -> None:
 
         return give
 
-    executor: Any = object.__new__(RankExecutor)
+    executor: Any = object.__new__(LocalExecutor)
     executor.reliefs = [relief("nothing", has=False), relief("graphs", has=True), relief("states", has=True)]
     assert executor.make_room()
     assert asked == ["nothing", "graphs"]

@@ -15,12 +15,14 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
 from cohort.ranks.answers import Prompt
-from cohort.ranks.commands import Command, Rank, RankSetup, Reply
+from cohort.ranks.calls import Call, Reply
 from cohort.ranks.launch.start_ranks import start_ranks
-from cohort.ranks.rank_executor import RankExecutor
-from cohort.ranks.rank_server import _reply
+from cohort.ranks.local_executor import LocalExecutor
+from cohort.ranks.rank_link import Sent
+from cohort.ranks.rank_program import Served
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.ranks.replicas import ReplicaExecutor
+from cohort.ranks.replicated_executor import ReplicatedExecutor
+from cohort.ranks.training_setup import TrainingSetup
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
@@ -33,20 +35,16 @@ class RankHere:
 
     opens_gpu_memory = True
 
-    def __init__(self, number: int, rank: Rank) -> None:
-        self.rank, self._served = number, rank
+    def __init__(self, number: int, executor: LocalExecutor) -> None:
+        self.rank, self.executor, self._served = number, executor, Served(executor)
         self._answers = [Reply()]
         self.closed = False
 
-    def ask(self, command: Command) -> None:
-        self._answers.append(_reply(command, self._served))
+    def ask(self, call: Call) -> None:
+        self._answers.append(self._served.reply(Sent(call=call, rows={}, new_rows={})))
 
     def answer(self) -> Reply:
         return self._answers.pop(0)
-
-    def do(self, command: Command) -> Reply:
-        self.ask(command)
-        return self.answer()
 
     def close(self) -> None:
         self.closed = True
@@ -59,19 +57,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def executor_of(model: Path) -> RankExecutor:
+def executor_of(model: Path) -> LocalExecutor:
     decoder = load_decoder(model, dtype="float32")
-    return RankExecutor(decoder, target_linears=decoder.linears, train_rows=random_rows(8), settings=SIZES)
+    return LocalExecutor(decoder, target_linears=decoder.linears, train_rows=random_rows(8), settings=SIZES)
 
 
-def replicas_of(model: Path, *, num_ranks: int = 2) -> tuple[ReplicaExecutor, list[RankHere]]:
+def replicas_of(model: Path, *, num_ranks: int = 2) -> tuple[ReplicatedExecutor, list[RankHere]]:
     local = executor_of(model)
     others = []
     for number in range(1, num_ranks):
-        other = executor_of(model)
-        others.append(RankHere(number, Rank(executor=other, rows={0: other.train_rows})))
+        others.append(RankHere(number, executor_of(model)))
     processes: Any = others
-    return ReplicaExecutor(local, processes), others
+    return ReplicatedExecutor(local, processes), others
 
 
 def spec_of(trial_id: int, *, batch_size: int = 1) -> TrialSpec:
@@ -122,15 +119,15 @@ def test_steps_beside_one_that_failed_are_reported_and_not_repeated(
     packed, (other,) = replicas_of(model)
     for trial_id in range(2):
         packed.load(spec_of(trial_id))
-    step = other._served.executor.step
+    step = other.executor.step
 
-    def failing(*_: object) -> None:
+    def failing(**_: object) -> None:
         raise RuntimeError("a bad row")
 
-    monkeypatch.setattr(other._served.executor, "step", failing)
+    monkeypatch.setattr(other.executor, "step", failing)
     with pytest.raises(RuntimeError, match="a bad row"):
         packed.step()
-    monkeypatch.setattr(other._served.executor, "step", step)
+    monkeypatch.setattr(other.executor, "step", step)
     events = packed.step((0,)) + packed.step((1,))
     assert [(event.trial_id, event.step) for event in events] == [(0, 1), (1, 1)]
     assert [event.step for event in packed.step()] == [2, 2]
@@ -142,14 +139,14 @@ def test_a_rank_without_memory_is_asked_again_once_room_was_made(model: Path, mo
         packed.load(spec_of(trial_id))
     parked = ["states of parked trials"]
     packed.reliefs.append(lambda: bool(parked) and bool(parked.pop()))
-    step = other._served.executor.step
+    step = other.executor.step
 
-    def short(*args: Any) -> Any:
+    def short(**named: Any) -> Any:
         if parked:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return step(*args)
+        return step(**named)
 
-    monkeypatch.setattr(other._served.executor, "step", short)
+    monkeypatch.setattr(other.executor, "step", short)
     assert [event.step for event in packed.step()] == [1, 1]
     assert not parked
 
@@ -165,18 +162,18 @@ def test_full_ranks_and_lowered_budgets(model: Path) -> None:
     assert packed.rank_of(4) == 1
     budgets = dict.fromkeys(packed.token_budgets, 100)
     packed.lower_token_budgets(budgets)
-    assert packed.token_budgets == other._served.executor.token_budgets == budgets
+    assert packed.token_budgets == other.executor.token_budgets == budgets
     packed.close()
     assert other.closed
 
 
 def test_a_rank_that_cannot_begin_ends_the_others(model: Path) -> None:
     local = executor_of(model)
-    here = RankHere(1, Rank(executor=local))
+    here = RankHere(1, local)
     here._answers = [Reply(error=RuntimeError("no room for the model"))]
     process: Any = here
     with pytest.raises(RuntimeError, match="no room for the model"):
-        ReplicaExecutor(local, [process])
+        ReplicatedExecutor(local, [process])
     assert here.closed
 
 
@@ -202,7 +199,7 @@ def test_a_window_has_the_steps_of_single_steps(model: Path) -> None:
     def failing(*_: object) -> None:
         raise RuntimeError("a bad row")
 
-    executor: Any = other._served.executor
+    executor: Any = other.executor
     executor.launch_step = failing
     window = packed.run(dict.fromkeys(range(3), 2))
     del executor.launch_step
@@ -219,7 +216,7 @@ def test_divided_layers_of_two_processes_are_pulled_within_recorded_passes(tmp_p
     rows, divided = random_rows(40, seed=3), RankWeights(layers=tuple(range(6)), num_ranks=2, are_divided=True)
     found: dict[str, Any] = {}
     for name, weights in (("resident", ALL_RESIDENT), ("divided", divided)):
-        setup = RankSetup(
+        setup = TrainingSetup(
             rank=0,
             gpu=0,
             model_directory=str(tmp_path),
@@ -239,7 +236,7 @@ def test_divided_layers_of_two_processes_are_pulled_within_recorded_passes(tmp_p
             for trial_id in range(4):
                 executor.load(replace(spec_of(trial_id, batch_size=2), num_steps=20), rank=trial_id % 2)
             events = [event for _ in range(8) for event in executor.step()]
-            assert isinstance(executor, ReplicaExecutor)
+            assert isinstance(executor, ReplicatedExecutor)
             captured = executor._local.captured
             assert captured is not None
             assert captured.num_replays >= 4

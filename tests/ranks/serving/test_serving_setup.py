@@ -6,16 +6,21 @@ from pathlib import Path
 
 import torch
 
+from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
+from cohort.ranks.calls import Call
+from cohort.ranks.group_meeting import Rendezvous
 from cohort.ranks.rank_process import RankProcess
-from cohort.ranks.serving.rank_program import ServingRankSetup
+from cohort.ranks.serving.serving_rank import ServingRank
+from cohort.ranks.serving.serving_setup import ServingSetup
 
 
 def test_a_model_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    setup = ServingRankSetup(
+    rendezvous = Rendezvous()
+    setup = ServingSetup(
         rank=0,
         size=1,
-        store=str(tmp_path / "store"),
+        rendezvous=rendezvous.address,
         model_directory=str(tmp_path / "nowhere"),
         device="cpu",
         dtype="float32",
@@ -24,11 +29,13 @@ def test_a_model_that_is_not_there_is_reported(tmp_path: Path) -> None:
         num_rank_rows=16,
     )
     assert setup.torch_device == torch.device("cpu")
-    process = RankProcess(setup, program="cohort.ranks.serving.rank_program", advice="start again")
+    process = RankProcess(setup, advice="start again")
     try:
         assert process.answer().error is None, "it lives"
+        process.ask(Call.of(ServingRank.load, AdapterLayout({})))
         error = process.answer().error
         assert isinstance(error, InputError)
         assert "nowhere" in str(error)
     finally:
         process.close()
+        rendezvous.remove()

@@ -1,35 +1,31 @@
-"""The executor of one rank: training, evaluation, and answers by its residents."""
+"""The definition of the contract: training, evaluation and answers in one process, the only rank or one of several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cohort.adapters.bank import AdapterBank
 from cohort.core.memory_records import PassKind
-from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.answers import AnswerGenerator, Prompt
+from cohort.ranks.calls import Standing, verb
 from cohort.ranks.peer_source import PeerSource, has_parts
 from cohort.ranks.shared_bytes import BytesHandle
 from cohort.ranks.step_window import StepWindow, run_window
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["RankExecutor"]
+__all__ = ["LocalExecutor"]
 
 
-class RankExecutor(Executor):
+class LocalExecutor(Executor, TrainingExecutor):
     """Trains residents and lets them answer prompts; the only rank, or one of several.
 
     Attributes:
         launches_ahead: Whether the host is free while a step is computed, so that it can launch the next one.
     """
-
-    num_ranks = 1
-    work: tuple[RankWork, ...] = ()
-    notes: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, repeats_smaller: bool = True, **kwargs: Any) -> None:
         """Allocate the bank; the arguments are those of :class:`Executor`."""
@@ -55,7 +51,6 @@ class RankExecutor(Executor):
         return super().load(spec, state, rows=rows)
 
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
-        """Run up to ``quotas`` steps of each trial."""
         return run_window(self, quotas)
 
     def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
@@ -63,22 +58,24 @@ class RankExecutor(Executor):
         super().lower_token_budgets(budgets)
         self._generator.lower(share=self.token_budgets[PassKind.EVALUATE] / self.settings.evaluation_token_budget)
 
+    def standing(self) -> Standing:
+        """Return what every answer of this rank says of it."""
+        return Standing(
+            shortages=self.take_shortages(), token_budgets=self.token_budgets, num_recomputed=self.num_recomputed
+        )
+
     @property
     def bank_bytes(self) -> int:
-        """Bytes of the bank."""
         return self.bank.num_bytes
 
     @property
     def num_recomputed(self) -> int:
-        """Training passes that used gradient checkpointing."""
         return self.gradient_checkpointing.num_passes
 
     def lower_kept_tokens(self, keep_tokens: int) -> None:
-        """Recompute training passes of more than ``keep_tokens`` tokens as well."""
         self.gradient_checkpointing.lower(keep_tokens)
 
     def make_room(self) -> bool:
-        """Free the next of what the device keeps only to save time; return False if there was nothing."""
         return any(relief() for relief in self.reliefs)
 
     def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
@@ -86,25 +83,19 @@ class RankExecutor(Executor):
 
         With fewer answers at a time if memory runs out, which changes none of them.
         """
-        bank: AdapterBank = self.bank
 
         def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
             with self.memory.observe(PassKind.EVALUATE, None):
-                yield from stream(
-                    self.decoder,
-                    some,
-                    lora_for=bank.context,
-                    num_slots=bank.num_slots,
-                    stop_ids=stop_ids,
-                    token_budget=token_budget,
-                )
+                yield from self._stream(some, stop_ids=stop_ids, token_budget=token_budget)
 
         return self._generator.continued(prompts, slot_of=self.slot_of, max_new_tokens=max_new_tokens, stream=tokens_of)
 
+    @verb
     def share_parts(self) -> BytesHandle:
         """Return the handle to this rank's parts of divided layers."""
         return self._parts().handle
 
+    @verb
     def connect_parts(self, handles: Sequence[BytesHandle]) -> tuple[str, ...]:
         """Open the parts of divided layers of all ranks, in their order; return what had to be done instead, in words.
 
@@ -117,13 +108,24 @@ class RankExecutor(Executor):
         self.decoder.ring.forget()
         return notes
 
+    def _stream(
+        self, requests: Sequence[GenerateRequest], *, stop_ids: frozenset[int], token_budget: int
+    ) -> Iterator[PickedToken]:
+        return stream(
+            self.decoder,
+            requests,
+            lora_for=self.bank.context,
+            num_slots=self.bank.num_slots,
+            stop_ids=stop_ids,
+            token_budget=token_budget,
+        )
+
     def _parts(self) -> PeerSource:
         source = None if self.decoder.ring is None else self.decoder.ring.source
         assert isinstance(source, PeerSource), "no layer is divided over the ranks"
         return source
 
     def rank_of(self, trial_id: int) -> int:
-        """Return the rank that a trial is on."""
         del trial_id
         return 0
 

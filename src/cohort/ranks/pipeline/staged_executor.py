@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.bank import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
-from cohort.core.memory_records import MemoryShortage, PassKind
+from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import ReferenceFiles, TokenisedRows
 from cohort.models.decoder import Decoder
-from cohort.ranks.answers import AnswerGenerator, Prompt
+from cohort.ranks.answers import Prompt
+from cohort.ranks.calls import verb
+from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.pipeline.pipeline_stage import PipelineStage
 from cohort.ranks.pipeline.pipeline_window import PipelineMicroBatch
 from cohort.ranks.pipeline.stage_generation import StageModel
@@ -24,14 +27,11 @@ from cohort.ranks.pipeline.window_plan import flat_tokens, plan_window
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.ranks.step_window import StepWindow
 from cohort.scheduling.pipelines.simulation import PassTime
-from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
-from cohort.training.device_memory import DeviceMemory, copied_where_there_is_room
+from cohort.serving.generate import GenerateRequest, PickedToken, stream
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.fresh_weights import FreshWeights
-from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.group_terms import group_slots
-from cohort.training.micro_batches import MicroBatches, sample_too_large
+from cohort.training.micro_batches import sample_too_large
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
@@ -39,10 +39,10 @@ from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.step_samples import Resident, samples_of
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["StageExecutor"]
+__all__ = ["StagedExecutor"]
 
 
-class StageExecutor:
+class StagedExecutor(LocalExecutor):
     """One stage. All stages get the same calls with the same arguments; the last one's answers are the pipeline's.
 
     A trial's state goes in whole and comes out as the stage's columns; slots are numbered alike on all stages. Methods
@@ -69,42 +69,23 @@ class StageExecutor:
             decoder: The layers ``plan.layers(stage)``.
             layout: The adapted linears of the whole model.
         """
-        self._decoder, self._plan = decoder, plan
-        self._rows = train_rows
-        self._local, self._columns = plan.local_layout(layout, stage), plan.columns(layout, stage)
-        self.bank = AdapterBank(
-            self._local,
-            num_slots=settings.num_slots,
-            num_rank_rows=settings.num_rank_rows,
+        self._plan, self._columns = plan, plan.columns(layout, stage)
+        super().__init__(
+            decoder,
+            target_linears=plan.local_layout(layout, stage),
+            train_rows=train_rows,
+            # a window's passes are no recordings
+            settings=replace(settings, graph_tokens=0),
             device=decoder.device,
             compute_dtype=decoder.dtype,
-            moments=optimizer.moments,
+            memory_limit_bytes=memory_limit_bytes,
+            optimizer=optimizer,
+            repeats_smaller=False,
         )
-        self._fresh_weights = FreshWeights(self.bank, decoder)
-        self._memory = DeviceMemory(
-            decoder.device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
-        )
-        self._policy = GradientCheckpointingPolicy(
-            settings.gradient_checkpointing, keep_tokens=settings.keep_tokens, device=decoder.device
-        )
-        self._token_budget = settings.token_budget
         self._flat_tokens = flat_tokens(decoder.config, device_type=decoder.device.type)
-        self._evaluation = MicroBatches(
-            PassKind.EVALUATE,
-            token_budget=settings.evaluation_token_budget,
-            memory=self._memory,
-            reliefs=(),
-            repeats_smaller=False,
-        )
         self._number, self._links = stage, links
-        self._first_evaluation_budget = settings.evaluation_token_budget
-        self._generator = AnswerGenerator(
-            token_budget=max(4 * settings.evaluation_token_budget, generation_tokens(decoder)),
-            device=decoder.device,
-            repeats_smaller=False,
-        )
-        self._residents: dict[int, Resident] = {}
         self._num_measured = 0
+        self._generating: StageModel
         self._stage = PipelineStage(
             decoder,
             self.bank,
@@ -113,81 +94,36 @@ class StageExecutor:
             links=links,
             optimizer=optimizer,
             head_shares=plan.head_shares if plan.shares_head else (),
-            is_recomputed=self._policy.is_for,
+            is_recomputed=self.gradient_checkpointing.is_for,
         )
-
-    @property
-    def token_budgets(self) -> dict[PassKind, int]:
-        return {PassKind.TRAIN: self._token_budget, PassKind.EVALUATE: self._evaluation.token_budget}
 
     @property
     def num_recomputed(self) -> int:
         return self._stage.num_recomputed
 
-    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
-        self._token_budget = min(self._token_budget, budgets.get(PassKind.TRAIN, self._token_budget))
-        evaluation = self._evaluation
-        evaluation.token_budget = min(evaluation.token_budget, budgets.get(PassKind.EVALUATE, evaluation.token_budget))
-        # a stage that ran short while it generated cannot go on with fewer answers by itself
-        self._generator.lower(share=evaluation.token_budget / self._first_evaluation_budget)
-
-    def lower_kept_tokens(self, keep_tokens: int) -> None:
-        self._policy.lower(keep_tokens)
-
-    def take_shortages(self) -> tuple[MemoryShortage, ...]:
-        return ()
-
-    def make_room(self) -> bool:
-        return False
-
-    def fits(self, spec: TrialSpec) -> bool:
-        return self.bank.fits(spec.adapter)
-
-    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
+    def load(
+        self,
+        spec: TrialSpec,
+        state: TrialState | None = None,
+        *,
+        rows: TokenisedRows | None = None,
+        rank: int | None = None,
+    ) -> int:
         """Make a trial resident, fresh or from the whole ``state``; return its slot.
 
         Raises:
             BankFullError: no room.
         """
-        if spec.trial_id in self._residents:
-            raise ValueError(f"trial {spec.trial_id} is already resident")
-        # drawn by the names of linears: the columns of a stage are those of the whole adapter
-        adapter = (
-            AdapterState(weights=self._fresh_weights.of(spec.adapter, spec.seed))
-            if state is None
-            else self._own(state.adapter)
-        )
-        slot, rows = self.bank.insert(spec.adapter, adapter), self._rows if rows is None else rows
-        resident = Resident(
-            spec=spec,
-            slot=slot,
-            step=0 if state is None else state.step,
-            order=spec.order(len(rows) // spec.objective.group_size),
-            rows=rows,
-        )
-        self._residents[spec.trial_id] = resident
-        self._stage.load(resident)
+        # fresh weights are drawn by the names of linears: the columns of a stage are those of the whole adapter
+        own = None if state is None else replace(state, adapter=self._own(state.adapter))
+        slot = super().load(spec, own, rows=rows, rank=rank)
+        self._stage.load(self._residents[spec.trial_id])
         return slot
 
     def drop(self, trial_id: int) -> None:
-        slot = self._residents.pop(trial_id).slot
-        self.bank.remove(slot)
+        slot = self.slot_of(trial_id)
+        super().drop(trial_id)
         self._stage.drop(slot)
-
-    def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
-        """Return the stage's part of a trial's state, on the host unless ``on_device`` and there is room."""
-        resident = self._residents[trial_id]
-        adapter = copied_where_there_is_room(
-            lambda there: self.bank.read(resident.slot, on_device=there), on_device=on_device
-        )
-        return TrialState(adapter=adapter, step=resident.step)
-
-    def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
-        """Return the stage's part of a trial's weights, on the host unless ``on_device`` and there is room."""
-        weights_rD = self.bank.weights_RD[self.bank.rank_rows(self._residents[trial_id].slot)]
-        return copied_where_there_is_room(
-            lambda there: weights_rD.clone() if there else weights_rD.to("cpu", copy=True), on_device=on_device
-        )
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """Run one step of each of ``trial_ids`` (default: all): a window by itself, whose pipeline fills and drains."""
@@ -200,18 +136,17 @@ class StageExecutor:
 
         A trial whose loss is no number takes its other steps as well: they were planned before the first pass.
         """
-        by_slot = sorted(self._residents.values(), key=lambda resident: resident.slot)
-        own = [resident for resident in by_slot if quotas.get(resident.spec.trial_id, 0) > 0]
+        own = [resident for resident in self._by_slot() if quotas.get(resident.spec.trial_id, 0) > 0]
         window = plan_window(
             own,
             quotas,
-            token_budget=self._token_budget,
+            token_budget=self.token_budgets[PassKind.TRAIN],
             group=self._plan,
-            device_type=self._memory.device.type,
+            device_type=self.memory.device.type,
             flat_tokens=self._flat_tokens,
         )
         before = {resident.slot: resident.step for resident in own}
-        with self._memory.observe(PassKind.TRAIN, None):
+        with self.memory.observe(PassKind.TRAIN, None):
             self._stage.run_window(window.micro_batches, shares_head=window.shares_head)
         if not self._stage.is_last:
             return StepWindow(rounds=())
@@ -245,46 +180,28 @@ class StageExecutor:
 
     def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
         """Return the likeliest continuation of each prompt, without the stop token, on every stage."""
-        model = StageModel(self._decoder, stage=self._number, num_stages=self._plan.size, links=self._links)
-
-        def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
-            with self._memory.observe(PassKind.EVALUATE, None):
-                yield from stream(
-                    model,
-                    some,
-                    lora_for=self.bank.context,
-                    num_slots=self.bank.num_slots,
-                    stop_ids=stop_ids,
-                    token_budget=token_budget,
-                    scores_of=model.scores,
-                )
-
-        found = self._generator.continued(
-            prompts,
-            slot_of=lambda trial_id: self._residents[trial_id].slot,
-            max_new_tokens=max_new_tokens,
-            stream=tokens_of,
-        )
+        self._generating = StageModel(self.decoder, stage=self._number, num_stages=self._plan.size, links=self._links)
+        found = super().generate(prompts, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
         self._links.flush()
         return found
 
-    @property
+    @verb
     def pass_times(self) -> tuple[PassTime, ...]:
-        """When the passes of the stage's last window ran."""
+        """Return when the passes of the stage's last window ran."""
         return self._stage.clock.times()
 
     @property
     def context(self) -> int:
         """The longest row that the model reads."""
-        return self._decoder.config.max_position_embeddings
+        return self.decoder.config.max_position_embeddings
 
     def measure(self, entries: Sequence[SlotSample]) -> Tensor:
         """Return the token losses [T] of a pass of all stages; zeros on all but the last."""
         self._num_measured += 1
-        with self._memory.observe(PassKind.EVALUATE, None):
+        with self.memory.observe(PassKind.EVALUATE, None):
             return self._stage.measure(entries, number=self._num_measured)
 
-    def of_adapter(self, reference: ReferenceFiles) -> StageExecutor:
+    def of_adapter(self, reference: ReferenceFiles) -> StagedExecutor:
         """Refuse: a trial that needs it does not begin with a pipeline."""
         raise NotImplementedError(
             f"the stages of a pipeline have no passes for a reference adapter ({reference.directory})"
@@ -304,6 +221,19 @@ class StageExecutor:
         )
         self._stage.flush()
         return found
+
+    def _stream(
+        self, requests: Sequence[GenerateRequest], *, stop_ids: frozenset[int], token_budget: int
+    ) -> Iterator[PickedToken]:
+        return stream(
+            self._generating,
+            requests,
+            lora_for=self.bank.context,
+            num_slots=self.bank.num_slots,
+            stop_ids=stop_ids,
+            token_budget=token_budget,
+            scores_of=self._generating.scores,
+        )
 
     def _own(self, whole: AdapterState) -> AdapterState:
         moments = {name: moment[:, self._columns] for name, moment in whole.moments.items()}
