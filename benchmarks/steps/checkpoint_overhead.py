@@ -33,7 +33,7 @@ from cohort.core.events import Evaluated
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.session import Session, StopRequestedError
+from cohort.engine.train.step_loop import StepLoop, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.models.decoder import Decoder
@@ -155,7 +155,7 @@ def drive(
         evaluate=evaluate,
         traits=TaskTraits(mean_length=float(rows.lengths.mean())),
     )
-    session = Session(
+    session = StepLoop(
         executor,
         capacity=Capacity(rank_rows=rank_rows, num_slots=len(specs), tokens_per_step=1e9),
         clock=clock,

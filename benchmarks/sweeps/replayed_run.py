@@ -20,7 +20,7 @@ from cohort.core.events import Evaluated
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
-from cohort.engine.train.session import Session
+from cohort.engine.train.step_loop import StepLoop
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.memory.sizes import Sizes
@@ -92,7 +92,7 @@ def train_all(
             evaluate=_replaying(executor, study, curves=curves, rows=validation, num_rows=num_evaluation_rows),
             traits=TaskTraits(mean_length=float(train_rows.lengths.mean())),
         )
-        session = Session(
+        session = StepLoop(
             executor,
             capacity=sizes.capacity,
             clock=clock,

@@ -103,12 +103,12 @@ def _write_tasks(folder: Path, *, num_rows: int, trials: int) -> None:
 
 def _train(folder: Path, *, way: str, prefix: str) -> None:
     """Train both tasks without a queue; ``prefix`` of their files."""
-    from cohort.engine.shared_session import SharedSession
+    from cohort.engine.session import Session
     from cohort.engine.tune import tune
     from cohort.tasks.loading import load_task
 
     runs = folder / f"{prefix}{way.replace(' ', '-')}"
-    began, session = time.perf_counter(), SharedSession()
+    began, session = time.perf_counter(), Session()
     for name in NAMES:
         task = load_task(folder / f"{prefix}{name}.yaml")
         if way == "together":

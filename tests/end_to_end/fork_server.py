@@ -41,7 +41,7 @@ from cohort.cli.exits import interrupted_code
 from cohort.cli.main import main as main_of_command_line
 from cohort.core.errors import InputError
 from cohort.core.interrupts import interrupting
-from cohort.engine.train.behind_writing import BehindWriting
+from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.tune import RunOptions, resume, tune
 from tests.end_to_end.sent_signals import call_before, send_signal
 from tests.end_to_end.tiny_tasks import Asking, TickingClock, tiny_task
@@ -99,7 +99,7 @@ def _carry_out(command: dict[str, Any]) -> None:
         for kind, name, instead in (
             (TrialStateStore, "write_ahead", lambda *_: None),
             (StateWriter, "_write_behind", lambda *_: time.sleep(600)),
-            (BehindWriting, "wait", lambda _: _die()),
+            (SpareWriter, "wait", lambda _: _die()),
         ):
             setattr(kind, name, instead)
     torch.set_num_threads(command.get("threads", 1))

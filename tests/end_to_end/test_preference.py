@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.engine.shared_session import SharedSession
+from cohort.engine.session import Session
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import read_results
@@ -101,7 +101,7 @@ def test_sft_and_dpo_share_their_passes_and_end_as_alone(folder: Path, tmp_path:
         "dpo": preference_task(folder, "dpo"),
         "kto": preference_task(folder, "kto"),
     }
-    session = SharedSession(options=RunOptions(token_budget=200))
+    session = Session(options=RunOptions(token_budget=200))
     for name, task in tasks.items():
         session.submit(task, tmp_path / f"shared-{name}", name=name)
     session.run()

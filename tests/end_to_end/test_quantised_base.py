@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from benchmarks.sweeps.adapters_on_bases import here_loss, peft_loss, published_base, quantised_base
 from cohort.adapter_files.export import ExportForm, export_adapter
 from cohort.core.errors import InputError
-from cohort.engine.shared_session import SharedSession
+from cohort.engine.session import Session
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.models.weights import load_decoder
@@ -93,14 +93,14 @@ def test_a_sweep_with_8_bit_states_goes_on_bit_for_bit(folder: Path, tmp_path: P
 
 
 def test_a_session_keeps_the_states_that_it_began_with(folder: Path, tmp_path: Path) -> None:
-    session = SharedSession()
+    session = Session()
     session.submit(tiny_task(folder, **SHORT), tmp_path / "a", name="a")
     with pytest.raises(InputError, match=r"training.optim: found adamw_8bit; the session's tasks have adamw, lion"):
         session.submit(tiny_task(folder, **{**SHORT, "training": {"optim": "adamw_8bit"}}), tmp_path / "b", name="b")
 
 
 def test_a_session_has_one_format(folder: Path, tmp_path: Path) -> None:
-    session = SharedSession()
+    session = Session()
     session.submit(tiny_task(folder, quantization="fp8", **SHORT), tmp_path / "a", name="a")
     with pytest.raises(InputError, match="quantization: found none, but the other tasks of this session have fp8"):
         session.submit(tiny_task(folder, **SHORT), tmp_path / "b", name="b")

@@ -15,8 +15,10 @@ import pytest
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, StorageFullError
-from cohort.engine.shared_session import CannotShareError, SharedSession, TaskEnd
-from cohort.engine.train.session import Session
+from cohort.engine.session import Session
+from cohort.engine.session_task import TaskEnd
+from cohort.engine.shared_fit import CannotShareError
+from cohort.engine.train.step_loop import StepLoop
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.watching.progress import RunProgress
@@ -95,7 +97,7 @@ def in_any_order(run: Path) -> Outcome:
 
 
 def test_two_tasks_end_as_they_would_alone(folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]) -> None:
-    session = SharedSession(options=OPTIONS)
+    session = Session(options=OPTIONS)
     session.submit(patient_task(folder), tmp_path / "patient", name="patient")
     session.submit(other_task(folder), tmp_path / "other", name="other")
     results = session.run()
@@ -107,7 +109,7 @@ def test_two_tasks_end_as_they_would_alone(folder: Path, tmp_path: Path, alone: 
 def test_an_urgent_task_takes_slots_at_the_next_step_and_changes_no_bit(
     folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]
 ) -> None:
-    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    session = Session(options=OPTIONS, clock=TickingClock())
 
     def hand_in() -> None:
         session.submit(other_task(folder, priority=5), tmp_path / "urgent", name="urgent")
@@ -131,7 +133,7 @@ def test_an_urgent_task_takes_slots_at_the_next_step_and_changes_no_bit(
 def test_an_interrupted_session_leaves_runs_that_go_on_by_themselves(
     folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]
 ) -> None:
-    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    session = Session(options=OPTIONS, clock=TickingClock())
     interrupt = Acting(9, lambda: signal.raise_signal(signal.SIGINT))
     session.submit(patient_task(folder), tmp_path / "patient", name="patient", watcher=interrupt)
     session.submit(other_task(folder), tmp_path / "other", name="other")
@@ -145,16 +147,16 @@ def test_an_interrupted_session_leaves_runs_that_go_on_by_themselves(
 def test_a_task_handed_in_when_the_last_has_ended_waits_for_the_next_call(
     folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = SharedSession(options=OPTIONS)
+    session = Session(options=OPTIONS)
     session.submit(patient_task(folder), tmp_path / "patient", name="patient")
-    plain_run = Session.run
+    plain_run = StepLoop.run
 
-    def run_and_hand_in(self: Session) -> None:
+    def run_and_hand_in(self: StepLoop) -> None:
         plain_run(self)
         monkeypatch.undo()
         session.submit(other_task(folder), tmp_path / "late", name="late")
 
-    monkeypatch.setattr(Session, "run", run_and_hand_in)
+    monkeypatch.setattr(StepLoop, "run", run_and_hand_in)
     assert [result.name for result in session.run()] == ["patient"]
     assert [result.name for result in session.run()] == ["patient", "late"]
     assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "late")) == alone
@@ -163,7 +165,7 @@ def test_a_task_handed_in_when_the_last_has_ended_waits_for_the_next_call(
 def test_a_late_task_that_cannot_begin_fails_alone(
     folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    session = Session(options=OPTIONS, clock=TickingClock())
 
     def hand_in_three() -> None:
         session.submit(other_task(folder), tmp_path / "taken", name="taken")
@@ -195,7 +197,7 @@ def test_a_late_task_that_cannot_begin_fails_alone(
 def test_a_session_that_was_interrupted_takes_further_tasks(
     folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]
 ) -> None:
-    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    session = Session(options=OPTIONS, clock=TickingClock())
     interrupt = Acting(9, lambda: signal.raise_signal(signal.SIGINT))
     session.submit(patient_task(folder), tmp_path / "patient", name="patient", watcher=interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -208,7 +210,7 @@ def test_a_session_that_was_interrupted_takes_further_tasks(
 
 
 def test_what_cannot_share_is_refused(folder: Path, tmp_path: Path) -> None:
-    session = SharedSession(options=OPTIONS)
+    session = Session(options=OPTIONS)
     session.submit(patient_task(folder), tmp_path / "patient", name="patient")
     with pytest.raises(InputError, match="the same target_modules"):
         session.submit(tiny_task(folder, lora={"target_modules": ["q_proj"]}), tmp_path / "one", name="one")
@@ -238,7 +240,7 @@ def test_a_task_leaves_and_comes_back_while_another_trains(
         if end.has_left:
             assert session.resume(tmp_path / end.name)
 
-    session = SharedSession(options=OPTIONS, clock=TickingClock(), on_end=on_end)
+    session = Session(options=OPTIONS, clock=TickingClock(), on_end=on_end)
     session.submit(patient_task(folder), tmp_path / "patient", name="patient")
     leaving = Acting(4, lambda: session.leave("other"))
     session.submit(other_task(folder, priority=5), tmp_path / "other", name="other", watcher=leaving)
@@ -265,7 +267,7 @@ def test_an_error_of_one_task_ends_that_task_alone(
     monkeypatch.setattr(Supervisor, "checkpoint_when_due", checkpoint_or_fail)
     # a checkpoint after every step
     options = replace(OPTIONS, checkpoint_seconds=0.0)
-    session = SharedSession(options=options, clock=TickingClock(), on_end=ends.append)
+    session = Session(options=options, clock=TickingClock(), on_end=ends.append)
     session.submit(patient_task(folder), tmp_path / "patient", name="patient")
     fails = Acting(3, lambda: broken.append(True))
     session.submit(other_task(folder, priority=5), tmp_path / "other", name="other", watcher=fails)
@@ -281,7 +283,7 @@ def test_an_error_of_one_task_ends_that_task_alone(
 
 
 def test_what_the_running_executor_has_no_room_for_is_refused(folder: Path, tmp_path: Path) -> None:
-    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    session = Session(options=OPTIONS, clock=TickingClock())
     found: list[CannotShareError] = []
 
     def hand_in() -> None:
@@ -301,15 +303,15 @@ def test_what_the_running_executor_has_no_room_for_is_refused(folder: Path, tmp_
 def test_the_executor_has_room_for_a_task_that_comes_just_before_it_is_built(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = SharedSession(options=OPTIONS)
+    session = Session(options=OPTIONS)
     session.submit(patient_task(folder), tmp_path / "patient", name="patient")
-    plain_open = session._open_session
+    plain_open = session._open_executor
 
     def hand_in_and_open(waiting: list[Any]) -> Any:
         session.submit(tiny_task(folder, search={"space": {"r": [256]}}), tmp_path / "wide", name="wide")
         return plain_open(waiting)
 
-    monkeypatch.setattr(session, "_open_session", hand_in_and_open)
+    monkeypatch.setattr(session, "_open_executor", hand_in_and_open)
     assert [result.name for result in session.run()] == ["patient", "wide"]
 
 
@@ -321,7 +323,7 @@ def test_a_run_that_was_handed_in_and_never_joined_is_given_back(folder: Path, t
             watcher=Acting(2, lambda: signal.raise_signal(signal.SIGINT)),
             clock=TickingClock(),
         )
-    session = SharedSession(options=OPTIONS)
+    session = Session(options=OPTIONS)
     assert session.resume(tmp_path / "other")
     lock = RunDirectory(tmp_path / "other").lock()
     assert lock.holder() is not None

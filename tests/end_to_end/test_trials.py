@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cohort.engine.shared_session import SharedSession
+from cohort.engine.session import Session
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
@@ -134,7 +134,7 @@ def test_a_warm_start_begins_with_the_best_weights(folder: Path, tmp_path: Path)
 
 
 def test_a_task_of_a_shared_session_is_asked_like_any_other(folder: Path, tmp_path: Path, untouched: Outcome) -> None:
-    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    session = Session(options=OPTIONS, clock=TickingClock())
     asking = Asking(tmp_path / "one", [(6, {"kind": "stop", "trial_id": 0}), (8, {"kind": "add"})])
     session.submit(tiny_task(folder, **ALONE), tmp_path / "one", name="one", watcher=asking)
     session.submit(tiny_task(folder, **ALONE), tmp_path / "other", name="other")

@@ -49,7 +49,7 @@ PHASES = (
     Phase(name="ready", at="cohort.task_queue.workers.worker:_Worker._tell", is_undisturbed=True),
     Phase(name="taking the task", at="cohort.task_queue.workers.worker:_Worker._carry_out", is_undisturbed=True),
     Phase(name="reading the rows", at="cohort.prepare.preparation:read_inputs_and_machine"),
-    Phase(name="training", at="cohort.engine.train.session:Session._step", call=4),
+    Phase(name="training", at="cohort.engine.train.step_loop:StepLoop._step", call=4),
     Phase(name="the last comparison", at="cohort.engine.train.finals:Finals.hold"),
     Phase(name="writing best", at="cohort.engine.train.finish:write_adapter_directory", is_undisturbed=True),
     Phase(name="reporting the end", at="cohort.task_queue.workers.worker:_Worker._tell", call=2, is_undisturbed=True),

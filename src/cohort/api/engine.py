@@ -19,7 +19,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.plain_values import plain_value
 from cohort.engine.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
 from cohort.engine.callbacks.callbacks import Callbacks
-from cohort.engine.shared_session import SharedSession
+from cohort.engine.session import Session
 from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.results.task_result import TaskResult
@@ -215,7 +215,7 @@ class Engine:
         return results[0] if isinstance(tasks, Task) else results
 
     @checks_arguments("Engine.session")
-    def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> SharedSession:
+    def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> Session:
         """Return a session in which tasks share one base model and train at the same time, high priority first.
 
         It uses one GPU even if the engine has several. Submit tasks with ``submit``, from any thread and also
@@ -227,7 +227,7 @@ class Engine:
         # one executor has one device
         num_gpus = min(self._total_gpus, 1) if isinstance(self._total_gpus, int) else None
         require_conduct(progress=None, watcher=None, options=options)
-        return SharedSession(options=options, clock=clock, num_gpus=num_gpus)
+        return Session(options=options, clock=clock, num_gpus=num_gpus)
 
     @property
     def _has_several_gpus(self) -> bool:

@@ -17,8 +17,9 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.engine.run_resume import ReadyRun, ready_to_resume
 from cohort.engine.run_start import open_state_store
+from cohort.engine.train.joining import join_executor
 from cohort.engine.train.open_run import OpenRun, RunOptions
-from cohort.engine.train.task_session import TaskSession
+from cohort.engine.train.trained_again import trained_to
 from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
@@ -131,9 +132,10 @@ def _train(
     starts = [StoredState(trial.trial_id, StoredStateKind.START, 0).relative_path for trial in store.reader.trials()]
     run.state_store.restore({}, spares=starts)
     checkpoint = Manifest(position=store.position, resident=(), files={})
-    with contextlib.closing(run.state_store), contextlib.closing(TaskSession(preparation, clock=clock)) as session:
-        member = session.join(preparation, run, checkpoint=checkpoint)
-        for trained, (trial_id, weights_rD, largest) in enumerate(session.trained_to(member, steps), start=1):
+    with contextlib.closing(run.state_store), contextlib.closing(preparation.build_executor()) as executor:
+        executor.reliefs.append(run.state_store.leave_device)
+        member = join_executor(executor, preparation, run, checkpoint=checkpoint)
+        for trained, (trial_id, weights_rD, largest) in enumerate(trained_to(member, executor, steps), start=1):
             run.state_store.put_best(trial_id, weights_rD, step=steps[trial_id])
             watcher.update(RunProgress(phase=f"trained {trained} of {len(steps)} trials again"))
             like = "the losses on record" if not largest else f"losses within {largest:.1g} of those on record"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from cohort.core.errors import Problem
+from cohort.core.errors import InputError, Problem
 from cohort.memory.size_inputs import SizeInputs
 from cohort.memory.sizes import Sizes
 from cohort.prepare.preparation import Preparation
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["fit_problems", "several_gpus"]
+__all__ = ["CannotShareError", "fit_problems", "several_gpus"]
 
 _ALONE = "Tune this task in a session of its own."
+
+
+class CannotShareError(InputError):
+    """A task is in order, but cannot share the executor with those that are there."""
 
 
 def fit_problems(

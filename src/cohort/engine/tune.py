@@ -6,19 +6,14 @@ Both are a session of one task. What a kill leaves in the run directory says whe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cohort.core.clock import Clock, SystemClock
+from cohort.core.clock import Clock
 from cohort.engine.callbacks.callbacks import Callbacks
-from cohort.engine.run_resume import ready_to_resume
-from cohort.engine.run_start import begun_run, new_directory, prepare_task
+from cohort.engine.session import Session
 from cohort.engine.train.open_run import RunOptions
-from cohort.engine.train.task_session import TaskSession
-from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
-from cohort.memory.size_inputs import SizeRequest
-from cohort.prepare.preparation import Preparation
-from cohort.runs.directory import RunDirectory
+from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["RunOptions", "resume", "tune"]
@@ -43,19 +38,8 @@ def tune(
         StorageFullError: the disk is full; :func:`resume` goes on once there is room.
         KeyboardInterrupt: interrupted (Ctrl-C, SIGTERM or SIGHUP) at a step boundary, with everything saved.
     """
-    watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
-    occupied = RunDirectory.find_problem(run_directory)
-    task = task.with_rows_in(RunDirectory(Path(run_directory)).rows)
-    # before the directory is made: a mistake leaves nothing behind
-    preparation = prepare_task(
-        task,
-        watcher=watcher,
-        clock=clock,
-        request=SizeRequest(token_budget=options.token_budget, num_ranks=options.num_ranks, launched=options.launched),
-        also=() if occupied is None else (occupied,),
-    )
-    with new_directory(run_directory, task) as directory:
-        _train_new(preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks)
+    with _session_of_one(options=options, clock=clock) as session:
+        session.submit(task, run_directory, watcher=watcher, callbacks=callbacks)
 
 
 def resume(
@@ -83,35 +67,14 @@ def resume(
         RunStateError: another process holds the run, or no state is left to continue from.
         KeyboardInterrupt: interrupted again, with everything saved.
     """
-    watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
-    ready = ready_to_resume(run_directory, watcher=watcher, options=options, clock=clock, places=places)
-    if ready is None:
-        return
-    with (
-        ready,
-        # before the record: if the bank does not fit, a resume may choose other sizes
-        contextlib.closing(TaskSession(ready.preparation, clock=clock)) as session,
-        ready.opened(watcher=watcher, options=options, clock=clock, callbacks=callbacks) as (run, checkpoint),
-    ):
-        session.join(ready.preparation, run, checkpoint=checkpoint)
-        session.run()
+    with _session_of_one(options=options, clock=clock) as session:
+        session.resume(run_directory, watcher=watcher, callbacks=callbacks, places=places)
 
 
-def _train_new(
-    preparation: Preparation,
-    directory: RunDirectory,
-    *,
-    watcher: ProgressWatcher,
-    options: RunOptions,
-    clock: Clock,
-    callbacks: Callbacks | None,
-) -> None:
-    """Carry out a run whose locked directory holds nothing but its task."""
-    # before the record: if the bank does not fit, a resume may choose other sizes
-    with contextlib.closing(TaskSession(preparation, clock=clock)) as session:
-        session.draw_ahead(preparation)
-        with begun_run(
-            preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks
-        ) as run:
-            session.join(preparation, run)
-            session.run()
+@contextlib.contextmanager
+def _session_of_one(*, options: RunOptions | None, clock: Clock | None) -> Iterator[Session]:
+    """Yield a session that takes in one task, which trains when the block ends; an error of the task is raised."""
+    with contextlib.closing(Session(options=options, clock=clock, is_shared=False)) as session:
+        yield session
+        for error in session.train():
+            raise error

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import random
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.data.packing import SlotSample
-from cohort.engine.run_start import begun_run, new_directory
+from cohort.engine.session import Session
+from cohort.engine.session_task import SessionTask
 from cohort.engine.train import task_run
 from cohort.engine.train.finals import Finals
-from cohort.engine.train.open_run import OpenRun, RunOptions
+from cohort.engine.train.open_run import RunOptions
 from cohort.engine.train.supervisor import Supervisor
-from cohort.engine.train.task_session import TaskSession
 from cohort.engine.tune import resume, tune
 from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.preparation import Preparation, prepare
@@ -196,11 +195,11 @@ def test_another_tasks_trials_give_way_to_finalists_and_keep_their_bits(
     # room for four trials: once those of the first task have ended, the second task's fill it
     request = SizeRequest(num_slots=4, rank_rows=64)
     preparations = [prepare(task, clock=SystemClock(), request=request) for task in tasks]
-    session = TaskSession(preparations[0], clock=SystemClock())
-    with contextlib.ExitStack() as runs:
-        for number, preparation in enumerate(preparations):
-            session.join(preparation, runs.enter_context(opened(preparation, tmp_path / f"shared-{number}")))
-        session.run()
+    session = Session()
+    for number, preparation in enumerate(preparations):
+        path = tmp_path / f"shared-{number}"
+        session._hand_in(SessionTask(name=path.name, directory=path, preparation=preparation, watcher=Interrupting()))
+    assert session.train() == []
     assert evicted, "the bank was full, so the test can fail"
     for number, task in enumerate(tasks):
         tune(task, tmp_path / f"alone-{number}")
@@ -209,15 +208,6 @@ def test_another_tasks_trials_give_way_to_finalists_and_keep_their_bits(
         outcomes = [{**outcome_of(run), "decisions": None} for run in (shared, alone)]
         assert outcomes[0] == outcomes[1]
         assert facts_of(shared).finals == facts_of(alone).finals
-
-
-@contextlib.contextmanager
-def opened(preparation: Preparation, path: Path) -> Iterator[OpenRun]:
-    with (
-        new_directory(path, preparation.task) as directory,
-        begun_run(preparation, directory, watcher=Interrupting(), options=RunOptions(), clock=SystemClock()) as run,
-    ):
-        yield run
 
 
 def test_the_winner_the_base_model_and_the_default_are_measured_on_the_test_rows_once(

@@ -12,7 +12,7 @@ from cohort.core.clock import ManualClock
 from cohort.core.errors import RankLostError
 from cohort.core.events import Evaluated, StepDone
 from cohort.engine.train.known_evaluations import KnownEvaluations
-from cohort.engine.train.session import Session
+from cohort.engine.train.step_loop import StepLoop
 from cohort.ranks.step_window import StepWindow
 from cohort.scheduling.admission import Capacity
 from tests.engine.train.fakes import FakeExecutor, Task, spec_of
@@ -78,7 +78,7 @@ def test_trials_that_are_due_after_different_steps_of_a_window_are_evaluated_tog
     task = Task(tmp_path / "run", executor, [spec_of(0, num_steps=2), spec_of(1, num_steps=4)], clock=clock)
     task.supervisor._evaluate = KnownEvaluations(asked)
     room = Capacity(rank_rows=64, num_slots=8, tokens_per_step=1e9)
-    session = Session(executor, capacity=room, clock=clock, stop_requested=lambda: False, window_steps=4)
+    session = StepLoop(executor, capacity=room, clock=clock, stop_requested=lambda: False, window_steps=4)
     session.join(task.supervisor)
     session.run()
     assert asked.calls == [{0: 2, 1: 2}, {1: 4}]

@@ -86,6 +86,11 @@ class ExecutorShare:
     def drop(self, trial_id: int) -> None:
         self._executor.drop(self.key(trial_id))
 
+    def vacate(self) -> None:
+        """Drop the task's residents."""
+        for trial_id in self.resident:
+            self.drop(trial_id)
+
     def slot_of(self, trial_id: int) -> int:
         return self._executor.slot_of(self.key(trial_id))
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from cohort.core.errors import InputError, Problem, RunStateError, StorageFullError
 from cohort.core.events import TrialEvent
 from cohort.engine.callbacks.callback_caller import CallbackCaller
-from cohort.engine.train.behind_writing import BehindWriting
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finals import Finals
@@ -19,6 +18,7 @@ from cohort.engine.train.requests.callback_requests import CallbackRequests
 from cohort.engine.train.requests.requested_changes import RequestedChanges
 from cohort.engine.train.requests.trial_control import TrialControl
 from cohort.engine.train.result_trials import trials_of_results, trials_to_forget
+from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.engine.train.watching.comparison_notes import undecided_note
@@ -276,9 +276,9 @@ class TaskRun:
         finally:
             self.close_trackers()
 
-    def write_behind(self) -> BehindWriting:
+    def write_spares(self) -> SpareWriter:
         """Begin to write what no result needs, once the results are written."""
-        return BehindWriting(self.run, say=self._say)
+        return SpareWriter(self.run, say=self._say)
 
     def _finals(self, make_room: Callable[[], bool]) -> Finals:
         return Finals(

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cohort.core.errors import CohortError, InputError
-from cohort.engine.shared_session import SharedSession, TaskEnd
+from cohort.engine.session import Session
+from cohort.engine.session_task import TaskEnd
 from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory
@@ -38,7 +39,7 @@ class SharedRuns:
     ) -> None:
         """Take the first task; ``tell`` receives how each ends, ``watcher_of`` returns who watches a task."""
         self._first, self._tell, self._watcher_of = first, tell, watcher_of
-        self._session = SharedSession(options=RunOptions(**first.options), on_end=self._ended)
+        self._session = Session(options=RunOptions(**first.options), on_end=self._ended)
         # guards what follows: whether a task still finds the session open must not change while it is handed in
         self._lock = threading.Lock()
         self._held: set[str] = {first.task}

@@ -1,4 +1,4 @@
-"""The last act of a run: with its results written, the best checkpoints of trials that lost follow."""
+"""With the results of a run written, its spare checkpoints follow: the best ones of trials that lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from cohort.core.units import counted, format_bytes, format_duration
 from cohort.engine.train.open_run import OpenRun
 
-__all__ = ["BehindWriting"]
+__all__ = ["SpareWriter"]
 
 # shorter than anyone would read a line about it
 QUIET_SECONDS = 2.0
 POLL_SECONDS = 0.05
 
 
-class BehindWriting:
+class SpareWriter:
     """Writes what no result needs, while other tasks train or until it is done."""
 
     def __init__(self, run: OpenRun, *, say: Callable[[str], None]) -> None:

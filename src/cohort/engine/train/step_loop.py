@@ -26,15 +26,19 @@ from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.training.launched_step import LaunchedStep
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
-__all__ = ["Session", "StopRequestedError"]
+__all__ = ["StepLoop", "StopRequestedError"]
 
 
 class StopRequestedError(Exception):
-    """The session was asked to stop; every task in it has saved its state."""
+    """The loop was asked to stop; every task in it has saved its state."""
 
 
-class Session:
-    """Drives one executor until every task in it has ended."""
+def _raise(_: Supervisor, error: Exception) -> None:
+    raise error
+
+
+class StepLoop:
+    """Steps the residents of one executor until every task in it has ended."""
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class Session:
         stop_requested: Callable[[], bool],
         at_boundary: Callable[[], None] = lambda: None,
         on_end: Callable[[Supervisor], None] = lambda _: None,
-        on_failure: Callable[[Supervisor, Exception], None] | None = None,
+        on_failure: Callable[[Supervisor, Exception], None] = _raise,
         window_steps: int = 1,
         ahead_steps: Callable[[float], int] = lambda _tokens: MOST_AHEAD_STEPS,
     ) -> None:
@@ -57,8 +61,8 @@ class Session:
             clock: Measures steps.
             stop_requested, at_boundary: Called at each step boundary; ``at_boundary`` may call :meth:`join`.
             on_end: Receives a task once all of its trials have ended and its last checkpoint has begun.
-            on_failure: Receives a task that an error of its own ended, while the others train on; None: every error
-                ends the loop.
+            on_failure: Receives a task that an error of its own ended, while the others train on; without it every
+                error ends the loop.
             window_steps: Most steps between two boundaries of several ranks; no trial passes its next evaluation.
             ahead_steps: The same for one rank, where each is launched before the one before it is read, from the tokens
                 of a step of those that are resident.
@@ -121,7 +125,7 @@ class Session:
         try:
             act()
         except Exception as error:
-            if self._on_failure is None or is_executor_wide(error):
+            if is_executor_wide(error):
                 raise
             self.fail(member, error)
             return False
@@ -129,14 +133,12 @@ class Session:
 
     def fail(self, member: Supervisor, error: Exception) -> None:
         """End a task whose error is its own; its last checkpoint stays."""
-        assert self._on_failure is not None, "without it every error ends the loop"
         self._remove(member)
         self._on_failure(member, error)
 
     def _remove(self, member: Supervisor) -> None:
         self._members.remove(member)
-        for trial_id in member.share.resident:
-            member.share.drop(trial_id)
+        member.share.vacate()
 
     def _admit(self) -> None:
         owned = {key: self._owner(key) for key in self._executor.resident}
@@ -215,7 +217,7 @@ class Session:
         except Exception as error:
             # with residents of one task alone it is that task's, even where others wait for slots
             owners = {self._owner(key)[0] for key in self._executor.resident}
-            if len(owners) != 1 or self._on_failure is None or is_executor_wide(error):
+            if len(owners) != 1 or is_executor_wide(error):
                 raise
             self.fail(owners.pop(), error)
             return

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import CohortError, RunStateError
-from cohort.engine.submitted_task import SubmittedTask, task_error
+from cohort.engine.session_task import SessionTask, task_error
 
 
 def test_a_run_that_was_to_continue_is_unlocked_and_a_new_one_holds_nothing() -> None:
@@ -21,12 +20,15 @@ def test_a_run_that_was_to_continue_is_unlocked_and_a_new_one_holds_nothing() ->
         left.append("unlocked")
 
     nothing: Any = None
-    new = SubmittedTask(name="a", directory=Path("runs/a"), preparation=nothing, watcher=nothing)
+    new = SessionTask(name="a", directory=Path("runs/a"), preparation=nothing, watcher=nothing)
     new.give_back()
     assert left == []
     assert new.threads is None
     ready: Any = held()
-    replace(new, ready=ready).give_back()
+    going_on = SessionTask(name="a", directory=Path("runs/a"), preparation=nothing, watcher=nothing, ready=ready)
+    assert not going_on.has_joined
+    assert left == []
+    going_on.give_back()
     assert left == ["unlocked"]
 
 

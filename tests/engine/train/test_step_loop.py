@@ -10,7 +10,7 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.engine.callbacks.callbacks import Callbacks
-from cohort.engine.train.session import Session, StopRequestedError
+from cohort.engine.train.step_loop import StepLoop, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Capacity
@@ -21,9 +21,9 @@ ROOM = Capacity(rank_rows=1024, num_slots=8, tokens_per_step=1e9)
 KEY = 10_000_000
 
 
-def session_of(executor: FakeExecutor, clock: ManualClock, *, capacity: Capacity = ROOM, **keys: Any) -> Session:
+def session_of(executor: FakeExecutor, clock: ManualClock, *, capacity: Capacity = ROOM, **keys: Any) -> StepLoop:
     fake: Any = executor
-    return Session(fake, capacity=capacity, clock=clock, **{"stop_requested": lambda: False, **keys})
+    return StepLoop(fake, capacity=capacity, clock=clock, **{"stop_requested": lambda: False, **keys})
 
 
 @pytest.fixture

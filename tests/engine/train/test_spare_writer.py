@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import StorageFullError
-from cohort.engine.train.behind_writing import BehindWriting
+from cohort.engine.train.spare_writer import SpareWriter
 from tests.engine.train.fakes import Notes, open_run, spec_of
 
 
@@ -37,27 +37,27 @@ class Behind:
 
 
 @pytest.fixture
-def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[BehindWriting, Any, ManualClock, Notes]:
+def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SpareWriter, Any, ManualClock, Notes]:
     clock, behind = ManualClock(), Behind()
     run = open_run(tmp_path / "run", [spec_of(0)], clock=clock)
     monkeypatch.setattr(run.state_store, "write_behind", lambda: behind)
     notes = Notes()
     object.__setattr__(run, "watcher", notes)
-    return BehindWriting(run, say=notes.snapshots.append), behind, clock, notes
+    return SpareWriter(run, say=notes.snapshots.append), behind, clock, notes
 
 
 def test_nothing_is_said_of_what_takes_a_moment(writing: Any) -> None:
-    behind_writing, _, _, notes = writing
-    behind_writing.wait()
+    spare_writer, _, _, notes = writing
+    spare_writer.wait()
     assert (notes.notes, notes.snapshots) == ([], [])
 
 
 def test_who_waits_is_told_where_the_results_are_and_how_long(writing: Any) -> None:
-    behind_writing, _, clock, notes = writing
+    spare_writer, _, clock, notes = writing
     for _ in range(2):
         clock.advance(3.0)
-        assert not behind_writing.is_done()
-    assert behind_writing.is_done()
+        assert not spare_writer.is_done()
+    assert spare_writer.is_done()
     (note,) = notes.notes
     assert "the results are in" in note
     assert "the best checkpoints of 3 trials that lost follow (2.79 GiB)" in note
@@ -68,19 +68,19 @@ def test_who_waits_is_told_where_the_results_are_and_how_long(writing: Any) -> N
 
 
 def test_ctrl_c_leaves_out_the_rest_and_says_how_to_get_it(writing: Any) -> None:
-    behind_writing, behind, _, notes = writing
+    spare_writer, behind, _, notes = writing
     behind.interrupts = True
-    assert not behind_writing.wait()
+    assert not spare_writer.wait()
     # a second look gives no second note
     behind.interrupts, behind.num_left = False, 1
-    assert behind_writing.is_done()
+    assert spare_writer.is_done()
     (note,) = notes.notes
     assert note.startswith("interrupted; the results are whole, but the best checkpoint of trials 3, 7 is not on disk")
     assert "--trial N` trains it again" in note
 
 
 def test_a_full_disk_is_a_warning(writing: Any) -> None:
-    behind_writing, behind, _, notes = writing
+    spare_writer, behind, _, notes = writing
     behind.error = StorageFullError("no space left")
-    behind_writing.give_up()
+    spare_writer.give_up()
     assert notes.notes[0].startswith("warning: no space left; the results are whole")
