@@ -63,7 +63,7 @@ def _planned(count: int, *, is_now: bool) -> EvaluationPlan:
         num_available=count // 4,
         mean_tokens_per_row=1.0,
         settings=EvaluationSettings(),
-        kept_share=early_exit.kept_share,
+        kept_share=early_exit.kept_share(),
         kept_at=early_exit.kept_at,
         milestones=early_exit.milestones if is_now else None,
         enough_rows=ENOUGH_ROWS,

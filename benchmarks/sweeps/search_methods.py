@@ -88,7 +88,7 @@ class Search:
             candidate, steps = self.study.candidate(trial_id), self.study.trajectory(trial_id).num_steps
             if not self.study.status(trial_id).is_final:
                 rest = candidate.planned_steps - candidate.warmup_steps
-                share = 1.0 if trial_id in kept else settings.kept_share
+                share = 1.0 if trial_id in kept else settings.kept_share()
                 steps = max(steps, candidate.warmup_steps + round(share * rest))
             total += steps * spec.batch_size
         return total

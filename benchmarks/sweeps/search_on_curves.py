@@ -96,7 +96,7 @@ class Search:
         for trial_id in self.study.trial_ids:
             steps, candidate = self.study.trajectory(trial_id).num_steps, self.study.candidate(trial_id)
             if not self.study.status(trial_id).is_final:
-                share = 1.0 if trial_id in kept else self.settings.kept_share
+                share = 1.0 if trial_id in kept else self.settings.kept_share()
                 steps = max(
                     steps,
                     candidate.warmup_steps + round(share * (candidate.planned_steps - candidate.warmup_steps)),

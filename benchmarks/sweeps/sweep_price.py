@@ -198,7 +198,7 @@ def _evaluation_plan(planned: Any, *, rows: TokenisedRows, validation: Tokenised
         num_available=len(validation),
         mean_tokens_per_row=float(validation.lengths.mean()),
         settings=EvaluationSettings(),
-        kept_share=RECORDED_EXITS.kept_share,
+        kept_share=RECORDED_EXITS.kept_share(),
     )
 
 

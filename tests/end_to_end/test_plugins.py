@@ -57,7 +57,7 @@ EXIT_RULE = ExitRule(
     settings=LotterySettings,
     build=lambda settings, common: (LotteryRule(settings.unlucky),),
     reasons=(UNLUCKY,),
-    kept_share=lambda settings, common: 1 - 1 / settings.unlucky,
+    kept_share=lambda settings, common, num_trials: 1 - 1 / settings.unlucky,
 )
 
 
@@ -99,7 +99,7 @@ def test_from_a_task_file_to_the_report(folder: Path, capsys: pytest.CaptureFixt
     task = tiny_task(folder, **{**SECTIONS, "early_exit": {**SECTIONS["early_exit"], "select_fraction": 0.5}})
     keys = {"unlucky": 3, "warmup_fraction": 0.25, **BY_RANK}
     assert task.early_exit_settings() == EarlyExitSettings(rule="lottery", **keys)
-    assert task.early_exit_settings().kept_share == pytest.approx(2 / 3)
+    assert task.early_exit_settings().kept_share() == pytest.approx(2 / 3)
     assert "unlucky: 3" in task.resolved_yaml()
     run = folder / "run"
     tune(task, run)

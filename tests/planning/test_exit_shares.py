@@ -35,12 +35,14 @@ def test_what_is_no_share_is_refused(text: str) -> None:
 
 
 def test_the_selection_alone_keeps_its_share_of_the_trials(tmp_path: Path) -> None:
-    task = task_with(tmp_path, early_exit={"warmup_fraction": 0.25, "select_fraction": 0.5})
-    settings = task.early_exit_settings()
-    shares = selection_shares(task)
-    kept = settings.kept_share
-    assert statistics.fmean(shares) == pytest.approx(kept + (1 - kept) * 0.25, abs=0.01)
+    many = {"sampler": "random", "trials": 60, "space": {"learning_rate": {"min": 1e-5, "max": 1e-3, "log": True}}}
+    exits = {"warmup_fraction": 0.25, "select_fraction": 0.5}
+    task = task_with(tmp_path, early_exit=exits, search=many)
+    assert statistics.fmean(selection_shares(task)) == pytest.approx(0.5 + 0.5 * 0.25, abs=0.01)
     assert selection_shares(task_with(tmp_path, early_exit="none")) == (1.0,)
+    # twelve go on at least, so that a search of ten ends none
+    floor = {**exits, "select_at_least": 12}
+    assert selection_shares(task_with(tmp_path, early_exit=floor, search={**many, "trials": 10})) == (1.0,)
 
 
 def test_tasks_of_one_file_share_its_shares(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def assert_recorded(task: TaskFile, folder: Path) -> None:
     store = RunStore.create(database, metric=objective_metric(task), clock=ManualClock())
     try:
         store.add_trials(records)
-        store.set_facts(task=task_facts(task, proposals.first))
+        store.set_facts(task=task_facts(task, proposals.first, num_trials=len(records)))
     finally:
         store.close()
     with RunReader.open(database) as reader:

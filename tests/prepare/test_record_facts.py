@@ -35,9 +35,12 @@ def inputs(folder: Path) -> TaskInputs:
 def test_a_task_is_known_by_its_content(folder: Path, inputs: TaskInputs) -> None:
     task = tiny_task(folder)
     first = TrialProposals(task, inputs.data.train).first
-    facts = task_facts(task, first)
-    assert facts.task_hash == task_facts(tiny_task(folder), first).task_hash
-    assert facts.task_hash != task_facts(tiny_task(folder, training={"max_steps": 9}), first).task_hash
+    facts = task_facts(task, first, num_trials=len(first))
+    assert facts.task_hash == task_facts(tiny_task(folder), first, num_trials=len(first)).task_hash
+    assert (
+        facts.task_hash
+        != task_facts(tiny_task(folder, training={"max_steps": 9}), first, num_trials=len(first)).task_hash
+    )
     # what is searched is no setting that all trials share
     assert facts.training is not None
     assert "learning_rate" not in facts.training
@@ -46,12 +49,12 @@ def test_a_task_is_known_by_its_content(folder: Path, inputs: TaskInputs) -> Non
 
 def test_the_trial_with_the_values_of_a_task_without_a_search_is_named(folder: Path, inputs: TaskInputs) -> None:
     without = TrialProposals(tiny_task(folder), inputs.data.train).first
-    assert task_facts(tiny_task(folder), without).default_trial_id is None
+    assert task_facts(tiny_task(folder), without, num_trials=1).default_trial_id is None
     task = tiny_task(folder, search={"space": {"batch_size": [1, 2]}})
     trials = TrialProposals(task, inputs.data.train).first
     # the task file asks for batches of 2 where the search does not say
     expected = next(trial.spec.trial_id for trial in trials if trial.configuration["batch_size"] == 2)
-    assert task_facts(task, trials).default_trial_id == expected
+    assert task_facts(task, trials, num_trials=len(trials)).default_trial_id == expected
 
 
 def test_the_machine_says_what_computed(inputs: TaskInputs) -> None:

@@ -204,7 +204,7 @@ def test_a_rule_reads_each_setting_that_it_declares(rule: str) -> None:
     read.clear()
     for settings, common in made:
         entry.build(settings, common)
-        entry.kept_share(settings, CommonSettings())
+        entry.kept_share(settings, CommonSettings(), 60)
         if entry.milestones is not None:
             entry.milestones(settings, CommonSettings())
     assert set(fields) <= read

@@ -146,7 +146,8 @@ def test_the_outlook_counts_what_trials_will_do(folder: Path, tmp_path: Path, mo
     monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path))
     # 40 training rows: an epoch is 40 steps of one row, or 5 of eight
     search = {"space": {"batch_size": [1, 8], "learning_rate": [1e-3, 1e-2]}}
-    report = check_task(tiny_task(folder, dataset={"validation": 0.5}, training={"max_steps": None}, search=search))
+    sections: dict[str, Any] = {"dataset": {"validation": 0.5}, "training": {"max_steps": None}, "search": search}
+    report = check_task(tiny_task(folder, **sections))
     outlook = report.outlook
     assert outlook.steps_per_trial == (15, 120)
     assert outlook.tokens_per_trial == (3 * report.data.train_lengths.num_tokens,) * 2
@@ -154,8 +155,13 @@ def test_the_outlook_counts_what_trials_will_do(folder: Path, tmp_path: Path, mo
     assert 0 < outlook.evaluation_share < 1
     assert outlook.seconds is not None
     assert outlook.most_seconds is not None
-    assert 0 < outlook.seconds <= outlook.most_seconds
+    assert 0 < outlook.seconds < outlook.most_seconds
     assert outlook.source == "a guess: no step of such a task was measured here"
+    # at least twelve go on after the first comparison and eight after the second: of four, none ends early
+    floors = {"select_at_least": 12, "reselect_at_least": 8}
+    few = check_task(tiny_task(folder, **sections, early_exit=floors)).outlook
+    assert few.seconds is not None
+    assert few.seconds == few.most_seconds
 
 
 def test_an_end_token_that_was_never_learned_is_told_where_answers_are_generated(folder: Path, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def planned(work: list[Workload], **keys: Any) -> EvaluationPlan:
         num_available=80,
         mean_tokens_per_row=40,
         settings=SETTINGS,
-        kept_share=early_exit.kept_share,
+        kept_share=early_exit.kept_share(),
         kept_at=early_exit.kept_at,
         enough_rows=16,
         **{"milestones": early_exit.milestones, **keys},

@@ -179,7 +179,8 @@ def _outlook(
             raise
     settings = task.early_exit_settings()
     # what trials end before their last step besides the selection is unknown before they train
-    kept = settings.kept_share + (1 - settings.kept_share) * settings.warmup_fraction
+    share = settings.kept_share(inputs.num_trials)
+    kept = share + (1 - share) * settings.warmup_fraction
     fixed = 0.0 if time is None else time.start + time.rest
     work = 0.0 if time is None else time.shortened
     return Outlook(

@@ -16,6 +16,7 @@ from cohort.tasks.task_file import TaskFile
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.replay import RecordedCurve, replay_curves
+from cohort.tuning.samplers import count_configurations
 
 __all__ = ["exit_shares_of", "read_exit_shares", "selection_shares"]
 
@@ -43,11 +44,13 @@ def exit_shares_of(tasks: Sequence[NamedTask], text: str | None, *, where: str) 
 
 def selection_shares(task: TaskFile) -> tuple[float, ...]:
     """Return the shares of a task's trials if only the selection after the warm-up ends some."""
-    settings = task.early_exit_settings()
-    if settings.kept_share == 1:
+    settings, search = task.early_exit_settings(), task.search
+    num_trials = count_configurations(task.search_space(), sampler=search.sampler, trials=search.trials)
+    share = settings.kept_share(num_trials)
+    if share == 1:
         return (1.0,)
     # a hundred draws to sample from, so that the share is kept to a per cent
-    kept = round(100 * settings.kept_share)
+    kept = round(100 * share)
     return (1.0,) * kept + (settings.warmup_fraction,) * (100 - kept)
 
 

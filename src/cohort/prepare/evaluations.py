@@ -59,7 +59,8 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
         num_available=num_available,
         mean_tokens_per_row=tokens_per_row(task, validation),
         settings=task.evaluation_settings(),
-        kept_share=early_exit.kept_share,
+        # as of many trials: what evaluations cost next to training changes little with how many go on
+        kept_share=early_exit.kept_share(),
         kept_at=early_exit.kept_at,
         milestones=milestones,
         enough_rows=min(_ENOUGH_ROWS, num_available),
@@ -70,7 +71,7 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
 def _lifted(early_exit: EarlyExitSettings, trials: Sequence[PlannedTrial]) -> list[Fraction]:
     """Return where trials are first compared, and then, if a warm-up of few steps is too early for it."""
     floor = Fraction(early_exit.common.compare_after_steps, min(trial.spec.num_steps for trial in trials))
-    is_later = early_exit.kept_share < 1 and exact_fraction(early_exit.warmup_fraction) < floor
+    is_later = early_exit.kept_share() < 1 and exact_fraction(early_exit.warmup_fraction) < floor
     return [share for share in (floor, 2 * floor) if is_later and share < 1]
 
 

@@ -248,7 +248,7 @@ def _prepare(
     split = split_notes(data.report, max_length=task.dataset.max_length)
     notes = (*split, evaluation, *placed.notes, *_machine_notes(memory, sizes, inputs))
     facts = RunFacts(
-        task=task_facts(task, proposals.first),
+        task=task_facts(task, proposals.first, num_trials=inputs.num_trials),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
         inputs=input_facts(task, inputs, plan=plan, model_hash=model_hash.result()),
         sizes=replace(size_facts(sizes), num_ranks=placed.num_ranks(sizes), rank_group=placed.group_name),

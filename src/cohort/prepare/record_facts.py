@@ -36,7 +36,8 @@ from cohort.tuning.evaluation_times import EvaluationPlan
 __all__ = ["input_facts", "machine_facts", "row_facts", "task_facts"]
 
 
-def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
+def task_facts(task: TaskFile, trials: Sequence[PlannedTrial], *, num_trials: int) -> TaskFacts:
+    """Return what the record says of a task with these first trials, of ``num_trials`` that will be tried."""
     # a trial of the search may have exactly the values a user would train with: the report compares with it
     defaults, document = default_values(task), task.model_dump(mode="json")
     return TaskFacts(
@@ -49,7 +50,7 @@ def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
             (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
         ),
         warmup_fraction=task.early_exit_settings().warmup_fraction,
-        kept_share=task.early_exit_settings().kept_share,
+        kept_share=task.early_exit_settings().kept_share(num_trials),
     )
 
 

@@ -269,7 +269,7 @@ def _exit_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[s
     early = [trial for trial in trials if trial.candidate.warmup_steps < 2 <= trial.candidate.planned_steps]
     # a floor of two steps and more keeps every rule from comparing trials before, however short their warm-up is
     is_floored = settings.common.compare_after_steps > 1
-    if settings.kept_share < 1 and not is_floored and early and len(trials) > 1:
+    if settings.kept_share() < 1 and not is_floored and early and len(trials) > 1:
         which = "trials" if len(early) == len(trials) else f"{len(early)} of {len(trials)} trials"
         yield (
             f"{which} are first compared after one step, when little but chance tells them apart, and the weak ones "

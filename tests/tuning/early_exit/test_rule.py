@@ -74,7 +74,7 @@ def test_settings_are_checked_where_they_are_made(settings: type[RuleSettings], 
 
 def test_a_rule_that_foretells_nothing_saves_nothing() -> None:
     entry = ExitRule(name="silent", summary="", build=lambda settings, common: (Silent(),), settings=Waiting)
-    assert entry.kept_share(Waiting(), CommonSettings()) == 1.0
+    assert entry.kept_share(Waiting(), CommonSettings(), 8) == 1.0
     assert (entry.kept_at, entry.milestones, entry.reasons) == (None, None, ())
     first, second = (entry.build(Waiting(), CommonSettings()) for _ in range(2))
     assert first[0] is not second[0], "rules keep counters, so each study has its own"

@@ -73,7 +73,7 @@ class TaskRun:
             run,
             study=self._study,
             trials=first,
-            kept_share=early_exit.kept_share,
+            kept_share=early_exit.kept_share(preparation.inputs.num_trials),
             # up to here a GPU replays recorded passes, which take as long with fewer tokens
             flat_tokens=FLAT_TOKENS if preparation.machine.device.type == "cuda" else 0,
             steps_in_windows=preparation.window_steps > 1,

@@ -25,7 +25,7 @@ from cohort.tuning.early_exit.rule import (
     RuleSettings,
 )
 from cohort.tuning.early_exit.warmup_selection import WARMED_UP, WarmupSelectionRule
-from cohort.tuning.shares import exact_fraction
+from cohort.tuning.shares import ceil_share, exact_fraction
 
 __all__ = ["EXIT_RULE", "PatternsSettings"]
 
@@ -126,20 +126,33 @@ def _divergence(settings: PatternsSettings) -> Rule:
     )
 
 
-def _kept_share(settings: PatternsSettings, common: CommonSettings) -> float:
+def _shares_that_go_on(settings: PatternsSettings, num_trials: int | None) -> tuple[float, float]:
+    """Return the share of the trials that the first comparison leaves, and the share of those that the second does."""
+    if not num_trials:
+        return settings.select_fraction, settings.reselect_fraction
+    first = min(num_trials, max(ceil_share(settings.select_fraction, num_trials), settings.select_at_least))
+    second = min(first, max(ceil_share(settings.reselect_fraction, first), settings.reselect_at_least))
+    return first / num_trials, second / first
+
+
+def _kept_share(settings: PatternsSettings, common: CommonSettings, num_trials: int | None) -> float:
     # The detectors' exits depend on the data and are not predicted: they only make a run shorter than announced.
+    first, second = _shares_that_go_on(settings, num_trials)
     if not settings.reselects(common):
-        return settings.select_fraction
+        return first
     between, after = settings.reselect_at - common.warmup_fraction, 1 - settings.reselect_at
-    return settings.select_fraction * (between + settings.reselect_fraction * after) / (between + after)
+    return first * (between + second * after) / (between + after)
 
 
-def _kept_at(settings: PatternsSettings, common: CommonSettings, share_of_steps: float) -> float:
+def _kept_at(
+    settings: PatternsSettings, common: CommonSettings, share_of_steps: float, num_trials: int | None
+) -> float:
     # a trial is evaluated before it is compared: at a selection all that reach it are still there
     if share_of_steps <= common.warmup_fraction:
         return 1.0
+    first, second = _shares_that_go_on(settings, num_trials)
     is_last = settings.reselects(common) and share_of_steps > settings.reselect_at
-    return settings.select_fraction * (settings.reselect_fraction if is_last else 1.0)
+    return first * (second if is_last else 1.0)
 
 
 def _milestones(settings: PatternsSettings, common: CommonSettings) -> tuple[Fraction, ...]:

@@ -179,8 +179,9 @@ class ExitRule:
         comparison_keys: Which of :data:`COMPARISON_KEYS` it reads; none where it judges each trial alone.
         build: Returns fresh rules for one study, in the order in which they are asked.
         reasons: Why it parks, keeps or stops trials.
-        kept_share: Returns the share of the work after warm-up that it leaves, as far as that is known beforehand; for
-            predictions of cost and time. 1.0 predicts no early exit.
+        kept_share: Returns the share of the work after warm-up that it leaves of a number of trials, as far as that is
+            known beforehand; for predictions of cost and time. 1.0 predicts no early exit. The number is None where
+            trials are many enough for every share.
         kept_at: Returns the share of the trials that reach a share of their training, likewise; by default all reach
             the warm-up's end and ``kept_share`` of them what comes later.
         milestones: Returns the shares of training, between the warm-up's end and the last step, at which it needs an
@@ -194,6 +195,6 @@ class ExitRule:
     settings: type[RuleSettings] = RuleSettings
     comparison_keys: tuple[str, ...] = COMPARISON_KEYS
     reasons: tuple[Reason, ...] = ()
-    kept_share: Callable[[Any, CommonSettings], float] = lambda settings, common: 1.0  # noqa: ARG005
-    kept_at: Callable[[Any, CommonSettings, float], float] | None = None
+    kept_share: Callable[[Any, CommonSettings, int | None], float] = lambda settings, common, num_trials: 1.0  # noqa: ARG005
+    kept_at: Callable[[Any, CommonSettings, float, int | None], float] | None = None
     milestones: Callable[[Any, CommonSettings], tuple[Fraction, ...]] | None = None

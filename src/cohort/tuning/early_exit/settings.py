@@ -102,10 +102,13 @@ class EarlyExitSettings:
         own = self.as_keys() if keys.get("rule", self.rule) == self.rule else asdict(self.common)
         return EarlyExitSettings(**{**self.others, **own, **keys})
 
-    @property
-    def kept_share(self) -> float:
-        """Share of the work after warm-up that the rule leaves, for predictions of cost and time."""
-        return _entry(self.rule).kept_share(self.options, self.common)
+    def kept_share(self, num_trials: int | None = None) -> float:
+        """Return the share of the work after warm-up that the rule leaves, for predictions of cost and time.
+
+        Args:
+            num_trials: Trials of the sweep: of few, a rule may leave a larger share. None: many.
+        """
+        return _entry(self.rule).kept_share(self.options, self.common, num_trials)
 
     @property
     def milestones(self) -> tuple[Fraction, ...] | None:
@@ -113,11 +116,12 @@ class EarlyExitSettings:
         found = _entry(self.rule).milestones
         return None if found is None else found(self.options, self.common)
 
-    def kept_at(self, share: float) -> float:
+    def kept_at(self, share: float, *, num_trials: int | None = None) -> float:
         """Return the share of the trials that is expected to reach ``share`` of the planned steps.
 
         Args:
             share: From 0 to 1.
+            num_trials: As :meth:`kept_share` takes it.
 
         Raises:
             InputError: it is no such number.
@@ -128,8 +132,8 @@ class EarlyExitSettings:
             raise InputError(Problem(where="EarlyExit.kept_at: share", found=repr(share), allowed="0 to 1", hint=hint))
         found = _entry(self.rule).kept_at
         if found is not None:
-            return found(self.options, self.common, share)
-        return 1.0 if share <= self.common.warmup_fraction else self.kept_share
+            return found(self.options, self.common, share, num_trials)
+        return 1.0 if share <= self.common.warmup_fraction else self.kept_share(num_trials)
 
 
 def build_rules(settings: EarlyExitSettings) -> tuple[Rule, ...]:
