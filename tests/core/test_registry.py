@@ -12,6 +12,7 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.core.registry import Registry
 from cohort.core.setting_fields import whole
+from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.tuning.decisions import Reason
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES
@@ -93,3 +94,27 @@ def test_two_packages_of_one_name_are_refused(offer: Any) -> None:
     offer("good", f"{__name__}:GOOD", package="more-rules")
     with pytest.raises(InputError, match=r"the package (lucky|more)-rules already has one of that name"):
         EXIT_RULES.names()
+
+
+def test_a_declaration_that_cannot_be_read_is_named_and_stops_only_its_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    texts = {
+        "unread_one": "import torch\nDECLARATION = OptimizerDeclaration(name=torch.__version__)\n",
+        "unread_two": "OPTIMIZER = 1\n",
+        "unread_three": "from cohort.training.optimizers.declaration import OptimizerDeclaration\n"
+        "DECLARATION = OptimizerDeclaration(name='unread_three', summary='x')\nraise ValueError('late')\n",
+    }
+    points = {name: f"{name}:OPTIMIZER" for name in texts}
+    install(monkeypatch, tmp_path, package="own-steps", group="cohort.optimizers", points=points)
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    for name, why in (("unread_one", "line 2 uses torch"), ("unread_two", "unread_two has no DECLARATION = Optimizer")):
+        with pytest.raises(InputError, match=f"the installed package own-steps: .*{name}.* cannot be used: .*{why}"):
+            OPTIMIZER_DECLARATIONS.find(name)
+        assert OPTIMIZER_DECLARATIONS.known(name) is None
+    assert OPTIMIZER_DECLARATIONS.names()[-3:] == tuple(texts)
+    assert OPTIMIZER_DECLARATIONS.usable()[-1] == OPTIMIZER_DECLARATIONS.find("unread_three")
+    with pytest.raises(InputError, match=r"it cannot be imported \(ValueError: late\)"):
+        OPTIMIZER_DECLARATIONS.load("unread_three")
+    assert OPTIMIZER_DECLARATIONS.find("sgd") is not None, "an optimizer of ours needs no other package"

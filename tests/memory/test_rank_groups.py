@@ -14,6 +14,7 @@ from cohort.memory.demand import Demand
 from cohort.memory.rank_groups import choose_group, pipeline_group
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.rank_group import TensorGroup
+from cohort.tasks.sections.objective_section import parse_objective
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.kto import KahnemanTverskyOptimization
 from tests.memory.test_host_streaming import H200, LLAMA_70B, task_of
@@ -39,6 +40,10 @@ def with_reference_adapter() -> TaskFile:
     return task.model_copy(update={"objective": task.objective.model_copy(update={"reference_adapter": "one"})})
 
 
+def with_kto() -> TaskFile:
+    return task_of().model_copy(update={"objective": parse_objective("kto")})
+
+
 def test_layers_are_cut_so_that_the_head_counts() -> None:
     assert group_of("tensor") == TensorGroup(size=4)
     plan = group_of("pipeline")
@@ -57,7 +62,7 @@ def test_layers_are_cut_so_that_the_head_counts() -> None:
         ("tensor", {"adapter": replace(SPEC.adapter, use_dora=True)}, "DoRA"),
         ("tensor", {"adapter": replace(SPEC.adapter, use_bdlora=BlockDiagonal(nblocks=2))}, "training 2 blocks on 4"),
         ("tensor", {"task": with_reference_adapter()}, "have no passes for another adapter"),
-        ("pipeline", {"objective": KahnemanTverskyOptimization()}, "kto with strategy: pipeline"),
+        ("pipeline", {"task": with_kto(), "objective": KahnemanTverskyOptimization()}, "kto with strategy: pipeline"),
         ("pipeline", {"task": task_of(host_streamed_layers=9)}, "9 with strategy: pipeline"),
     ],
 )

@@ -70,7 +70,7 @@ def test_rows_that_compare_answers_get_their_objective(
     made = [{**rows_of, "prompt": f"{number}+1="} for number in range(40)]
     path.write_text("".join(json.dumps(entry) + "\n" for entry in made))
     new = first(model, path)
-    assert (new.objective, list(new.batch_sizes)) == (objective, batch_sizes)
+    assert (new.objective.name, list(new.batch_sizes)) == (objective, batch_sizes)
     assert (f"objective: {objective}" in new.text()) is (objective != "sft")
     assert ("metric: reward_accuracy" in new.text()) is (objective != "sft")
 

@@ -20,7 +20,6 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.statistics.estimates import RowValues
 from cohort.data.loading import load_dataset
-from cohort.data.settings import RowReading
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import free_memory_bytes
 from cohort.metrics import LOSS, REWARD_METRICS, build_metrics, metric_name
@@ -30,6 +29,7 @@ from cohort.runs.results.measured_contender import measured_contender
 from cohort.runs.results.reference_baseline import chance_of
 from cohort.tasks.functions import locate_functions
 from cohort.tasks.yaml_lines import TaskOrigin
+from cohort.training.objectives.declaration import compared_by
 
 __all__ = ["BEST", "HeldOutEvaluation", "evaluate_run", "seen_note"]
 
@@ -205,12 +205,14 @@ def _require_compared(spelled: Sequence[str], *, base: RunBase) -> None:
         InputError: it compares none.
     """
     rewards = [name for name in spelled if name in REWARD_METRICS]
-    if rewards and base.task.objective.reads is RowReading.ANSWERS:
+    objective = base.task.objective.declared
+    missing = [name for name in rewards if name not in objective.measures]
+    if missing:
         raise InputError(
             Problem(
                 where=Place(option="command line --metric"),
-                found=f"{', '.join(rewards)} of a run with objective sft, which compares no answers",
-                allowed=f"{' and '.join(REWARD_METRICS)} of runs with dpo, orpo, cpo, simpo or kto",
+                found=f"{', '.join(missing)} of a run with objective {objective.name}, which compares no answers",
+                allowed=f"{' and '.join(REWARD_METRICS)} of runs with {compared_by(missing[0])}",
                 hint="Write --metric loss.",
             )
         )

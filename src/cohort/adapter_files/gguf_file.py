@@ -62,9 +62,9 @@ def write_gguf(adapter: PeftAdapter, path: Path, *, config: DecoderConfig, base_
     # optional: the extra `gguf`
     import gguf
 
-    family = FAMILIES.get(config.family)
+    family = FAMILIES.find(config.family)
     if family is None or not family.gguf_architecture:
-        known = ", ".join(sorted(own.model_type for own in FAMILIES.values() if own.gguf_architecture))
+        known = ", ".join(sorted(own.model_type for own in FAMILIES.usable() if own.gguf_architecture))
         hint = "Write --to merged, and convert that with llama.cpp's convert_hf_to_gguf.py."
         raise InputError(Problem(where=_WHERE, found=f"a model of type {config.family}", allowed=known, hint=hint))
     _require_factors(adapter)

@@ -15,6 +15,7 @@ from cohort.runs.results.provenance import data_settings, evaluation_settings, l
 from cohort.runs.results.reference_baseline import chance_of
 from cohort.runs.results.results import RunResults
 from cohort.runs.results.verdicts import estimate_text, verdicts
+from cohort.training.objectives.declaration import DEFAULT_OBJECTIVE_NAME
 from cohort.version import __version__
 
 __all__ = ["render_model_card"]
@@ -185,7 +186,7 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
     place = {entry.trial.trial_id: entry for entry in results.ranked}[trial_id]
     trial, facts = place.trial, results.facts
     base_model = facts.places.base_model or "BASE_MODEL"
-    task, objective = facts.task_name or "task", facts.task.objective or "sft"
+    task, objective = facts.task_name or "task", facts.task.objective or DEFAULT_OBJECTIVE_NAME
     r = trial.parameters.get("r")
     settings = _settings_in_force(trial, facts=facts)
     recorded: dict[str, JsonValue] = {

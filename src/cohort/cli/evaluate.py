@@ -128,7 +128,7 @@ def _print(found: HeldOutEvaluation, *, run_dir: Path, as_json: bool) -> None:
 
 def _print_facts(found: HeldOutEvaluation) -> None:
     from cohort.cli.tables.trial_table import print_facts, wide_console
-    from cohort.metrics import CHOICE_ACCURACY, LOSS, METRIC_KINDS, REWARD_METRICS
+    from cohort.metrics import LOSS, own_metrics
     from cohort.runs.results.verdicts import estimate_text
 
     first, *others = found.contenders
@@ -146,7 +146,7 @@ def _print_facts(found: HeldOutEvaluation) -> None:
             if gap.excludes_zero:
                 # of a loss less is better, of every other metric of ours more; of a user's function its author knows
                 is_better = (gap.value < 0) == (name == LOSS)
-                is_ours = name in (LOSS, *METRIC_KINDS, CHOICE_ACCURACY, *REWARD_METRICS)
+                is_ours = name in own_metrics()
                 said = f", {'better' if is_better else 'worse'}" if is_ours else ""
             lines.append(f"{name} {estimate_text(entry.values[name])}")
             lines.append(f"  {_name(first)} minus {_name(entry)} {gap.value:+.4g}{within}{said}")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from cohort.core.declarations import UnreadableDeclarationError, declaration_in
@@ -87,6 +88,10 @@ class Entries(Generic[EntryT]):
             InputError: as :meth:`find`.
         """
         return (self._checked(point) for point in self._points().values())
+
+    def known(self, name: str | None) -> EntryT | None:
+        """Return the entry of a name that a record has; None where nothing that can be used has it any more."""
+        return next((entry for entry in self.usable() if entry.name == name), None)
 
     def usable(self) -> tuple[EntryT, ...]:
         """Return all entries, Cohort's own first, without those that cannot be used: only their users are stopped."""
@@ -216,8 +221,12 @@ def _declared_in(package: str, kind: type, words: tuple[tuple[str, Any], ...]) -
 def _declaration_of(module: str, *, words: Mapping[str, Any]) -> Any:
     """Return what the module declares; None where it declares nothing."""
     spec = importlib.util.find_spec(module)
-    get_source = getattr(spec.loader if spec is not None else None, "get_source", None)
-    source = None if get_source is None else get_source(module)
+    source, get_source = None, getattr(spec.loader if spec is not None else None, "get_source", None)
+    if get_source is not None:
+        source = get_source(module)
+    elif spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+        # a loader of one's own need not tell the text
+        source = Path(spec.origin).read_text(encoding="utf-8")
     if source is None:
         raise UnreadableDeclarationError(f"the text of {module} is not to be found")
     return declaration_in(source, words=words)

@@ -32,6 +32,7 @@ __all__ = [
     "number_words",
     "problems_of",
     "setting_fields",
+    "setting_in",
     "share",
     "whole",
     "word",
@@ -202,6 +203,13 @@ def _field(**parts: Any) -> Any:
 def setting_fields(settings: Any) -> dict[str, SettingField]:
     """Return the fields of a settings dataclass (or of an instance) that were made here, by name."""
     return {f.name: f.metadata[_KEY] for f in dataclasses.fields(settings) if _KEY in f.metadata}
+
+
+def setting_in(made: Any) -> SettingField:
+    """Return the setting that ``number``, ``choice`` and their like made a field for; a setting as it is."""
+    found = made if isinstance(made, SettingField) else made.metadata[_KEY]
+    assert isinstance(found, SettingField), f"{made!r} was not made here"
+    return found
 
 
 def problems_of(values: Mapping[str, object], settings: Mapping[str, SettingField], *, where: Place) -> list[Problem]:

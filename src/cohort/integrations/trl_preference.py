@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cohort.integrations.trl_fields import ConfigFields
+from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 
 __all__ = ["MAPPED_FIELDS", "PREFERENCE_CONFIGS", "preference_objective"]
 
@@ -13,9 +14,6 @@ PREFERENCE_CONFIGS = ("DPOConfig", "ORPOConfig", "CPOConfig", "KTOConfig")
 MAPPED_FIELDS = """
     beta loss_type label_smoothing cpo_alpha simpo_gamma desirable_weight undesirable_weight disable_dropout
 """
-_DPO_LOSSES = ("sigmoid", "hinge", "ipo", "robust")
-_CPO_LOSSES = ("sigmoid", "hinge", "ipo", "simpo")
-_KTO_LOSSES = ("kto", "apo_zero_unpaired")
 
 
 def preference_objective(fields: ConfigFields, *, name: str) -> dict[str, Any]:
@@ -28,10 +26,10 @@ def preference_objective(fields: ConfigFields, *, name: str) -> dict[str, Any]:
     if name == "ORPOConfig":
         return {"type": "orpo", **section}
     if name == "KTOConfig":
-        kind = _loss_type(fields, _KTO_LOSSES)
+        kind = _loss_type(fields, _losses("kto"))
         weights = {key: fields.get(key) for key in ("desirable_weight", "undesirable_weight")}
         return {"type": "kto", **section, **({} if kind is None else {"loss_type": kind}), **weights}
-    kind = _loss_type(fields, _DPO_LOSSES if name == "DPOConfig" else _CPO_LOSSES)
+    kind = _loss_type(fields, _losses("dpo") if name == "DPOConfig" else (*_losses("cpo"), "simpo"))
     smoothing = fields.get("label_smoothing") or 0.0
     if name == "DPOConfig":
         return {"type": "dpo", **section, **_smoothed(fields, kind, smoothing, readers=("robust",))}
@@ -39,6 +37,13 @@ def preference_objective(fields: ConfigFields, *, name: str) -> dict[str, Any]:
     if kind == "simpo":
         return {"type": "simpo", **section, "simpo_gamma": fields.get("simpo_gamma"), "label_smoothing": smoothing}
     return {"type": "cpo", **section, **_smoothed(fields, kind, smoothing, readers=("sigmoid",))}
+
+
+def _losses(objective: str) -> tuple[str, ...]:
+    """Return the forms of the loss that an objective has; TRL calls them so as well."""
+    declared = OBJECTIVE_DECLARATIONS.find(objective)
+    assert declared is not None, f"{objective} is one of Cohort's own"
+    return declared.values["loss_type"].setting.options
 
 
 def _loss_type(fields: ConfigFields, allowed: tuple[str, ...]) -> str | None:

@@ -18,7 +18,7 @@ from cohort.core.units import format_bytes
 from cohort.kernels.backend import describe_backend
 from cohort.machine.kernel_choices import describe_kernels
 from cohort.machine.machine import Machine, choose_machine, cpu_name, host_memory_bytes, package_versions
-from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.models.weight_formats import all_formats
 from cohort.models.weight_formats.weight_format import WeightFormat
 
 __all__ = ["DiskSpace", "Gpu", "MachineReport", "examine_machine"]
@@ -170,7 +170,7 @@ def examine_machine() -> MachineReport:
         gpus=gpus,
         used_device=f"{machine.device} ({machine.device_name})",
         used_dtype=machine.dtype,
-        formats={name: _format_text(kept, machine.device) for name, kept in WEIGHT_FORMATS.items()},
+        formats={kept.name: _format_text(kept, machine.device) for kept in all_formats()},
         used_memory=_used_memory(machine),
         used_kernels=describe_kernels(machine.device),
         versions=package_versions(),

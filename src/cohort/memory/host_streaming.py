@@ -21,7 +21,7 @@ from cohort.models import counts
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.streaming.weight_ring import NUM_BUFFERS, spread_layers
-from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.models.weight_formats import format_named
 from cohort.tasks.task_file import TaskFile
 
 __all__ = [
@@ -170,7 +170,7 @@ def available_host_bytes() -> int | None:
 
 def _all_resident(config: DecoderConfig, machine: Machine) -> StreamedLayers:
     dtype: torch.dtype = getattr(torch, machine.dtype)
-    kept = WEIGHT_FORMATS[machine.quantization]
+    kept = format_named(machine.quantization)
     linears = sum(
         kept.tensor_bytes(piece.shape, dtype, is_linear=True)
         for fused in checkpoint_layout(config)

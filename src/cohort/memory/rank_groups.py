@@ -20,6 +20,7 @@ from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
 from cohort.ranks.tensor.base_shards import check_degree
 from cohort.scheduling.pipelines.stage_balance import balance_stages
 from cohort.tasks.possible_values import possible_values
+from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 
 __all__ = ["GROUP_STRATEGIES", "choose_group", "group_problems", "pipeline_group"]
@@ -85,7 +86,6 @@ def group_problems(demand: Demand, strategy: str) -> Iterator[Problem]:
         return
     if machine.numerics is Numerics.EXACT and machine.device.type == "cuda":
         yield refused("numerics", f"exact with strategy: {strategy}", "fast, where GPUs divide a model")
-    objective = demand.specs[0].objective
     if task.objective.reference_adapter is not None:
         yield refused(
             "objective.reference_adapter",
@@ -108,16 +108,18 @@ def group_problems(demand: Demand, strategy: str) -> Iterator[Problem]:
         yield from _tensor_problems(demand, refused)
     else:
         yield from _pipeline_problems(demand, refused)
-        if objective.compares_batch:
+        batch = task.objective.declared.compares_batch
+        if demand.specs[0].objective.compares_batch and batch is not None:
+            divided = [entry.name for entry in OBJECTIVE_DECLARATIONS.built_in() if entry.compares_batch is None]
             yield refused(
                 "objective",
-                "kto with strategy: pipeline",
-                "sft | dpo | orpo | cpo | simpo: what kto measures before each step would empty the pipeline each time",
+                f"{task.objective.type} with strategy: pipeline",
+                f"{' | '.join(divided)}: {batch.why_undivided}",
             )
-    for name in map(str, possible_values(task, "optim")):
-        declared = OPTIMIZER_DECLARATIONS.find(name)
+    for optim in map(str, possible_values(task, "optim")):
+        declared = OPTIMIZER_DECLARATIONS.find(optim)
         if declared is not None and (why := declared.not_divided.get(strategy)) is not None:
-            yield refused("training.optim", f"{name} with strategy: {strategy}", f"another optimizer: {why}")
+            yield refused("training.optim", f"{optim} with strategy: {strategy}", f"another optimizer: {why}")
 
 
 def _tensor_problems(demand: Demand, refused: Callable[[str, str, str], Problem]) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from cohort.metrics.building import (
     metric_problems,
     needs_generation,
     option_problems,
+    own_metrics,
     pattern_problems,
 )
 from cohort.metrics.functions import FunctionRefusedError, function_path, spelled_function
@@ -48,6 +49,7 @@ __all__ = [
     "metric_name",
     "metric_problems",
     "needs_generation",
+    "own_metrics",
     "option_problems",
     "pattern_problems",
     "score_texts",

@@ -13,7 +13,7 @@ from cohort.core.nearest_word import nearest_word
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal
 from cohort.metrics.answers import find_answer, normalized
-from cohort.metrics.functions import FunctionRefusedError, function_path, load_function
+from cohort.metrics.functions import FunctionRefusedError, code_identity, function_path, load_function
 from cohort.metrics.kinds import METRIC_KINDS
 from cohort.metrics.metric import (
     CHOICE_ACCURACY,
@@ -33,19 +33,32 @@ __all__ = [
     "metric_name",
     "metric_problems",
     "needs_generation",
+    "own_metrics",
     "option_problems",
     "pattern_problems",
 ]
 
-_OWN = (LOSS, *METRIC_KINDS, CHOICE_ACCURACY, *REWARD_METRICS)
 _AS_WRITTEN = MetricOptions()
-METRICS_ALLOWED = f"{' | '.join(_OWN)} | module:function"
+METRICS_ALLOWED = (
+    f"{' | '.join((LOSS, *(kind.name for kind in METRIC_KINDS.built_in()), CHOICE_ACCURACY, *REWARD_METRICS))}"
+    " | module:function"
+)
+"""What a metric may be, of Cohort alone: :func:`own_metrics` has those of installed packages as well."""
+
+
+def own_metrics() -> tuple[str, ...]:
+    """Return all metrics that have a name: more is better of each but the loss.
+
+    Raises:
+        InputError: a package offers a name that is taken.
+    """
+    return (LOSS, *METRIC_KINDS.names(), CHOICE_ACCURACY, *REWARD_METRICS)
 
 
 def metric_name(spelled: str) -> str:
     """Return the name that evaluations and tables use: of ``my_metrics:score`` it is ``score``."""
     parts = function_path(spelled)
-    return spelled if parts is None or spelled in _OWN else parts[1]
+    return spelled if parts is None or spelled in own_metrics() else parts[1]
 
 
 def needs_generation(spelled: str) -> bool:
@@ -55,19 +68,22 @@ def needs_generation(spelled: str) -> bool:
 
 def counts_hits(name: str) -> bool:
     """Return whether the metric of this name is a share of rows: a row scores 1 or 0 and nothing between."""
-    return name in (CHOICE_ACCURACY, REWARD_ACCURACY) or (name in METRIC_KINDS and METRIC_KINDS[name].counts_hits)
+    kind = METRIC_KINDS.known(name)
+    return name in (CHOICE_ACCURACY, REWARD_ACCURACY) or (kind is not None and kind.counts_hits)
 
 
 def metric_problems(spelled: Sequence[str]) -> list[Refusal]:
     """Return what is wrong with the names of metrics; nothing is imported. ``at`` is the position in the list."""
-    refusals = []
+    refusals, own = [], own_metrics()
     counts = Counter(map(metric_name, spelled))
     for place, name in enumerate(spelled):
-        if name not in _OWN and function_path(name) is None:
-            near = nearest_word(name, _OWN)
+        if name not in own and function_path(name) is None:
+            near = nearest_word(name, own)
             hint = f"Did you mean {near}?" if near else "Choose one of these."
-            refusals.append(Refusal(found=repr(name), allowed=METRICS_ALLOWED, hint=hint, at=(place,)))
-        elif name not in _OWN and metric_name(name) in _OWN:
+            refusals.append(
+                Refusal(found=repr(name), allowed=f"{' | '.join(own)} | module:function", hint=hint, at=(place,))
+            )
+        elif name not in own and metric_name(name) in own:
             found = f"{name!r}, whose name {metric_name(name)} is that of another metric"
             hint = "Give the function another name."
             refusals.append(Refusal(found=found, allowed="a function with a name of its own", hint=hint, at=(place,)))
@@ -98,20 +114,21 @@ def pattern_problems(value: object) -> Iterator[Refusal]:
 
 def option_problems(spelled: Sequence[str], options: MetricOptions) -> list[Refusal]:
     """Return the options that none of the metrics ``spelled`` reads; ``at`` is the option."""
-    own = [METRIC_KINDS[name] for name in spelled if name in METRIC_KINDS]
-    readers = {
-        "normalize": (options.normalize, [kind for kind in METRIC_KINDS.values() if kind.reads_normalize]),
-        "answer_pattern": (options.answer_pattern is not None, list(METRIC_KINDS.values())),
+    kinds = {kind.name: kind for kind in METRIC_KINDS.usable()}
+    own = [kinds[name] for name in spelled if name in kinds]
+    options_read = {
+        "normalize": (options.normalize, [kind for kind in kinds.values() if kind.reads_normalize]),
+        "answer_pattern": (options.answer_pattern is not None, list(kinds.values())),
     }
     return [
         Refusal(
             found=f"{option} with {', '.join(map(metric_name, spelled)) or LOSS}, which does not read it",
-            allowed=f"{option} with {', '.join(kind.name for kind in kinds)}",
+            allowed=f"{option} with {', '.join(kind.name for kind in readers)}",
             hint=f"Remove {option}, or add one of these metrics.",
             at=(option,),
         )
-        for option, (is_set, kinds) in readers.items()
-        if is_set and not any(kind in kinds for kind in own)
+        for option, (is_set, readers) in options_read.items()
+        if is_set and not any(kind in readers for kind in own)
     ]
 
 
@@ -126,10 +143,11 @@ def build_metrics(
     refusals = metric_problems(spelled)
     metrics = []
     for name in spelled:
-        if name in METRIC_KINDS:
-            kind = METRIC_KINDS[name]
+        if (kind := METRIC_KINDS.find(name)) is not None:
             refusals += _missing_package(kind)
-            metrics.append(Metric(name=name, score=_comparing(kind, options), shown=name))
+            is_own = kind in METRIC_KINDS.built_in()
+            identity = None if is_own else code_identity(kind.score)
+            metrics.append(Metric(name=name, score=_comparing(kind, options), identity=identity, shown=name))
         elif needs_generation(name) and function_path(name) is not None:
             try:
                 metrics.append(load_function(name))

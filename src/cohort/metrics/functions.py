@@ -24,6 +24,7 @@ from cohort.metrics.metric import Metric, MetricFailedError, Row
 __all__ = [
     "FunctionRefusedError",
     "UserFunction",
+    "code_identity",
     "find_function",
     "function_path",
     "load_function",
@@ -262,6 +263,12 @@ def _identity(module: ModuleType, function: Callable[..., Any], spelled: str) ->
             source = ast.unparse(ast.parse(textwrap.dedent(source)))
     # a function written in C has no source: its name is all there is to compare
     return hashlib.sha256((source or spelled).encode()).hexdigest()
+
+
+def code_identity(function: Callable[..., Any]) -> str:
+    """Return the SHA-256 of the code that the scores of a package's metric come from."""
+    module, name = sys.modules[function.__module__], getattr(function, "__qualname__", "")
+    return _identity(module, function, f"{function.__module__}:{name}")
 
 
 def _source(of: object) -> str | None:

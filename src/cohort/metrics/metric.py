@@ -64,7 +64,7 @@ class MetricOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricKind:
-    """A metric of Cohort's own. More is better, and a score is a share in [0, 1].
+    """A metric of generated text that has a name. More is better, and a score is a share in [0, 1].
 
     Attributes:
         name: What users write.

@@ -45,7 +45,7 @@ def read_config(folder: Path) -> DecoderConfig:
     raw = _read_json(path)
     family = _family(raw)
     if family is None:
-        works = ", ".join(known.architecture for known in FAMILIES.values())
+        works = ", ".join(known.architecture for known in FAMILIES.usable())
         return describe_bridged(folder, raw, native=works)
     try:
         return _decoder(_stated(raw), raw, family, path)
@@ -137,7 +137,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _family(raw: Mapping[str, Any]) -> ModelFamily | None:
     """Return the native family of a checkpoint; None where there is none."""
     architectures = raw.get("architectures") or []
-    family = FAMILIES.get(str(raw.get("model_type")))
+    family = FAMILIES.find(str(raw.get("model_type")))
     return family if family is not None and (not architectures or family.architecture in architectures) else None
 
 

@@ -10,7 +10,7 @@ import torch
 from cohort.models.attention import CAPPED_QUERIES
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
-from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
+from cohort.models.weight_formats import PLAIN, format_named
 
 __all__ = ["ModelCounts", "activation_bytes_per_token", "count_model", "recomputed_bytes_per_token", "weight_bytes"]
 
@@ -59,7 +59,7 @@ def weight_bytes(
     Args:
         room_bytes: What the model may take of a GPU, where the format keeps a second copy if it fits; 0 on a CPU.
     """
-    kept, layout = WEIGHT_FORMATS[weight_format], checkpoint_layout(config)
+    kept, layout = format_named(weight_format), checkpoint_layout(config)
     # by checkpoint tensor, since a format may keep each in blocks of its own
     linears = sum(
         kept.tensor_bytes(piece.shape, dtype, is_linear=True)

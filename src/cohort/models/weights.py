@@ -24,7 +24,8 @@ from cohort.models.decoder import Decoder
 from cohort.models.finite_weights import refusing_non_finite
 from cohort.models.source import find_model
 from cohort.models.streaming.layer_streaming import LayerStreaming
-from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
+from cohort.models.weight_formats import PLAIN, WeightFormat, all_formats, format_named
+from cohort.models.weight_formats.declaration import FORMAT_DECLARATIONS
 from cohort.models.weight_formats.weight_format import StoredTensors
 
 __all__ = [
@@ -85,7 +86,7 @@ def load_decoder(
     """Load the model ``name_or_path`` (a local directory or a hub id) for computing in ``dtype`` on ``device``.
 
     Args:
-        weight_format: One of :data:`~cohort.models.weight_formats.WEIGHT_FORMATS`.
+        weight_format: One of :data:`~cohort.models.weight_formats.declaration.FORMAT_DECLARATIONS`.
         cache_directory: Where quantised weights are kept for the next load; None quantises them each time.
         room_bytes: What the model may take of a GPU; None for all of it. No number depends on it.
         streaming: The layers that are not to be resident, and where their weights are kept; None for no layer.
@@ -142,13 +143,12 @@ def _is_of_part(name: str, part: range, *, config: DecoderConfig, has_head: bool
 
 
 def _format_for(name: str, *, dtype: torch.dtype, device: torch.device) -> WeightFormat:
-    found = WEIGHT_FORMATS.get(name)
-    if found is None:
+    names = FORMAT_DECLARATIONS.names()
+    if name not in names:
         raise InputError(
-            Problem(
-                where="weight_format", found=repr(name), allowed=", ".join(WEIGHT_FORMATS), hint="Choose one of these."
-            )
+            Problem(where="weight_format", found=repr(name), allowed=", ".join(names), hint="Choose one of these.")
         )
+    found = format_named(name)
     if dtype not in found.compute_dtypes:
         raise InputError(
             Problem(
@@ -165,11 +165,11 @@ def _format_for(name: str, *, dtype: torch.dtype, device: torch.device) -> Weigh
 
 def format_problem(name: str, *, device: torch.device, where: Place | str) -> Problem | None:
     """Return what is wrong with a format of frozen weights on a device; None where it can be used there."""
-    asked = WEIGHT_FORMATS[name]
+    asked = format_named(name)
     found = asked.device_problem(device)
     if found is None:
         return None
-    others = (kept.name for kept in WEIGHT_FORMATS.values() if kept.device_problem(device) is None)
+    others = (kept.name for kept in all_formats() if kept.device_problem(device) is None)
     return Problem(
         where=where,
         found=f"{name} on {found}",

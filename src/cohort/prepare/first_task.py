@@ -29,7 +29,7 @@ from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.tasks.first_task_file import FirstTaskFile
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.yaml_lines import parse_yaml
-from cohort.training.objectives import OBJECTIVES
+from cohort.training.objectives.declaration import ObjectiveDeclaration, proposed_for
 
 __all__ = ["separating_template", "write_first_task"]
 
@@ -90,7 +90,7 @@ def write_first_task(file: Path, *, model: str, train: Sequence[str], validation
         **({"on_long_rows": "split"} if formats == {DataFormat.TEXT} else {}),
     }
     # read as the task will read them: every problem of the rows shows now
-    data = {"model_name_or_path": model, "dataset": dataset, "objective": objective}
+    data = {"model_name_or_path": model, "dataset": dataset, "objective": objective.name}
     task = task_from_mapping(data, base_directory=Path.cwd(), name="cohort init")
     # there is no task file yet that could say to skip rows
     inputs = read_inputs(task, can_skip=False)
@@ -109,18 +109,17 @@ def _chosen(
     model: str,
     train: Sequence[str],
     dataset: Mapping[str, Any],
-    objective: str,
+    objective: ObjectiveDeclaration,
     inputs: TaskInputs,
 ) -> FirstTaskFile:
     validation = dataset["validation"]
     report, context = inputs.data.report, inputs.config.max_position_embeddings
     # both answers of a pair are rows
-    num_rows = report.num_train_rows // OBJECTIVES[objective].group_size
-    compares = objective != "sft"
-    # kto compares the rows of a batch
-    batch_sizes = [size for size in _BATCH_SIZES if size * 20 <= num_rows] or [2 if objective == "kto" else 1]
-    fewest = 1 if compares else 3
-    epochs = min(_MOST_EPOCHS, max(fewest, math.ceil(_FEWEST_STEPS * batch_sizes[-1] / num_rows)))
+    num_rows = report.num_train_rows // objective.group_size
+    compares = objective.reads is not RowReading.ANSWERS
+    fewest = 1 if objective.compares_batch is None else 2
+    batch_sizes = [size for size in _BATCH_SIZES if size * 20 <= num_rows] or [fewest]
+    epochs = min(_MOST_EPOCHS, max(1 if compares else 3, math.ceil(_FEWEST_STEPS * batch_sizes[-1] / num_rows)))
     longest = report.lengths.maximum
     long = f"the longest row has {longest}"
     if longest > context:
@@ -129,7 +128,7 @@ def _chosen(
         long = f"the model's context; {rows} {what}"
     widest = _widest(inputs.config)
     (example,) = render_examples(
-        inputs.data.train, tokenizer=inputs.tokenizer, count=1, group_size=OBJECTIVES[objective].group_size
+        inputs.data.train, tokenizer=inputs.tokenizer, count=1, group_size=objective.group_size
     )[:1]
     return FirstTaskFile(
         name=file.name,
@@ -154,13 +153,14 @@ def _chosen(
     )
 
 
-def _objective(rows: Sequence[RawRow], formats: Collection[DataFormat | None]) -> str:
+def _objective(rows: Sequence[RawRow], formats: Collection[DataFormat | None]) -> ObjectiveDeclaration:
     """Return what rows of these formats are for."""
     if formats == {DataFormat.PREFERENCE}:
-        return "dpo"
+        return proposed_for(RowReading.PAIRS)
     labelled = detect_format(rows[0].values, reads=RowReading.LABELS) is DataFormat.UNPAIRED_PREFERENCE
     # a label that is no switch may be a class
-    return "kto" if labelled and all(isinstance(row.values.get("label"), bool) for row in rows) else "sft"
+    is_labelled = labelled and all(isinstance(row.values.get("label"), bool) for row in rows)
+    return proposed_for(RowReading.LABELS if is_labelled else RowReading.ANSWERS)
 
 
 def _holds_messages(row: RawRow) -> bool:

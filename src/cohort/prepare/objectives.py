@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cohort.tasks.sections.objective_keys import OBJECTIVE_VALUES
 from cohort.tasks.task_file import TaskFile
-from cohort.training.objectives import OBJECTIVES
+from cohort.training.objectives import objective_named
 from cohort.training.objectives.objective import Objective
 
 __all__ = ["searched_of_the_loss", "task_objective"]
@@ -18,9 +17,9 @@ def task_objective(task: TaskFile, values: Mapping[str, Any] | None = None) -> O
     section = task.objective
     # of mismatched rows: they may be no longer than the others
     known = {**section.values, "max_length": task.dataset.max_length, "function": section.function}
-    return OBJECTIVES[section.type].with_values({**known, **(values or {})})
+    return objective_named(section.type).with_values({**known, **(values or {})})
 
 
 def searched_of_the_loss(task: TaskFile) -> list[str]:
     """Return the keys of the objective that are searched: losses of trials that differ in one have other scales."""
-    return [name for name in OBJECTIVE_VALUES.get(task.objective.type, ()) if name in task.search.space]
+    return [name for name in task.objective.declared.values if name in task.search.space]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cohort.machine.machine import Machine
-from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.models.weight_formats import format_named
 
 __all__ = ["quantization_note"]
 
 
 def quantization_note(machine: Machine) -> str | None:
     """Return one line about quantised weights on a CPU, where they save no time; None elsewhere."""
-    kept = WEIGHT_FORMATS[machine.quantization]
+    kept = format_named(machine.quantization)
     if machine.device.type != "cpu" or kept.quantisation is None:
         return None
     on_gpu = "" if kept.gpu_needs is None else f"; a GPU needs {kept.gpu_needs} for it"

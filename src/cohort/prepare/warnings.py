@@ -214,7 +214,7 @@ def _rank_warnings(inputs: TaskInputs, trials: Sequence[PlannedTrial]) -> Iterat
 
 def _loss_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[str]:
     """Warn where trials minimise losses of different forms or scales and are still compared by them."""
-    if task.evaluation.metric != LOSS or task.objective.type == "sft":
+    if task.evaluation.metric != LOSS or REWARD_ACCURACY not in task.objective.declared.measures:
         return
     searched = searched_of_the_loss(task)
     if searched and len({trial.spec.objective for trial in trials}) > 1:

@@ -62,7 +62,7 @@ def _metric_label(value: float | None, *, results: RunResults) -> str:
     if value is None:
         return "–"
     # a function of the user may have any scale, whatever this value is
-    if results.metric.name in (*METRIC_KINDS, CHOICE_ACCURACY):
+    if results.metric.name == CHOICE_ACCURACY or METRIC_KINDS.known(results.metric.name) is not None:
         return percent_label(value)
     return f"{value:.4g}"
 

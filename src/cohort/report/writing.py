@@ -27,6 +27,7 @@ from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.searched_parameters import searched_ranges
+from cohort.training.objectives.declaration import DEFAULT_OBJECTIVE_NAME, OBJECTIVE_DECLARATIONS
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.version import __version__
 
@@ -66,7 +67,8 @@ def _loss_unit(results: RunResults) -> str:
     """Return the unit of a task's loss; empty for an objective over pairs or answers, whose loss is a bare number."""
     objective = (results.facts.task.document or {}).get("objective")
     kind = objective.get("type") if isinstance(objective, dict) else objective
-    return "nats per token" if kind in (None, "sft") else ""
+    declared = OBJECTIVE_DECLARATIONS.known(kind or DEFAULT_OBJECTIVE_NAME)
+    return "" if declared is None else declared.loss_unit
 
 
 def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:

@@ -12,7 +12,8 @@ from cohort.core.place import Place
 from cohort.machine.machine import Machine, choose_machine
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.decoder import Decoder
-from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
+from cohort.models.weight_formats import PLAIN
+from cohort.models.weight_formats.declaration import FORMAT_DECLARATIONS
 from cohort.models.weights import format_problem, stored_problem
 from cohort.service.settings import ServedSettings
 from cohort.serving.engine import ServingEngine
@@ -36,8 +37,8 @@ def serving_machine(settings: ServedSettings, directory: Path, *, trained: str |
         machine = choose_machine(size, where=Place(option="command line --tensor-parallel-size"))
     kept = settings.quantization or trained or config.stored_quantization
     where = Place(option="command line --quantization")
-    if kept not in WEIGHT_FORMATS:
-        allowed = " | ".join(WEIGHT_FORMATS)
+    if kept not in FORMAT_DECLARATIONS.names():
+        allowed = " | ".join(FORMAT_DECLARATIONS.names())
         raise InputError(Problem(where=where, found=kept, allowed=allowed, hint="Choose one of these."))
     problem = format_problem(kept, device=machine.device, where=where) or stored_problem(config, name=kept, where=where)
     if problem is None and size > 1 and config.bridged is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import (
@@ -34,6 +35,7 @@ __all__ = [
     "refusal_of",
     "refusals_of",
     "refuse",
+    "refuse_unknown",
     "require_known",
     "section_with",
     "setting",
@@ -153,6 +155,18 @@ def require_known(value: object, names: Sequence[str], *, key: str) -> None:
         near = nearest_word(value, names)
         hint = f"Did you mean {key}: {near}?" if near else "Choose one of these."
         refuse(Refusal(found=repr(value), allowed=" | ".join(names), hint=hint))
+
+
+def refuse_unknown(value: Mapping[Any, Any], *, known: Sequence[str], section: str) -> None:
+    """Refuse the keys of a section that are not among ``known``; for keys that pydantic's own answer does not know."""
+    refusals = []
+    for key in (str(key) for key in value if key not in known):
+        near = get_close_matches(key.lower(), known, n=1)
+        hint = f"Did you mean {section}.{near[0]}? Rename it." if near else "Remove it."
+        allowed = f"the keys {', '.join(known)}"
+        refusals.append(Refusal(found=f"the unknown key {key!r}", allowed=allowed, hint=hint, at=(key,)))
+    if refusals:
+        refuse(*refusals)
 
 
 def refusal_of(problem: Problem) -> Refusal:

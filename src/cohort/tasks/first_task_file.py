@@ -9,14 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 
+from cohort.data.settings import RowReading
+from cohort.metrics import REWARD_ACCURACY
+from cohort.training.objectives.declaration import (
+    DEFAULT_OBJECTIVE_NAME,
+    OBJECTIVE_DECLARATIONS,
+    ObjectiveDeclaration,
+)
+
 __all__ = ["FirstTaskFile"]
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
 _COMMENT_COLUMN = 42
-_OBJECTIVES = {
-    "dpo": "chosen against rejected; or orpo, cpo, simpo, kto",
-    "kto": "by the rows' label; sft trains on all answers",
-}
 _BETWEEN = "a line break before the answer, which rows lack; or your own words"
 _TEMPLATES = "the tokenizer has none; or chatml, llama-3, zephyr, a file"
 
@@ -62,7 +66,7 @@ class FirstTaskFile:
     ranks: Sequence[int]
     batch_sizes: Sequence[int]
     can_answer: bool
-    objective: str = "sft"
+    objective: ObjectiveDeclaration = OBJECTIVE_DECLARATIONS.built_in()[0]
     betas: Sequence[str] = ()
 
     @property
@@ -83,6 +87,7 @@ class FirstTaskFile:
         names = ", ".join(f"{name}: {_quoted(column)}" for name, column in self.columns.items())
         grid = " x ".join(str(len(values)) for values in self._searched)
         # as a shell takes them: a name may have spaces
+        own = self.objective
         name, run = quote(self.name), quote(f"runs/{self.name.removesuffix('.yaml').removesuffix('.yml')}")
         lines = [
             "# Written by `cohort init`. Relative paths start at this file.",
@@ -104,7 +109,7 @@ class FirstTaskFile:
             _line("  max_length", str(self.max_length), f"in tokens; {self.length_note}"),
             *([_line("  chat_template", self.chat_template, _TEMPLATES)] if self.chat_template else []),
             _line("  on_long_rows", self.on_long_rows, "rows above max_length: drop | truncate | split | error"),
-            *([_line("objective", self.objective, _OBJECTIVES[self.objective])] if self.objective != "sft" else []),
+            *([_line("objective", own.name, own.first_choice)] if own.name != DEFAULT_OBJECTIVE_NAME else []),
             "lora:",
             _line("  target_modules", "all-linear", "or a list such as [q_proj, v_proj]"),
             _line("  lora_dropout", "0.0"),
@@ -123,7 +128,7 @@ class FirstTaskFile:
             _line(
                 "    batch_size",
                 f"[{', '.join(map(str, self.batch_sizes))}]",
-                f"{'pairs' if self.objective == 'dpo' else 'rows'} of one optimizer step",
+                f"{'pairs' if own.reads is RowReading.PAIRS else 'rows'} of one optimizer step",
             ),
             *([_line("    beta", f"[{', '.join(self.betas)}]", "how strongly a trial is held")] if self.betas else []),
             "early_exit:",
@@ -133,9 +138,9 @@ class FirstTaskFile:
         return "\n".join(lines) + "\n"
 
     def _metric_line(self) -> str:
-        if self.objective != "sft":
+        if REWARD_ACCURACY in self.objective.measures:
             # losses of different betas cannot be compared
-            return _line("  metric", "reward_accuracy", "how often the better answer has the higher reward")
+            return _line("  metric", REWARD_ACCURACY, "how often the better answer has the higher reward")
         comment = "what the best adapter is best at; exact_match compares answers" if self.can_answer else ""
         return _line("  metric", "loss", comment)
 

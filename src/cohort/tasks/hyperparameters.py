@@ -24,7 +24,7 @@ from cohort.core.setting_fields import (
     word,
 )
 from cohort.tasks.fields import as_whole, as_word, refuse
-from cohort.tasks.sections.objective_keys import ObjectiveKeys
+from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS, searched_of
 from cohort.training.optimizers.declaration import DEFAULT_OPTIMIZER_NAME, OPTIMIZER_DECLARATIONS
 from cohort.training.schedules import Schedule
 from cohort.tuning.parameters import MultipleOf, Value
@@ -189,50 +189,65 @@ _EXAMPLES = {
     "d_initial": "[0.1, 1.0]",
     "projection_prng_key": "[0, 1]",
     "nblocks": "[1, 2, 4]",
-    "beta": "[0.05, 0.1, 0.3]",
-    "loss_type": "[sigmoid, ipo]",
-    "label_smoothing": "[0.0, 0.1]",
-    "simpo_gamma": "[0.5, 1.0]",
-    "cpo_alpha": "[0.0, 1.0]",
-    "desirable_weight": "[1.0, 1.33]",
-    "undesirable_weight": "[1.0, 1.33]",
 }
 _LORA = {**setting_fields(LoraKeys), "lora_alpha": LORA_ALPHA}
-_OBJECTIVE = setting_fields(ObjectiveKeys)
-_FIELDS = {**_LORA, "nblocks": NBLOCKS, **setting_fields(TrainingKeys), **_OBJECTIVE}
-_SECTIONS = {"lora": _LORA, "lora.use_bdlora": ("nblocks",), "objective": _OBJECTIVE}
-
-SECTION_OF: Mapping[str, str] = {
-    name: next((section for section, keys in _SECTIONS.items() if name in keys), "training") for name in _EXAMPLES
-}
-"""The section, by its dotted name, that holds a searchable key where ``search.space`` does not."""
+_FIELDS = {**_LORA, "nblocks": NBLOCKS, **setting_fields(TrainingKeys)}
+_SECTIONS = {"lora": _LORA, "lora.use_bdlora": ("nblocks",)}
 
 
 class _Searchable(Mapping[str, ValueKind]):
-    """What each key may be: Cohort's own, and what installed packages add to them."""
+    """What each key may be. Those of objectives are what their files declare, installed packages included.
+
+    Packages are looked up when a key is asked for: this is made while Cohort is imported.
+    """
 
     def __init__(self) -> None:
-        self._own = {
+        self.own: Mapping[str, ValueKind] = {
             name: ValueKind(field=_FIELDS[name], example=example, is_rank_multiple_allowed=name == "lora_alpha")
             for name, example in _EXAMPLES.items()
         }
 
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """The keys of Cohort alone."""
+        return (*self.own, *searched_of(OBJECTIVE_DECLARATIONS.built_in()))
+
     def __getitem__(self, name: str) -> ValueKind:
-        kind = self._own[name]
-        if name != "optim":
-            return kind
-        # packages are looked up when a value is, not while Cohort is imported
-        names = OPTIMIZER_DECLARATIONS.names()
-        return replace(kind, field=replace(kind.field, options=names, allowed=" | ".join(names)))
+        if name == "optim":
+            names, own = OPTIMIZER_DECLARATIONS.names(), self.own[name]
+            return replace(own, field=replace(own.field, options=names, allowed=" | ".join(names)))
+        if name in self.own:
+            return self.own[name]
+        value = searched_of(OBJECTIVE_DECLARATIONS.usable())[name]
+        return ValueKind(field=value.setting, example=value.example)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._own)
+        # a package's objective cannot give a key another meaning
+        return iter(dict.fromkeys((*self.own, *searched_of(OBJECTIVE_DECLARATIONS.usable()))))
 
     def __len__(self) -> int:
-        return len(self._own)
+        return len(list(iter(self)))
 
 
-SEARCHABLE: Mapping[str, ValueKind] = _Searchable()
+class _SectionOf(Mapping[str, str]):
+    """The section, by its dotted name, that holds a searchable key where ``search.space`` does not."""
+
+    def __getitem__(self, name: str) -> str:
+        if name not in SEARCHABLE:
+            raise KeyError(name)
+        if name not in _EXAMPLES:
+            return "objective"
+        return next((section for section, keys in _SECTIONS.items() if name in keys), "training")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SEARCHABLE)
+
+    def __len__(self) -> int:
+        return len(SEARCHABLE)
+
+
+SEARCHABLE = _Searchable()
+SECTION_OF: Mapping[str, str] = _SectionOf()
 
 
 def key_of(name: str) -> KeyPath:

@@ -14,6 +14,7 @@ from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.other_names import ACCEPTED
 from cohort.tasks.problems import known_keys, unknown_key_hint
 from cohort.tasks.sections.early_exit_section import is_plugin_key
+from cohort.tasks.sections.objective_section import is_objective_value
 from cohort.tasks.yaml_lines import parse_yaml_value
 
 __all__ = ["Override", "apply_overrides", "parse_overrides"]
@@ -69,13 +70,20 @@ def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
         if parts == written or (parts == written[-1:] and own[-1:] != parts):
             return own
     is_below_space = parts[:2] == ("search", "space") and 3 <= len(parts) <= 4 and parts[2] in SEARCHABLE
-    # checked last, because it imports the packages that add rules
-    is_of_plugin = key not in keys and parts[:1] == ("early_exit",) and len(parts) == 2 and is_plugin_key(parts[1])
+    # checked last, because it reads what packages add
+    is_of_plugin = key not in keys and len(parts) == 2 and _is_of_plugin(parts)
     if key in keys or is_below_space or is_of_plugin or (parts[:2] == ("dataset", "columns") and len(parts) == 3):
         return parts
     # a last word that two sections share could mean either, so it needs the full name
     by_leaf = [name for name in keys if name.rsplit(".", 1)[-1] == key]
     return tuple(by_leaf[0].split(".")) if len(by_leaf) == 1 else None
+
+
+def _is_of_plugin(parts: KeyPath) -> bool:
+    """Return whether another package's exit rule or objective has the key."""
+    if parts[0] == "early_exit":
+        return is_plugin_key(parts[1])
+    return parts[0] == "objective" and is_objective_value(str(parts[1]))
 
 
 def parse_overrides(

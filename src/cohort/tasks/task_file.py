@@ -13,24 +13,30 @@ from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, SerializeAsA
 from ruamel.yaml import YAML
 
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
-from cohort.core.discovery import modules_of
 from cohort.core.errors import Problem
 from cohort.core.place import Place
 from cohort.core.setting_fields import MOST_COUNT, Refusal, count_words, setting_fields
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
-from cohort.tasks.fields import Section, Whole, refuse, require_known, setting
+from cohort.models.weight_formats.declaration import FORMAT_DECLARATIONS, PLAIN_NAME
+from cohort.tasks.fields import SchemaOnDemand, Section, Whole, refuse, require_known, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF, key_of
 from cohort.tasks.other_names import nearest_hint, use_own_names
 from cohort.tasks.sections.block_section import BdLoraSection
 from cohort.tasks.sections.dataset_section import DatasetSection
 from cohort.tasks.sections.early_exit_section import EarlyExitSection, early_exit_section
 from cohort.tasks.sections.evaluation_section import EvaluationSection
-from cohort.tasks.sections.objective_keys import OBJECTIVE_VALUES
-from cohort.tasks.sections.objective_section import ObjectiveSection, objective_schema, parse_objective, plain_objective
+from cohort.tasks.sections.objective_section import (
+    ObjectiveSection,
+    is_objective_value,
+    objective_schema,
+    parse_objective,
+    plain_objective,
+)
 from cohort.tasks.sections.sections import LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.yaml_lines import TaskOrigin
+from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 from cohort.tuning.constraints import parse_constraint
 from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -43,8 +49,6 @@ __all__ = ["TaskFile"]
 
 # of a launch; more processes than any has
 MOST_GPUS = 100_000
-# files of that folder that are no word of the key: weights as they are, and what formats have in common
-_NO_FORMATS = ("plain", "weight_format")
 
 
 def _empty_section(value: object) -> object:
@@ -70,17 +74,16 @@ def _early_exit(value: object) -> object:
     return early_exit_section(value if isinstance(value, Mapping | EarlyExitSection) else {"rule": "none"})
 
 
-# by the names of their files, since importing them loads torch
-_FORMATS = ("none", *(name for name in modules_of("cohort.models.weight_formats") if name not in _NO_FORMATS))
-
-
 def _quantization(value: object) -> object:
     # `none` as in early_exit and report_to; YAML's null is easily forgotten
-    value = "none" if value is None else value
+    value = PLAIN_NAME if value is None else value
     if value in ("4bit", "4-bit", "int4", "fp4"):
         hint = "Write quantization: nf4, which has 4 bits."
-        refuse(Refusal(found=repr(value), allowed=" | ".join(_FORMATS), hint=hint))
-    require_known(value, _FORMATS, key="quantization")
+        refuse(Refusal(found=repr(value), allowed=" | ".join(FORMAT_DECLARATIONS.names()), hint=hint))
+    require_known(value, FORMAT_DECLARATIONS.names(), key="quantization")
+    if isinstance(value, str):
+        # a package's format that cannot be used is refused here, and not where the model is loaded
+        FORMAT_DECLARATIONS.find(value)
     return value
 
 
@@ -124,10 +127,12 @@ class TaskFile(Section):
         min_length=1, allowed="a hub id or a local directory", description="the base model, a hub id or a directory"
     )
     quantization: Annotated[
-        str, BeforeValidator(_quantization), WithJsonSchema({"type": "string", "enum": list(_FORMATS)})
+        str,
+        BeforeValidator(_quantization),
+        SchemaOnDemand(lambda: {"type": "string", "enum": list(FORMAT_DECLARATIONS.names())}),
     ] = setting(
-        "none",
-        allowed=" | ".join(_FORMATS),
+        PLAIN_NAME,
+        allowed=" | ".join(entry.name for entry in FORMAT_DECLARATIONS.built_in()),
         description="how the frozen linears of the base model are kept; none: as the model computes",
     )
     dataset: DatasetSection = setting(allowed="a section", description="a section with at least train")
@@ -135,9 +140,12 @@ class TaskFile(Section):
         ObjectiveSection,
         BeforeValidator(parse_objective),
         PlainSerializer(plain_objective),
-        WithJsonSchema(objective_schema()),
+        SchemaOnDemand(objective_schema),
     ] = setting(
-        ObjectiveSection(), allowed=f"{' | '.join(OBJECTIVE_VALUES)}, or a section", description="what is minimised"
+        # as it is without a word of the task; a validator would look for other packages while this is imported
+        ObjectiveSection.model_construct(),
+        allowed=f"{' | '.join(entry.name for entry in OBJECTIVE_DECLARATIONS.built_in())}, or a section",
+        description="what is minimised",
     )
     lora: Annotated[LoraSection, BeforeValidator(_empty_section)] = setting(
         LoraSection(), allowed="a section", description="the adapters"
@@ -262,11 +270,10 @@ class TaskFile(Section):
         """Return the value of every searchable key where ``search.space`` does not set it, by name."""
         # an objective's own values where it reads them: others are part of no configuration
         own = self.objective.values
-        unread = {name for name, section in SECTION_OF.items() if section == "objective" and name not in own}
         return {
             name: own[name] if name in own else self._value_in_section(name)
             for name in SEARCHABLE
-            if name not in unread
+            if name in own or not is_objective_value(name)
         }
 
     def _value_in_section(self, name: str) -> Any:

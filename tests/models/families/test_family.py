@@ -14,8 +14,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.models.gemma2 import modeling_gemma2
 
 from cohort.core.errors import InputError
-from cohort.models.families import FAMILIES, ModelFamily
+from cohort.models.families import ModelFamily
 from cohort.models.weights import load_decoder
+from tests.core.plugin_packages import install
 from tests.models.gemma2_attention import eager_attention_in_float64
 from tests.models.streams import packed_logits
 from tests.models.tiny_checkpoints import SIZES
@@ -44,8 +45,9 @@ TOY = ModelFamily(
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(FAMILIES, TOY.model_type, TOY)
+def _registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    points = {TOY.model_type: f"{__name__}:TOY"}
+    install(monkeypatch, tmp_path / "site", package="toy", group="cohort.model_families", points=points)
     transformers.AutoConfig.register("toy-gelu", ToyConfig)
     transformers.AutoModelForCausalLM.register(ToyConfig, ToyForCausalLM)
     yield

@@ -15,12 +15,14 @@ from cohort.kernels.row_stable_product import row_stable_product
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.counts import weight_bytes
 from cohort.models.decoder import Decoder
-from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
+from cohort.models.weight_formats import PLAIN, WeightFormat
+from cohort.models.weight_formats.declaration import FormatDeclaration
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
+from tests.core.plugin_packages import install
 from tests.models.test_decoder import MINE, Sample, run
 from tests.models.tiny_checkpoints import save_checkpoint
 from tests.training.small_models import VOCABULARY, random_rows
@@ -53,19 +55,26 @@ class Int8Linear:
         return self._rows_NK.to(self.dtype) * self._scales_N1
 
 
-INT8 = WeightFormat(
-    name="rounded",
-    summary="",
+DECLARATION = FormatDeclaration(name="rounded", summary="whole numbers, with a scale for each row")
+FORMAT = WeightFormat(
+    name=DECLARATION.name,
+    summary=DECLARATION.summary,
     freeze=Int8Linear,
     weight_bytes=lambda num_out, num_in, dtype: num_out * (num_in + dtype.itemsize),
     compute_dtypes=(torch.float32,),
 )
 
 
+def offer(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Offer the format as an installed package would."""
+    points = {"rounded": f"{__name__}:FORMAT"}
+    install(monkeypatch, folder / "site", package="rounded", group="cohort.weight_formats", points=points)
+
+
 @pytest.fixture(params=["Llama", "Qwen2"])
 def pair(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Decoder, Decoder]:
     """One checkpoint in int8, and as a plain decoder whose weights were rounded to int8 and back beforehand."""
-    monkeypatch.setitem(WEIGHT_FORMATS, INT8.name, INT8)
+    offer(monkeypatch, tmp_path)
     folder = save_checkpoint(tmp_path, request.param, vocab_size=VOCABULARY)
     in_int8 = load_decoder(folder, weight_format="rounded")
     tensors = load_file(folder / "model.safetensors")
@@ -114,7 +123,7 @@ def trained(decoder: Decoder) -> tuple[list[float], list[Tensor]]:
 
 def test_the_format_says_how_many_bytes_there_are(pair: tuple[Decoder, Decoder]) -> None:
     in_int8, plain = pair
-    for decoder, name in ((in_int8, INT8.name), (plain, PLAIN.name)):
+    for decoder, name in ((in_int8, FORMAT.name), (plain, PLAIN.name)):
         assert weight_bytes(decoder.config, dtype=torch.float32, weight_format=name) == decoder.num_bytes
     rows = sum(num_out for _, num_out in in_int8.linears.values())
     values = sum(num_in * num_out for num_in, num_out in in_int8.linears.values())
@@ -122,7 +131,7 @@ def test_the_format_says_how_many_bytes_there_are(pair: tuple[Decoder, Decoder])
 
 
 def test_unknown_formats_and_dtypes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WEIGHT_FORMATS, INT8.name, INT8)
+    offer(monkeypatch, tmp_path)
     with pytest.raises(InputError, match=r"weight_format: found 'int4'; allowed: .*none.*rounded"):
         load_decoder(tmp_path, weight_format="int4")
     with pytest.raises(InputError, match=r"float64 with the weight format 'rounded'; allowed: float32"):

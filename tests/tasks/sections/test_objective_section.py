@@ -9,19 +9,18 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.data.settings import RowReading
 from cohort.tasks.loading import load_task
-from cohort.tasks.sections.objective_keys import LOSS_TYPES, OBJECTIVE_VALUES
+from cohort.tasks.sections.objective_section import declared_objective
 from cohort.tasks.trial_values import added_parameters
 from cohort.training.objectives import OBJECTIVES
 from tests.tasks.task_files import BASE, problems_of, write
 
 
 def test_each_objective_reads_what_its_type_says() -> None:
-    assert set(OBJECTIVES) == set(OBJECTIVE_VALUES)
-    for name, values in OBJECTIVE_VALUES.items():
+    for name, objective in OBJECTIVES.items():
         # the length of mismatched rows comes from the data set's section
-        fields = {key: value for key, value in vars(OBJECTIVES[name]).items() if key not in ("max_length", "function")}
-        assert fields == values
-        assert ("loss_type" in values) == (name in LOSS_TYPES)
+        fields = {key: value for key, value in vars(objective).items() if key not in ("max_length", "function")}
+        assert fields == declared_objective(name).defaults
+        assert objective.needs_reference is declared_objective(name).needs_reference
 
 
 def test_a_name_is_its_section_with_defaults(folder: Path) -> None:

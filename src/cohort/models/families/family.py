@@ -61,3 +61,8 @@ class ModelFamily:
     gguf_architecture: str = ""
     gguf_pairs_rotated: bool = False
     refused: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry of families."""
+        return self.model_type

@@ -1,12 +1,24 @@
-"""The formats of frozen weights: one file each. A new one is a file with its ``FORMAT``."""
+"""The formats of frozen weights: one file each. A new one is a file here with its ``DECLARATION`` and its ``FORMAT``.
+
+In another package, it is an entry point of ``cohort.weight_formats``. Its declaration is read without torch; what it
+declares is imported when it is used.
+"""
 
 from __future__ import annotations
 
-from cohort.core.discovery import offered_in
-from cohort.models.weight_formats.nf4 import FORMAT as NF4
-from cohort.models.weight_formats.plain import FORMAT as PLAIN
-from cohort.models.weight_formats.weight_format import WeightFormat
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["NF4", "PLAIN", "WEIGHT_FORMATS", "WeightFormat"]
+if TYPE_CHECKING:
+    from cohort.models.weight_formats.by_name import NF4, PLAIN, WEIGHT_FORMATS, all_formats, format_named
+    from cohort.models.weight_formats.weight_format import WeightFormat
 
-WEIGHT_FORMATS: dict[str, WeightFormat] = {found.name: found for found in offered_in(__name__, "FORMAT").values()}
+__all__ = ["NF4", "PLAIN", "WEIGHT_FORMATS", "WeightFormat", "all_formats", "format_named"]
+
+
+def __getattr__(name: str) -> object:
+    # imported when first used: declarations need no torch
+    if name in __all__:
+        module = "weight_format" if name == "WeightFormat" else "by_name"
+        return getattr(importlib.import_module(f"cohort.models.weight_formats.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")

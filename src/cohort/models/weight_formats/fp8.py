@@ -26,9 +26,14 @@ from cohort.kernels.fp8_product import (
     transposed,
 )
 from cohort.kernels.packed_linear import FrozenProduct
+from cohort.models.weight_formats.declaration import FormatDeclaration
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors, WeightFormat
 
-__all__ = ["FORMAT", "Fp8Linear", "KEPT_SHARE"]
+__all__ = ["DECLARATION", "FORMAT", "Fp8Linear", "KEPT_SHARE"]
+
+DECLARATION = FormatDeclaration(
+    name="fp8", summary="e4m3 weights and activations, 1 byte a weight (2 with the copy for gradients)"
+)
 
 # The gradient's product reads the codes transposed. A transposed copy takes the weights' bytes a second time; without
 # it every pass transposes each weight, which changes no bit and costs as much as 100 to 200 tokens of the pass do. The
@@ -200,8 +205,8 @@ def _finish(products: Collection[FrozenProduct], room_bytes: int | None) -> None
 
 _QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble, finish=_finish)
 FORMAT = WeightFormat(
-    name="fp8",
-    summary="e4m3 weights and activations, 1 byte a weight (2 with the copy for gradients)",
+    name=DECLARATION.name,
+    summary=DECLARATION.summary,
     freeze=_QUANTISATION.freeze,
     weight_bytes=lambda num_out, num_in, _: num_out * (num_in + torch.float32.itemsize),
     compute_dtypes=(torch.float32, torch.bfloat16),

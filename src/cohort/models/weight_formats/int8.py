@@ -14,9 +14,14 @@ import torch
 from torch import Tensor
 
 from cohort.models.dequantised_linear import DequantisedLinear
+from cohort.models.weight_formats.declaration import FormatDeclaration
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors, WeightFormat
 
-__all__ = ["FORMAT", "Int8Linear"]
+__all__ = ["DECLARATION", "FORMAT", "Int8Linear"]
+
+DECLARATION = FormatDeclaration(
+    name="int8", summary="weights in 8-bit integers, 1 byte each, dequantised for each product"
+)
 
 LARGEST = 127.0
 
@@ -58,8 +63,8 @@ def _assemble(pieces: Sequence[StoredTensors], bias_N: Tensor | None, dtype: tor
 
 _QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble)
 FORMAT = WeightFormat(
-    name="int8",
-    summary="weights in 8-bit integers, 1 byte each, dequantised for each product",
+    name=DECLARATION.name,
+    summary=DECLARATION.summary,
     freeze=_QUANTISATION.freeze,
     weight_bytes=lambda num_out, num_in, _: num_out * (num_in + torch.float32.itemsize),
     compute_dtypes=(torch.float32, torch.bfloat16, torch.float16),

@@ -13,9 +13,14 @@ from torch import Tensor
 from cohort.kernels.nf4_weight import Nf4Weight, dequantise, quantise
 from cohort.kernels.nf4_weight.reference import BLOCK, NESTED_BLOCK
 from cohort.models.dequantised_linear import DequantisedLinear
+from cohort.models.weight_formats.declaration import FormatDeclaration
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors, WeightFormat
 
-__all__ = ["FORMAT", "Nf4Linear"]
+__all__ = ["DECLARATION", "FORMAT", "Nf4Linear"]
+
+DECLARATION = FormatDeclaration(
+    name="nf4", summary="weights in 4-bit NormalFloat, 0.52 bytes each, dequantised for each product"
+)
 
 _NAMES = ("codes", "scale_codes", "nested_scales", "nested_map", "offset")
 
@@ -69,8 +74,8 @@ def _weight_bytes(num_out: int, num_in: int, _: torch.dtype) -> int:
 
 _QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble)
 FORMAT = WeightFormat(
-    name="nf4",
-    summary="weights in 4-bit NormalFloat, 0.52 bytes each, dequantised for each product",
+    name=DECLARATION.name,
+    summary=DECLARATION.summary,
     freeze=_QUANTISATION.freeze,
     weight_bytes=_weight_bytes,
     compute_dtypes=(torch.float32, torch.bfloat16, torch.float16),

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from cohort.kernels.exact_product import AgreedShapes, exact_product
 from cohort.kernels.row_stable_product import row_stable_product
+from cohort.models.weight_formats.declaration import FormatDeclaration
 from cohort.models.weight_formats.weight_format import WeightFormat
 
-__all__ = ["FORMAT", "FrozenLinear"]
+__all__ = ["DECLARATION", "FORMAT", "FrozenLinear"]
+
+DECLARATION = FormatDeclaration(name="none", summary="weights as the model computes, 2 bytes each on a GPU")
 
 
 class FrozenLinear:
@@ -125,8 +128,8 @@ class FrozenLinear:
 
 
 FORMAT = WeightFormat(
-    name="none",
-    summary="weights as the model computes, 2 bytes each on a GPU",
+    name=DECLARATION.name,
+    summary=DECLARATION.summary,
     freeze=FrozenLinear,
     weight_bytes=lambda num_out, num_in, dtype: num_out * num_in * dtype.itemsize,
     compute_dtypes=(torch.float32, torch.bfloat16, torch.float16, torch.float64),

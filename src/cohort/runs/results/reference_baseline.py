@@ -11,15 +11,17 @@ from collections.abc import Mapping
 
 from cohort.metrics import REWARD_ACCURACY, REWARD_MARGIN
 from cohort.runs.facts import RunFacts
+from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 
 __all__ = ["chance_of"]
 
 _CHANCE: Mapping[str, float] = {REWARD_ACCURACY: 0.5, REWARD_MARGIN: 0.0}
-# objectives whose rewards are log-ratios to a reference model
-_WITH_REFERENCE = ("dpo", "kto")
 
 
 def chance_of(facts: RunFacts, *, metric: str) -> float | None:
     """Return what chance gives where the base model's value of ``metric`` says nothing; None where it does."""
-    is_reference = facts.task.objective in _WITH_REFERENCE and facts.inputs.reference_adapter_hash is None
+    # with a reference model, rewards are log-ratios to it; a run may be older than what is installed now
+    objective = OBJECTIVE_DECLARATIONS.known(facts.task.objective)
+    compares = objective is not None and objective.needs_reference
+    is_reference = compares and facts.inputs.reference_adapter_hash is None
     return _CHANCE.get(metric) if is_reference else None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import GetJsonSchemaHandler, create_model
 from pydantic_core import CoreSchema
 
-from cohort.core.setting_fields import Refusal, SettingField, setting_fields
-from cohort.tasks.fields import Registered, Section, chosen, refuse, setting_of
+from cohort.core.setting_fields import SettingField, setting_fields
+from cohort.tasks.fields import Registered, Section, chosen, refuse_unknown, setting_of
 from cohort.tuning.early_exit.rule import ExitRule
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -80,16 +79,8 @@ def early_exit_section(value: Mapping[Any, Any] | EarlyExitSection) -> EarlyExit
     section = EarlyExitSection if entry is None else section_of(entry)
     # pydantic's own answer to an unknown key knows the keys of Cohort's rules alone
     if entry is not None and _own_fields(entry):
-        unknown = [str(key) for key in value if key not in section.model_fields]
-        if unknown:
-            refuse(*(_unknown(key, known=list(section.model_fields)) for key in unknown))
+        refuse_unknown(value, known=list(section.model_fields), section="early_exit")
     return section.model_validate(value)
-
-
-def _unknown(key: str, *, known: Sequence[str]) -> Refusal:
-    near = get_close_matches(key.lower(), known, n=1)
-    hint = f"Did you mean early_exit.{near[0]}? Rename it." if near else "Remove it."
-    return Refusal(found=f"the unknown key {key!r}", allowed=f"the keys {', '.join(known)}", hint=hint, at=(key,))
 
 
 def is_plugin_key(key: str | int) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
 from cohort.core.setting_fields import MOST_COUNT, Refusal, count_words
 from cohort.metrics import (
-    CHOICE_ACCURACY,
     LOSS,
     METRIC_KINDS,
     METRICS_ALLOWED,
@@ -22,9 +21,10 @@ from cohort.metrics import (
     metric_problems,
     needs_generation,
     option_problems,
+    own_metrics,
     pattern_problems,
 )
-from cohort.tasks.fields import Whole, refuse, section_with, setting
+from cohort.tasks.fields import SchemaOnDemand, Whole, refuse, section_with, setting
 from cohort.tuning.evaluation_times import EvaluationSettings
 
 __all__ = ["EvaluationSection"]
@@ -35,7 +35,7 @@ _EXAMPLE = "Write for example [exact_match, token_f1]."
 def _metric(value: object) -> object:
     if not isinstance(value, str) or not value:
         hint = "Write one name; further metrics go to evaluation.metrics." if isinstance(value, list) else "Write loss."
-        refuse(Refusal(found=repr(value), allowed=METRICS_ALLOWED, hint=hint))
+        refuse(Refusal(found=repr(value), allowed=_allowed(), hint=hint))
     if problems := metric_problems([value]):
         # problems name a place in a list, and this key holds one name
         refuse(*(replace(problem, at=()) for problem in problems))
@@ -44,7 +44,7 @@ def _metric(value: object) -> object:
 
 def _metrics(value: object) -> object:
     names = [value] if isinstance(value, str) else value
-    allowed = f"a list of {METRICS_ALLOWED}"
+    allowed = f"a list of {_allowed()}"
     if names is None:
         return ()
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
@@ -65,22 +65,28 @@ if TYPE_CHECKING:
 else:
     _EvaluationKeys = section_with(EvaluationSettings)
 
-_NAME_SCHEMA = {
-    "anyOf": [{"enum": [LOSS, *METRIC_KINDS, CHOICE_ACCURACY, *REWARD_METRICS]}, {"type": "string", "pattern": ":"}]
-}
+_NORMALIZED = ", ".join(kind.name for kind in METRIC_KINDS.built_in() if kind.reads_normalize)
+
+
+def _allowed() -> str:
+    return f"{' | '.join(own_metrics())} | module:function"
+
+
+def _name_schema() -> dict[str, Any]:
+    return {"anyOf": [{"enum": list(own_metrics())}, {"type": "string", "pattern": ":"}]}
 
 
 class EvaluationSection(_EvaluationKeys):
     """When and on what trials are compared."""
 
-    metric: Annotated[str, BeforeValidator(_metric), WithJsonSchema(_NAME_SCHEMA)] = setting(
+    metric: Annotated[str, BeforeValidator(_metric), SchemaOnDemand(_name_schema)] = setting(
         LOSS, allowed=METRICS_ALLOWED, description="what the best trial is best at"
     )
     metrics: Annotated[
         tuple[str, ...],
         BeforeValidator(_metrics),
         PlainSerializer(list),
-        WithJsonSchema({"type": "array", "items": _NAME_SCHEMA}),
+        SchemaOnDemand(lambda: {"type": "array", "items": _name_schema()}),
     ] = setting(
         (),
         allowed=f"a list of {METRICS_ALLOWED}",
@@ -89,7 +95,7 @@ class EvaluationSection(_EvaluationKeys):
     normalize: bool = setting(
         False,
         allowed="true | false",
-        description="exact_match, contains: compare without case, punctuation and the articles a, an, the",
+        description=f"{_NORMALIZED}: compare without case, punctuation and the articles a, an, the",
     )
     answer_pattern: Annotated[
         str | None, BeforeValidator(_pattern), WithJsonSchema({"type": ["string", "null"], "format": "regex"})

@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cohort.core.setting_fields import Refusal
-from cohort.data.settings import RowReading
 from cohort.metrics import REWARD_METRICS
-from cohort.tasks.hyperparameters import SECTION_OF
-from cohort.tasks.sections.objective_keys import LOSS_TYPES, OBJECTIVE_VALUES
-from cohort.tasks.sections.objective_section import loss_type_refusals, smoothing_refusals, unread_key
+from cohort.tasks.sections.objective_section import (
+    is_objective_value,
+    loss_type_refusals,
+    unmet_conditions,
+    unread_key,
+)
+from cohort.training.objectives.declaration import BatchComparison, compared_by
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 
 if TYPE_CHECKING:
@@ -19,47 +22,48 @@ if TYPE_CHECKING:
 
 __all__ = ["objective_refusals"]
 
-# a batch of one has no other answer to mismatch
-_LEAST_KTO_BATCH = 2
+# a batch of one has no other row to compare with
+_LEAST_COMPARED = 2
 
 
 def objective_refusals(task: TaskFile) -> Iterator[Refusal]:
     """Yield what does not fit the task's objective; ``at`` is the key."""
-    objective, space = task.objective.type, task.search.space
-    read = OBJECTIVE_VALUES[objective]
-    unread = [name for name in space if SECTION_OF[name] == "objective" and name not in read]
-    for name in unread:
+    objective, space, declared = task.objective.type, task.search.space, task.objective.declared
+    for name in (name for name in space if is_objective_value(name) and name not in declared.values):
         yield replace(unread_key(name, objective=objective), at=("search", "space", name))
-    kinds = _values(space["loss_type"]) if "loss_type" in space else [task.objective.values.get("loss_type")]
-    if "loss_type" in space and "loss_type" in read:
-        yield from loss_type_refusals(kinds, objective=objective, at=("search", "space", "loss_type"))
-    if "label_smoothing" in read and LOSS_TYPES.get(objective):
-        searched = space.get("label_smoothing")
+    values = {name: _values(space[name]) if name in space else [value] for name, value in task.objective.values.items()}
+    if "loss_type" in space and "loss_type" in declared.values:
+        yield from loss_type_refusals(values["loss_type"], objective=objective, at=("search", "space", "loss_type"))
+    for name, value in declared.values.items():
+        searched = space.get(name)
         if searched is not None and not isinstance(searched, Conditional):
-            yield from smoothing_refusals(kinds, at=("search", "space", "label_smoothing"))
-        elif searched is None and task.objective.values["label_smoothing"] and "loss_type" in space:
-            yield from smoothing_refusals(kinds, at=("objective", "label_smoothing"))
-    if objective == "kto" and "kto" in kinds:
-        yield from _small_batches(task)
-    if task.objective.reads is RowReading.ANSWERS:
-        for key, names in (("metric", [task.evaluation.metric]), ("metrics", task.evaluation.metrics)):
-            for name in (name for name in names if name in REWARD_METRICS):
-                yield Refusal(
-                    found=f"{name} with {objective}, which compares no answers",
-                    allowed=f"{name} with dpo, orpo, cpo, simpo or kto",
-                    hint="Write metric: loss." if key == "metric" else f"Remove {name}.",
-                    at=("evaluation", key),
-                )
+            yield from unmet_conditions(name, objective=objective, values=values, at=("search", "space", name))
+        elif searched is None and values[name] != [declared.default(name)]:
+            # what the section alone says is checked where the section is read
+            found = {other: values[other] for other in value.only_with if other in space}
+            yield from unmet_conditions(name, objective=objective, values=found, at=("objective", name))
+    if (batch := declared.compares_batch) is not None and all(
+        set(values[key]) & set(allowed) for key, allowed in batch.only_with.items()
+    ):
+        yield from _small_batches(task, batch)
+    for key, names in (("metric", [task.evaluation.metric]), ("metrics", task.evaluation.metrics)):
+        for name in (name for name in names if name in REWARD_METRICS and name not in declared.measures):
+            yield Refusal(
+                found=f"{name} with {objective}, which compares no answers",
+                allowed=f"{name} with {compared_by(name)}",
+                hint="Write metric: loss." if key == "metric" else f"Remove {name}.",
+                at=("evaluation", key),
+            )
 
 
-def _small_batches(task: TaskFile) -> Iterator[Refusal]:
+def _small_batches(task: TaskFile, batch: BatchComparison) -> Iterator[Refusal]:
     searched = task.search.space.get("batch_size")
     sizes = [task.training.batch_size] if searched is None else _values(searched)
-    if any(isinstance(size, int | float) and size < _LEAST_KTO_BATCH for size in sizes):
+    if any(isinstance(size, int | float) and size < _LEAST_COMPARED for size in sizes):
         yield Refusal(
-            found="batch_size 1 with kto, whose KL term compares each prompt with another row's answer",
-            allowed=f"at least {_LEAST_KTO_BATCH} rows",
-            hint="Raise batch_size, or write objective: {type: kto, loss_type: apo_zero_unpaired}.",
+            found=f"batch_size 1 with {task.objective.type}, {batch.why}",
+            allowed=f"at least {_LEAST_COMPARED} rows",
+            hint=f"Raise batch_size, or write objective: {batch.instead}.",
             at=("training", "batch_size") if searched is None else ("search", "space", "batch_size"),
         )
 

@@ -256,7 +256,9 @@ class SearchSection(Section):
         PlainSerializer(_plain_space),
         SchemaOnDemand(_space_schema),
     ] = setting(
-        {}, allowed=f"a mapping with keys among {', '.join(SEARCHABLE)}", description="a key overrides its namesake"
+        {},
+        allowed=f"a mapping with keys among {', '.join(SEARCHABLE.built_in)}",
+        description="a key overrides its namesake",
     )
     constraints: Annotated[
         tuple[str, ...],

@@ -1,11 +1,22 @@
-"""Objectives by the name they have in task files, which is their file's. A new one is a file with its ``OBJECTIVE``."""
+"""Objectives by the name they have in task files. A new one is a file here with its ``DECLARATION`` and ``OBJECTIVE``.
+
+In another package, it is an entry point of ``cohort.objectives``. Its declaration is read without torch; what it
+declares is imported when it is used.
+"""
 
 from __future__ import annotations
 
-from cohort.core.discovery import offered_in
-from cohort.training.objectives.objective import Objective
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["DEFAULT_OBJECTIVE", "OBJECTIVES"]
+if TYPE_CHECKING:
+    from cohort.training.objectives.by_name import DEFAULT_OBJECTIVE, OBJECTIVES, objective_named
 
-OBJECTIVES: dict[str, Objective] = offered_in(__name__, "OBJECTIVE")
-DEFAULT_OBJECTIVE = OBJECTIVES["sft"]
+__all__ = ["DEFAULT_OBJECTIVE", "OBJECTIVES", "objective_named"]
+
+
+def __getattr__(name: str) -> object:
+    # imported when first used: declarations need no torch
+    if name in __all__:
+        return getattr(importlib.import_module("cohort.training.objectives.by_name"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")

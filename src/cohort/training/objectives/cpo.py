@@ -12,11 +12,34 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cohort.core.setting_fields import choice, number
+from cohort.data.settings import RowReading
 from cohort.data.tokenised import Sample
+from cohort.training.objectives.declaration import ObjectiveDeclaration, Searched
 from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.pair_losses import pair_loss, reward_metrics
 
-__all__ = ["OBJECTIVE", "ContrastivePreferenceOptimization"]
+__all__ = ["DECLARATION", "OBJECTIVE", "ContrastivePreferenceOptimization"]
+
+DECLARATION = ObjectiveDeclaration(
+    name="cpo",
+    summary="contrastive preference optimization: the margin between two answers, without a reference",
+    reads=RowReading.PAIRS,
+    values={
+        "beta": Searched(made=number(0.1, "temperature of the margin", minimum=None), example="[0.05, 0.1, 0.3]"),
+        "loss_type": Searched(
+            made=choice("sigmoid", "form of the loss", options=("sigmoid", "hinge", "ipo")),
+            example="[sigmoid, ipo]",
+        ),
+        "label_smoothing": Searched(
+            made=number(0.0, "probability that a label is wrong", below=0.5),
+            example="[0.0, 0.1]",
+            only_with={"loss_type": ("sigmoid",)},
+        ),
+        "cpo_alpha": Searched(made=number(1.0, "weight of the better answers' own loss"), example="[0.0, 1.0]"),
+    },
+    measures=("reward_accuracy", "reward_margin"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +53,11 @@ class ContrastivePreferenceOptimization(Objective):
         cpo_alpha: Weight of the better answers' own loss.
     """
 
-    group_size: ClassVar[int] = 2
-    beta: float = 0.1
-    loss_type: str = "sigmoid"
-    label_smoothing: float = 0.0
-    cpo_alpha: float = 1.0
+    group_size: ClassVar[int] = DECLARATION.group_size
+    beta: float = DECLARATION.default("beta")
+    loss_type: str = DECLARATION.default("loss_type")
+    label_smoothing: float = DECLARATION.default("label_smoothing")
+    cpo_alpha: float = DECLARATION.default("cpo_alpha")
 
     def step_values(self, samples: Sequence[Sample]) -> tuple[float, ...]:
         """Return pairs per token of the better answers: a mean over tokens becomes a sum over pairs with it."""

@@ -14,10 +14,36 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cohort.core.setting_fields import choice, number
+from cohort.data.settings import RowReading
+from cohort.training.objectives.declaration import ObjectiveDeclaration, Searched
 from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.pair_losses import pair_loss, reward_metrics
 
-__all__ = ["OBJECTIVE", "DirectPreferenceOptimization"]
+__all__ = ["DECLARATION", "OBJECTIVE", "DirectPreferenceOptimization"]
+
+DECLARATION = ObjectiveDeclaration(
+    name="dpo",
+    summary="direct preference optimization: pairs of answers, each compared with what a reference model gives it",
+    reads=RowReading.PAIRS,
+    values={
+        "beta": Searched(
+            made=number(0.1, "how strongly a trial is held to its reference", minimum=None), example="[0.05, 0.1, 0.3]"
+        ),
+        "loss_type": Searched(
+            made=choice("sigmoid", "form of the loss", options=("sigmoid", "hinge", "ipo", "robust")),
+            example="[sigmoid, ipo]",
+        ),
+        "label_smoothing": Searched(
+            made=number(0.0, "probability that a label is wrong", below=0.5),
+            example="[0.0, 0.1]",
+            only_with={"loss_type": ("sigmoid", "robust")},
+        ),
+    },
+    needs_reference=True,
+    measures=("reward_accuracy", "reward_margin"),
+    first_choice="chosen against rejected; or orpo, cpo, simpo, kto",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +56,11 @@ class DirectPreferenceOptimization(Objective):
         label_smoothing: Probability that a label is wrong.
     """
 
-    group_size: ClassVar[int] = 2
-    needs_reference: ClassVar[bool] = True
-    beta: float = 0.1
-    loss_type: str = "sigmoid"
-    label_smoothing: float = 0.0
+    group_size: ClassVar[int] = DECLARATION.group_size
+    needs_reference: ClassVar[bool] = DECLARATION.needs_reference
+    beta: float = DECLARATION.default("beta")
+    loss_type: str = DECLARATION.default("loss_type")
+    label_smoothing: float = DECLARATION.default("label_smoothing")
 
     def terms(self, groups: Groups) -> Tensor:
         ratios_G2 = groups.reference_losses_GS - groups.answer_losses_GS

@@ -17,12 +17,15 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import CohortError
+from cohort.data.settings import RowReading
 from cohort.data.tokenised import Sample
 from cohort.kernels.staging import to_device_unwaited
 from cohort.metrics.functions import UserFunction, find_function, raised_text
+from cohort.training.objectives.declaration import ObjectiveDeclaration
 from cohort.training.objectives.objective import Groups, Objective
 
 __all__ = [
+    "DECLARATION",
     "OBJECTIVE",
     "FunctionLoss",
     "LossFailedError",
@@ -31,6 +34,12 @@ __all__ = [
     "negative_log_likelihood",
     "row_loss",
 ]
+
+DECLARATION = ObjectiveDeclaration(
+    name="function",
+    summary="a loss of each token by a function of one's own",
+    reads=RowReading.ANSWERS,
+)
 
 _WRITE_ONE = "Write def NAME(log_probs, tokens): return a loss for each token; at the top level of a module."
 

@@ -17,10 +17,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cohort.core.setting_fields import choice, number
+from cohort.data.settings import RowReading
 from cohort.data.tokenised import Sample
+from cohort.training.objectives.declaration import BatchComparison, ObjectiveDeclaration, Searched
 from cohort.training.objectives.objective import Groups, Objective
 
-__all__ = ["OBJECTIVE", "KahnemanTverskyOptimization", "mismatched"]
+__all__ = ["DECLARATION", "OBJECTIVE", "KahnemanTverskyOptimization", "mismatched"]
+
+DECLARATION = ObjectiveDeclaration(
+    name="kto",
+    summary="Kahneman-Tversky optimization: single answers, desirable or not, compared with a reference model",
+    reads=RowReading.LABELS,
+    values={
+        "beta": Searched(
+            made=number(0.1, "how strongly a trial is held to its reference", minimum=None), example="[0.05, 0.1, 0.3]"
+        ),
+        "loss_type": Searched(
+            made=choice("kto", "form of the loss", options=("kto", "apo_zero_unpaired")),
+            example="[kto, apo_zero_unpaired]",
+        ),
+        "desirable_weight": Searched(made=number(1.0, "weight of desirable rows"), example="[1.0, 1.33]"),
+        "undesirable_weight": Searched(made=number(1.0, "weight of undesirable rows"), example="[1.0, 1.33]"),
+    },
+    needs_reference=True,
+    measures=("reward_accuracy", "reward_margin"),
+    compares_batch=BatchComparison(
+        why="whose KL term compares each prompt with another row's answer",
+        why_undivided="what kto measures before each step would empty the pipeline each time",
+        instead="{type: kto, loss_type: apo_zero_unpaired}",
+        only_with={"loss_type": ("kto",)},
+    ),
+    first_choice="by the rows' label; sft trains on all answers",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +63,16 @@ class KahnemanTverskyOptimization(Objective):
         max_length: Most tokens of a mismatched row, as of the rows themselves.
     """
 
-    needs_reference: ClassVar[bool] = True
-    beta: float = 0.1
-    loss_type: str = "kto"
-    desirable_weight: float = 1.0
-    undesirable_weight: float = 1.0
+    needs_reference: ClassVar[bool] = DECLARATION.needs_reference
+    beta: float = DECLARATION.default("beta")
+    loss_type: str = DECLARATION.default("loss_type")
+    desirable_weight: float = DECLARATION.default("desirable_weight")
+    undesirable_weight: float = DECLARATION.default("undesirable_weight")
     max_length: int = 1 << 30
 
     @property
     def compares_batch(self) -> bool:
-        return self.loss_type == "kto"
+        return DECLARATION.compares_batch is not None and DECLARATION.compares_batch.applies(vars(self))
 
     def step_values(self, samples: Sequence[Sample]) -> tuple[float, ...]:
         """Return the KL term, 0 until it is measured, and the share of desirable rows."""

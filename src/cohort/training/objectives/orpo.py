@@ -14,11 +14,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cohort.core.setting_fields import number
+from cohort.data.settings import RowReading
 from cohort.data.tokenised import Sample
+from cohort.training.objectives.declaration import ObjectiveDeclaration, Searched
 from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.pair_losses import reward_metrics
 
-__all__ = ["OBJECTIVE", "OddsRatioPreferenceOptimization"]
+__all__ = ["DECLARATION", "OBJECTIVE", "OddsRatioPreferenceOptimization"]
+
+DECLARATION = ObjectiveDeclaration(
+    name="orpo",
+    summary="odds ratio preference optimization: the better answer is learned, and its odds raised",
+    reads=RowReading.PAIRS,
+    values={
+        "beta": Searched(made=number(0.1, "weight of the odds ratio", minimum=None), example="[0.05, 0.1, 0.3]"),
+    },
+    measures=("reward_accuracy", "reward_margin"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +42,8 @@ class OddsRatioPreferenceOptimization(Objective):
         beta: Weight of the odds ratio (the paper's lambda).
     """
 
-    group_size: ClassVar[int] = 2
-    beta: float = 0.1
+    group_size: ClassVar[int] = DECLARATION.group_size
+    beta: float = DECLARATION.default("beta")
 
     def seen(self, sample: Sample, *, place: int) -> Sample:
         """Return the better row with all of its tokens trained but the first, which nothing predicts."""

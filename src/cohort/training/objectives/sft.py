@@ -8,10 +8,19 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from cohort.data.settings import RowReading
 from cohort.data.tokenised import Sample
+from cohort.training.objectives.declaration import ObjectiveDeclaration
 from cohort.training.objectives.objective import Groups, Objective
 
-__all__ = ["OBJECTIVE", "SupervisedFineTuning"]
+__all__ = ["DECLARATION", "OBJECTIVE", "SupervisedFineTuning"]
+
+DECLARATION = ObjectiveDeclaration(
+    name="sft",
+    summary="supervised fine-tuning: the mean loss of the trained tokens",
+    reads=RowReading.ANSWERS,
+    loss_unit="nats per token",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

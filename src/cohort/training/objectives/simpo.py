@@ -12,11 +12,32 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cohort.core.setting_fields import number
+from cohort.data.settings import RowReading
 from cohort.data.tokenised import Sample
+from cohort.training.objectives.declaration import ObjectiveDeclaration, Searched
 from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.pair_losses import pair_loss, reward_metrics
 
-__all__ = ["OBJECTIVE", "SimplePreferenceOptimization"]
+__all__ = ["DECLARATION", "OBJECTIVE", "SimplePreferenceOptimization"]
+
+DECLARATION = ObjectiveDeclaration(
+    name="simpo",
+    summary="simple preference optimization: mean log-probabilities that differ by a target margin",
+    reads=RowReading.PAIRS,
+    values={
+        "beta": Searched(made=number(0.1, "temperature of the margin", minimum=None), example="[0.05, 0.1, 0.3]"),
+        "simpo_gamma": Searched(
+            made=number(0.5, "reward margin that the better answer should have"), example="[0.5, 1.0]"
+        ),
+        "label_smoothing": Searched(
+            made=number(0.0, "probability that a label is wrong", below=0.5),
+            example="[0.0, 0.1]",
+        ),
+        "cpo_alpha": Searched(made=number(0.0, "weight of the better answers' own loss"), example="[0.0, 1.0]"),
+    },
+    measures=("reward_accuracy", "reward_margin"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +51,11 @@ class SimplePreferenceOptimization(Objective):
         cpo_alpha: Weight of the better answers' own mean loss per token.
     """
 
-    group_size: ClassVar[int] = 2
-    beta: float = 0.1
-    simpo_gamma: float = 0.5
-    label_smoothing: float = 0.0
-    cpo_alpha: float = 0.0
+    group_size: ClassVar[int] = DECLARATION.group_size
+    beta: float = DECLARATION.default("beta")
+    simpo_gamma: float = DECLARATION.default("simpo_gamma")
+    label_smoothing: float = DECLARATION.default("label_smoothing")
+    cpo_alpha: float = DECLARATION.default("cpo_alpha")
 
     def step_values(self, samples: Sequence[Sample]) -> tuple[float, ...]:
         """Return pairs per token of the better answers: a mean over tokens becomes a sum over pairs with it."""
