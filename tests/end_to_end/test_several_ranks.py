@@ -16,7 +16,7 @@ from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.memory import sizes
 from cohort.ranks.rank_process import RankProcess
-from cohort.report import render_report
+from cohort.report.writing import render_report
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.status import read_status

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.report import render_report
 from cohort.report.headline_bars import headline_bars
+from cohort.report.writing import render_report
 from cohort.runs.facts import Activity
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import read_results

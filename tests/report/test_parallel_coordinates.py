@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from cohort.core.events import Evaluated, StepDone
-from cohort.report import render_report
+from cohort.report.writing import render_report
 from cohort.runs.facts import TaskFacts
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.store import RunStore

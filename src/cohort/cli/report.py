@@ -43,7 +43,7 @@ def _write(run_dir: Path, *, is_watched: bool) -> tuple[Path, bool]:
         is_running = queue_holder(run_dir) is not None
         reload_seconds = _WATCH_SECONDS if is_watched and is_running else None
         return write_queue_page(run_dir, reload_seconds=reload_seconds), is_running
-    from cohort.report import write_report
+    from cohort.report.writing import write_report
     from cohort.runs.directory import RunDirectory
     from cohort.runs.reader import RunReader
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from cohort.core.units import counted, format_duration
 from cohort.report.labels import is_number, percent_label, value_label
+from cohort.report.trial_columns import Medium, ShownColumn, shown_columns
 from cohort.runs.facts import RunFacts
 from cohort.runs.records import LoggedDecision
 from cohort.runs.results.provenance import data_settings, evaluation_settings, linears_text, prompt_template
 from cohort.runs.results.results import RankedTrial, RunResults
-from cohort.runs.results.results_table import Column, Medium, shown_columns
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.interventions import STOPPED_BY_USER
 
@@ -44,7 +44,7 @@ def trial_table(results: RunResults) -> dict[str, Any]:
     }
 
 
-def _trial_row(entry: RankedTrial, *, columns: Sequence[Column], results: RunResults) -> dict[str, Any]:
+def _trial_row(entry: RankedTrial, *, columns: Sequence[ShownColumn], results: RunResults) -> dict[str, Any]:
     setting = ", ".join(f"{name} {value_label(value)}" for name, value in entry.trial.parameters.items())
     return {
         "trial_id": entry.trial.trial_id,
@@ -54,7 +54,7 @@ def _trial_row(entry: RankedTrial, *, columns: Sequence[Column], results: RunRes
     }
 
 
-def _cell(column: Column, entry: RankedTrial) -> dict[str, Any]:
+def _cell(column: ShownColumn, entry: RankedTrial) -> dict[str, Any]:
     value = column.value(entry)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return {"shown": "" if value is None else str(value), "key": "", "numeric": True, "wrap": False}

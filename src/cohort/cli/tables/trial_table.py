@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cohort.cli.tables.fitted_table import TableColumn, fitted_table
+from cohort.report.trial_columns import Medium, shown_columns
 from cohort.runs.records import JsonValue
 from cohort.runs.results.results import RankedTrial
-from cohort.runs.results.results_table import Medium, shown_columns
 from cohort.tuning.objective_metric import label_of
 from cohort.tuning.trial_status import TrialStatus
 

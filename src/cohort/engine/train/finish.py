@@ -16,7 +16,7 @@ from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.engine.train.weights_ahead import WeightsAhead
 from cohort.models.checkpoint_layout import expert_parameters, module_names
 from cohort.prepare.preparation import Preparation
-from cohort.report import write_report
+from cohort.report.writing import write_report
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.results.lost_results import lost_results, names_of_files
