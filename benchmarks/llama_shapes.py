@@ -63,6 +63,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 64,
         "tie_word_embeddings": True,
     },
+    # what is tuned on a CPU for real
+    "44m": {
+        "vocab_size": 32000,
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "tie_word_embeddings": True,
+    },
     # for trying the benchmarks out without a GPU
     "tiny": {
         "vocab_size": 512,

@@ -18,6 +18,7 @@ from benchmarks.measure import REPOSITORY
 # module in this package: (device it measures, arguments); a question asked of two shapes stands twice
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("steps.packed_vs_alone_cpu", "cpu", ("--threads", "1")),
+    ("steps.packed_vs_peft_cpu", "cpu", ("--threads", "1")),
     ("steps.token_budget_cpu", "cpu", ("--threads", "1")),
     ("command.verb_seconds", "cpu", ()),
     ("planning.plan_placement", "cpu", ()),

@@ -165,7 +165,7 @@ def peft_loop(
     model = get_peft_model(model, lora).to(device)
     model.train()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=device == "cuda")
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
     place = 0
 
     def step() -> int:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from cohort.core.errors import SegmentError
 
-__all__ = ["SampleSpan", "SegmentTable"]
+__all__ = ["SampleSpan", "SegmentTable", "SlotSamples"]
 
 _WINDOW_MULTIPLE = 16
 _LEAST_WINDOW = 32
@@ -26,6 +26,15 @@ class SampleSpan:
     start: int
     stop: int
     slot: int
+
+
+@dataclass(frozen=True)
+class SlotSamples:
+    """The rows of a slot's samples, which stand one after the other, and how many each has."""
+
+    slot: int
+    rows: slice
+    lengths: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +89,17 @@ class SegmentTable:
 
     def rows(self, slot: int) -> slice:
         return slice(self.offsets[slot], self.offsets[slot + 1])
+
+    @cached_property
+    def slot_samples(self) -> tuple[SlotSamples, ...]:
+        """The samples of each slot that has some, in order. Every linear of a pass asks for them."""
+        found = []
+        for slot, spans in itertools.groupby(self.samples, key=lambda span: span.slot):
+            own = list(spans)
+            if slot >= 0:
+                lengths = tuple(span.stop - span.start for span in own)
+                found.append(SlotSamples(slot, slice(own[0].start, own[-1].stop), lengths))
+        return tuple(found)
 
     @cached_property
     def slot_windows(self) -> tuple[tuple[int, slice, slice, slice], ...]:

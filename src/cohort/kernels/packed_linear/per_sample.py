@@ -1,47 +1,97 @@
-"""The path for CPUs: one frozen product over the stream, adapter products sample by sample.
+"""The path for CPUs: one frozen product over the stream, adapter products slot by slot or sample by sample.
 
-Bits are the reason for the loop. A product over one sample at its true rank has the same shape alone and in any pack,
-so it has the same bits; gradients are added to the sinks in sample order, so micro-batch splits change nothing. The
-frozen product is the only one over many rows; its rows are bit-stable when the stream has at least 32 rows, a multiple
-of 16.
+Bits are the reason for the loops. Where the BLAS gives a row the same bits at any height (:mod:`.term_heights`), a
+row's term is computed with the others of its slot. Elsewhere one product takes one sample at its true rank, which has
+the same shape alone and in any pack. Weight gradients are sums over rows: always one product a sample, added to the
+sinks in sample order, so micro-batch splits change nothing. The frozen product is the only one over all rows; its rows
+are bit-stable when the stream has at least 32 rows, a multiple of 16.
 
-Shapes:  T rows of the stream · L rows of one sample · K input width · N output width · r true rank
+Shapes:  T rows of the stream · Z rows of one slot · L rows of one sample · K input width · N output width · r true rank
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from cohort.kernels.dropout import keep_mask, kept_rows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
+from cohort.kernels.packed_linear.row_runs import add_row_product, row_product
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
-from cohort.kernels.segments import SegmentTable
+from cohort.kernels.packed_linear.term_heights import TermShape, least_height
+from cohort.kernels.segments import SegmentTable, SlotSamples
 
 __all__ = ["per_sample_backward", "per_sample_forward"]
 
-
-def _kept_features(
-    x_LK: Tensor, *, rows: slice, row_keys_T: Tensor | None, part: LoraPart, probability: float
-) -> Tensor | None:
-    """Return the dropout mask [L, K] of one sample, None where nothing is dropped."""
-    if row_keys_T is None or probability == 0.0:
-        return None
-    return keep_mask(
-        row_keys_T[rows],
-        module_key=part.module_key,
-        num_features=x_LK.shape[1],
-        probability=probability,
-        first_feature=part.first_feature,
-    )
+# Up to here a sum over a sample's rows has the same bits whether the BLAS adds it to the sink or we do: MKL's cuts of
+# longer ones begin above 192 rows.
+MOST_ROWS_ADDED = 128
 
 
-def _dropped(x_LK: Tensor, keep_LK: Tensor | None, *, probability: float) -> Tensor:
-    if keep_LK is None:
-        # where rows are no multiple of 16 bytes a first row is aligned by chance, and the product's bits follow
-        return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
-    return kept_rows(x_LK, keep_LK, probability=probability)
+@dataclass(frozen=True, kw_only=True)
+class _Term:
+    """One part's LoRA term in one slot. ``least`` is what :func:`least_height` says: None takes sample by sample."""
+
+    part: LoraPart
+    own: SlotSamples
+    rank_rows: slice
+    scale: float
+    dropout: float
+    least: int | None
+
+    @property
+    def a_rK(self) -> Tensor:
+        return self.part.a_RK[self.rank_rows]
+
+    @property
+    def b_rN(self) -> Tensor:
+        return self.part.b_RN[self.rank_rows]
+
+    def keep(self, row_keys_T: Tensor | None, *, num_features: int) -> Tensor | None:
+        """Return the dropout mask [Z, K] of the slot's rows, None where nothing is dropped."""
+        if row_keys_T is None or self.dropout == 0.0:
+            return None
+        return keep_mask(
+            row_keys_T[self.own.rows],
+            module_key=self.part.module_key,
+            num_features=num_features,
+            probability=self.dropout,
+            first_feature=self.part.first_feature,
+        )
+
+    def dropped(self, x_ZK: Tensor, keep_ZK: Tensor | None) -> Tensor:
+        return x_ZK if keep_ZK is None else kept_rows(x_ZK, keep_ZK, probability=self.dropout)
+
+
+def _terms(
+    x_TK: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], slots: SlotTable, segments: SegmentTable
+) -> Iterator[_Term]:
+    """Yield the terms by part and slot; rows of no adapter stand last and have none."""
+    asks = x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous()
+    num_threads = torch.get_num_threads()
+    for part, own in itertools.product(parts, segments.slot_samples):
+        rank = slots.ranks[own.slot]
+        shape = TermShape(
+            in_features=x_TK.shape[1],
+            out_features=part.b_RN.shape[1],
+            product_width=frozen.out_features,
+            rank=rank,
+            factor_stride=part.a_RK.stride(0),
+            num_threads=num_threads,
+        )
+        yield _Term(
+            part=part,
+            own=own,
+            rank_rows=slots.rank_rows(own.slot),
+            scale=slots.scales[own.slot],
+            dropout=slots.dropouts[own.slot],
+            least=least_height(shape) if asks and rank else None,
+        )
 
 
 def per_sample_forward(
@@ -53,22 +103,25 @@ def per_sample_forward(
     segments: SegmentTable,
     row_keys_T: Tensor | None,
 ) -> tuple[Tensor, list[list[Tensor]]]:
-    """Return y [T, N] and, by part and sample, the kept intermediate S [L, r]."""
+    """Return y [T, N] and, by part and slot, the kept intermediates S: [Z, r], or [L, r] of each sample."""
     y_TN = frozen.forward(x_TK)
     kept: list[list[Tensor]] = []
-    for part in parts:
-        y_part = y_TN[:, part.columns]
+    for term in _terms(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments):
+        x_ZK, y_ZN = x_TK[term.own.rows], y_TN[term.own.rows, term.part.columns]
+        x_ZK = term.dropped(x_ZK, term.keep(row_keys_T, num_features=x_TK.shape[1]))
+        a_rK, b_rN = term.a_rK, term.b_rN
+        if term.least is not None:
+            s_Zr = row_product(x_ZK, a_rK.t(), least=term.least)
+            if _is_power_of_two(term.scale):
+                add_row_product(y_ZN, s_Zr, b_rN, alpha=term.scale, least=term.least)
+            else:
+                y_ZN.add_(row_product(s_Zr, b_rN, least=term.least), alpha=term.scale)
+            kept.append([s_Zr])
+            continue
         intermediates = []
-        for span in segments.samples:
-            if span.slot < 0:
-                break
-            rows, rank_rows = slice(span.start, span.stop), slots.rank_rows(span.slot)
-            probability = slots.dropouts[span.slot]
-            x_LK = x_TK[rows]
-            keep_LK = _kept_features(x_LK, rows=rows, row_keys_T=row_keys_T, part=part, probability=probability)
-            x_LK = _dropped(x_LK, keep_LK, probability=probability)
-            s_Lr = x_LK @ part.a_RK[rank_rows].T
-            y_part[rows].add_(s_Lr @ part.b_RN[rank_rows], alpha=slots.scales[span.slot])
+        for x_LK, y_LN in zip(x_ZK.split(term.own.lengths), y_ZN.split(term.own.lengths), strict=True):
+            s_Lr = _aligned(x_LK) @ a_rK.t()
+            y_LN.add_(s_Lr @ b_rN, alpha=term.scale)
             intermediates.append(s_Lr)
         kept.append(intermediates)
     return y_TN, kept
@@ -86,21 +139,75 @@ def per_sample_backward(
     row_keys_T: Tensor | None,
 ) -> Tensor:
     """Return dx [T, K] and add every sample's dA and dB to the parts' sinks, in sample order."""
+    dy_TN = dy_TN.contiguous()
     dx_TK = frozen.grad_input(dy_TN)
-    for part, intermediates in zip(parts, kept, strict=True):
-        assert part.grad_a_RK is not None, "backward needs sinks"
-        assert part.grad_b_RN is not None, "backward needs sinks"
-        # samples of no adapter stand last and keep nothing
-        for span, s_Lr in zip(segments.samples, intermediates, strict=False):
-            rows, rank_rows = slice(span.start, span.stop), slots.rank_rows(span.slot)
-            probability = slots.dropouts[span.slot]
-            dy_LN = dy_TN[rows, part.columns] * slots.scales[span.slot]
-            ds_Lr = dy_LN @ part.b_RN[rank_rows].T
-            x_LK = x_TK[rows]
-            keep_LK = _kept_features(x_LK, rows=rows, row_keys_T=row_keys_T, part=part, probability=probability)
-            x_LK = _dropped(x_LK, keep_LK, probability=probability)
-            part.grad_b_RN[rank_rows].add_(s_Lr.T @ dy_LN)
-            part.grad_a_RK[rank_rows].add_(ds_Lr.T @ x_LK)
-            dropped = ds_Lr @ part.a_RK[rank_rows]
-            dx_TK[rows].add_(_dropped(dropped, keep_LK, probability=probability))
+    terms = _terms(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments)
+    for term, intermediates in zip(terms, kept, strict=True):
+        dy_ZN, dx_ZK = dy_TN[term.own.rows, term.part.columns], dx_TK[term.own.rows]
+        keep_ZK = term.keep(row_keys_T, num_features=x_TK.shape[1])
+        x_ZK = term.dropped(x_TK[term.own.rows], keep_ZK)
+        if term.least is not None:
+            _whole_slot_backward(dy_ZN, x_ZK, dx_ZK, s_Zr=intermediates[0], term=term, keep_ZK=keep_ZK)
+        else:
+            _samples_backward(dy_ZN, x_ZK, dx_ZK, s_of_samples=intermediates, term=term, keep_ZK=keep_ZK)
     return dx_TK
+
+
+def _whole_slot_backward(
+    dy_ZN: Tensor, x_ZK: Tensor, dx_ZK: Tensor, *, s_Zr: Tensor, term: _Term, keep_ZK: Tensor | None
+) -> None:
+    least, a_rK, alpha = term.least, term.a_rK, term.scale
+    assert least is not None, "rows of other heights have other bits"
+    if not _is_power_of_two(alpha):
+        dy_ZN, alpha = dy_ZN * alpha, 1.0
+    ds_Zr = row_product(dy_ZN, term.b_rN.t(), least=least)
+    sink_a, sink_b = _sinks(term)
+    for s_Lr, dy_LN, ds_Lr, x_LK in zip(
+        *(rows.split(term.own.lengths) for rows in (s_Zr, dy_ZN, ds_Zr, x_ZK)), strict=True
+    ):
+        _add_gradient(sink_b, s_Lr, dy_LN, alpha=alpha)
+        _add_gradient(sink_a, ds_Lr, x_LK, alpha=alpha)
+    if keep_ZK is None:
+        add_row_product(dx_ZK, ds_Zr, a_rK, alpha=alpha, least=least)
+    else:
+        dx_ZK.add_(term.dropped(row_product(ds_Zr, a_rK, least=least), keep_ZK), alpha=alpha)
+
+
+def _samples_backward(
+    dy_ZN: Tensor, x_ZK: Tensor, dx_ZK: Tensor, *, s_of_samples: Sequence[Tensor], term: _Term, keep_ZK: Tensor | None
+) -> None:
+    lengths, a_rK, b_rN = term.own.lengths, term.a_rK, term.b_rN
+    sink_a, sink_b = _sinks(term)
+    keeps = [None] * len(lengths) if keep_ZK is None else keep_ZK.split(lengths)
+    samples = zip(s_of_samples, dy_ZN.split(lengths), x_ZK.split(lengths), dx_ZK.split(lengths), keeps, strict=True)
+    for s_Lr, dy_LN, x_LK, dx_LK, keep_LK in samples:
+        scaled_LN = dy_LN * term.scale
+        ds_Lr = scaled_LN @ b_rN.t()
+        sink_b.add_(s_Lr.t() @ scaled_LN)
+        sink_a.add_(ds_Lr.t() @ _aligned(x_LK))
+        dx_LK.add_(term.dropped(ds_Lr @ a_rK, keep_LK))
+
+
+def _sinks(term: _Term) -> tuple[Tensor, Tensor]:
+    grad_a_RK, grad_b_RN = term.part.grad_a_RK, term.part.grad_b_RN
+    assert grad_a_RK is not None, "backward needs sinks"
+    assert grad_b_RN is not None, "backward needs sinks"
+    return grad_a_RK[term.rank_rows], grad_b_RN[term.rank_rows]
+
+
+def _add_gradient(sink_rW: Tensor, left_Lr: Tensor, right_LW: Tensor, *, alpha: float) -> None:
+    # by its length alone, which is the sample's own
+    if len(left_Lr) <= MOST_ROWS_ADDED and sink_rW.dtype == left_Lr.dtype:
+        sink_rW.addmm_(left_Lr.t(), right_LW, alpha=alpha)
+    else:
+        sink_rW.add_(left_Lr.t() @ right_LW, alpha=alpha)
+
+
+def _aligned(x_LK: Tensor) -> Tensor:
+    # where rows are no multiple of 16 bytes a first row is aligned by chance, and the product's bits follow
+    return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
+
+
+def _is_power_of_two(scale: float) -> bool:
+    """Return whether ``scale`` rounds nothing, wherever in a chain of products it multiplies."""
+    return math.frexp(scale)[0] == 0.5
