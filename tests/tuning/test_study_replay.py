@@ -19,6 +19,7 @@ from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study
 from cohort.tuning.trial_status import TrialStatus
+from tests.conftest import examples
 from tests.tuning.loss_curves import advance, by_rank, curve, endings, step_done
 
 ORDER_FREE_RULES = [
@@ -81,7 +82,7 @@ def run_in_order(curves: Sequence[RecordedCurve], rule: str, data: st.DataObject
 
 
 @pytest.mark.parametrize("rule", ORDER_FREE_RULES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(curves=curve_sets(), data=st.data())
 def test_order_and_pack_size_change_no_decision(rule: str, curves: list[RecordedCurve], data: st.DataObject) -> None:
     one, _ = run_in_order(curves, rule, data)
@@ -95,7 +96,7 @@ def test_order_and_pack_size_change_no_decision(rule: str, curves: list[Recorded
 
 
 @pytest.mark.parametrize("rule", EXIT_RULES.names())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(curves=curve_sets(), data=st.data())
 def test_a_replayed_log_rebuilds_the_study(rule: str, curves: list[RecordedCurve], data: st.DataObject) -> None:
     study, log = run_in_order(curves, rule, data)
@@ -116,7 +117,7 @@ def test_a_replayed_log_rebuilds_the_study(rule: str, curves: list[RecordedCurve
     assert snapshot(twice) == snapshot(study)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(curves=curve_sets(), data=st.data())
 def test_going_on_from_a_cut_log_is_going_on(curves: list[RecordedCurve], data: st.DataObject) -> None:
     study, log = run_in_order(curves, "patterns", data)
@@ -127,7 +128,7 @@ def test_going_on_from_a_cut_log_is_going_on(curves: list[RecordedCurve], data: 
     assert snapshot(resumed) == snapshot(study)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(curves=curve_sets(), data=st.data())
 def test_the_selection_keeps_its_share(curves: list[RecordedCurve], data: st.DataObject) -> None:
     study, _ = run_in_order(curves, "patterns", data)
@@ -142,7 +143,7 @@ def test_the_selection_keeps_its_share(curves: list[RecordedCurve], data: st.Dat
 
 
 @pytest.mark.parametrize("rule", ["patterns", "halving", "hyperband"])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(curves=curve_sets(), data=st.data())
 def test_who_is_called_hopeless_is_never_kept(rule: str, curves: list[RecordedCurve], data: st.DataObject) -> None:
     study = Study([c.candidate for c in curves], early_exit(rule))
