@@ -5,7 +5,7 @@
 #   make bench      the benchmarks that this machine can run
 #   make test-gpu   tests marked gpu
 #   make test-avx2  the tests of numerics as on a CPU without AVX-512
-#   make soak       full counts of the kill, fault and property tests
+#   make soak       full counts of the kill, fault and property tests, and mutants of the rooms that only compute
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -73,9 +73,14 @@ test-gpu: $(VENV)/.ready-dev
 test-avx2: $(VENV)/.ready-dev
 	$(TEST_ENV) $(AVX2_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(PYTEST_ARGS) $(NUMERICS_TESTS)
 
-soak: $(VENV)/.ready-dev
+$(VENV)/.ready-mutants: $(VENV)/.ready-dev
+	@$(PIP) -c constraints.txt -e '.[mutants]'
+	@touch $@
+
+soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)
 	$(TEST_ENV) COHORT_TEST_DRAWS=new $(BIN)/python -m pytest -q -m "hypothesis and not slow and not gpu" $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python tools/mutants.py --least 0.9
 
 clean:
 	rm -rf $(VENV) .demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Mutant", "Verdict", "main", "mirrors_of", "mutants_of", "page", "sample", "tests_of_room", "unevaluated"]
+__all__ = ["Mutant", "Verdict", "main", "mirrors_of", "mutants_of", "page", "sample", "room_tests", "unevaluated"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # a room, and the tests of all of it
@@ -194,7 +194,7 @@ def mirrors_of(path: str, *, repository: Path = REPOSITORY) -> tuple[str, ...]:
     return tuple(sorted(each.relative_to(repository).as_posix() for each in (repository / folder).glob("test_*.py")))
 
 
-def tests_of_room(path: str) -> tuple[str, ...]:
+def room_tests(path: str) -> tuple[str, ...]:
     """Return the tests of the room in which a file lies."""
     return next(tests for room, tests in ROOMS.items() if path.startswith(f"src/cohort/{room}/"))
 
@@ -263,12 +263,13 @@ def judge(mutants: Sequence[Mutant], copy: Path) -> Iterator[Verdict]:
     for mutant in mutants:
         path, outcome, spent = copy / mutant.path, "survived", 0.0
         status: int | None = 0
-        for name, tests in (("killed", mirrors_of(mutant.path, repository=copy)), ("late", tests_of_room(mutant.path))):
+        for name, tests in (("killed", mirrors_of(mutant.path, repository=copy)), ("late", room_tests(mutant.path))):
             most = patience(tests)
             original, times = path.read_bytes(), path.stat()
-            # two mutants of one length in one second would have the same compiled file
+            # a compiled file is known by the source's length and second: no mutant is to have those of another code
             sys.dont_write_bytecode = True
             path.write_text(mutant.code, encoding="utf-8")
+            os.utime(path, (times.st_atime, times.st_mtime + 3600))
             status, seconds = _forked(copy, tests, seconds=most)
             path.write_bytes(original)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

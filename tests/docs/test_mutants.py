@@ -1,0 +1,87 @@
+"""What the drawer of mutants leaves out, which tests a mutant meets, and what its page says."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tools.mutants import ROOMS, Mutant, Verdict, judge, mirrors_of, page, room_tests, unevaluated
+
+CODE = """\
+@given(most=1 + 1)
+def sum_of(a: int | None, b: int = 2 + 2) -> int | None:
+    found: int | str = 3
+    assert found < 4, "a bug"
+    return found + b
+"""
+
+
+def test_annotations_decorators_and_assertions_are_left_out() -> None:
+    spans = unevaluated(ast.parse(CODE))
+    tokens = {"most": (1, 14), "a": (2, 14), "b": (2, 35), "result": (2, 50), "found": (3, 15), "assert": (4, 18)}
+    left = {name for name, place in tokens.items() if not any(first <= place < last for first, last in spans)}
+    assert left == {"b"}
+    assert not any(first <= (5, 17) < last for first, last in spans)
+
+
+def test_a_mutant_meets_the_tests_of_its_file_and_then_of_its_room() -> None:
+    assert mirrors_of("src/cohort/tuning/study.py") == ("tests/tuning/test_study.py",)
+    # without tests of its own: those beside which they would be
+    assert "tests/scheduling/packing/test_planner.py" in mirrors_of("src/cohort/scheduling/packing/no_such_file.py")
+    assert mirrors_of("src/cohort/core/no_such_room/file.py") == mirrors_of("src/cohort/core/no_such_file.py")
+    assert room_tests("src/cohort/engine/train/session.py")[0] == "tests/engine"
+    for room, tests in ROOMS.items():
+        assert (REPOSITORY / "src/cohort" / room).is_dir()
+        assert all((REPOSITORY / each).exists() for each in tests)
+
+
+def mutant_of(code: str, after: str) -> Mutant:
+    return Mutant(
+        path="src/cohort/core/ages.py", operator="o", occurrence=0, line=2, code=code, changed=("a >= 1", after)
+    )
+
+
+def test_the_page_lists_the_survivors() -> None:
+    verdicts = [
+        Verdict(mutant=mutant_of("", "a > 1"), outcome="survived", seconds=1.0),
+        Verdict(mutant=mutant_of("", "a | 1"), outcome="killed", seconds=1.0, is_slow=True),
+        Verdict(mutant=mutant_of("", "a < 1"), outcome="late", seconds=1.0),
+        Verdict(mutant=mutant_of("", "a | 1"), outcome="survived", seconds=1.0),
+    ]
+    text = page(verdicts, command="python tools/mutants.py")
+    assert "mutants_killed = 0.50, which is 2 of 4. The tests that mirror its file noticed 1," in text
+    assert "1 were ended as they took too long" in text
+    assert [line for line in text.splitlines() if line.startswith("| src")] == [
+        "| src/cohort/core/ages.py:2 | `a >= 1` | `a > 1` |",
+        "| src/cohort/core/ages.py:2 | `a >= 1` | `a \\| 1` |",
+    ]
+
+
+def test_a_mutant_is_killed_noticed_late_too_slow_or_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, tests = tmp_path / "src/cohort/core", tmp_path / "tests/core"
+    for folder in (package, tests):
+        folder.mkdir(parents=True)
+    (tmp_path / "src/cohort/__init__.py").touch()
+    (package / "__init__.py").touch()
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["src", "."]\n')
+    code = "def grown(age, by=1):\n    return age + by\n"
+    (package / "ages.py").write_text(code)
+    test = "from cohort.core.ages import grown\n\ndef test_it():\n    assert grown({}) == {}\n"
+    (tests / "test_ages.py").write_text(test.format("2", 3))
+    (tests / "test_more.py").write_text(test.format("0, 2", 2))
+    monkeypatch.setattr("tools.mutants.LEAST_SECONDS", 3.0)
+    monkeypatch.setattr("tools.mutants.PATIENCE", 0.0)
+    changed = [
+        code.replace("+", "-"),
+        code.replace("age + by", "3"),
+        code.replace("return", "while age:\n        pass\n    return"),
+        code.replace("age + by", "by + age"),
+    ]
+    verdicts = list(judge([mutant_of(each, "") for each in changed], tmp_path))
+    assert [(verdict.outcome, verdict.is_slow) for verdict in verdicts] == [
+        ("killed", False), ("late", False), ("killed", True), ("survived", False),
+    ]  # fmt: skip
+    assert (package / "ages.py").read_text() == code
