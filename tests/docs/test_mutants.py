@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import REPOSITORY
-from tools.mutants import ROOMS, Mutant, Verdict, judge, mirrors_of, page, room_tests, unevaluated
+from tools.mutants import ROOMS, Mutant, Verdict, mirrors_of, page, room_tests, unevaluated
 
 CODE = """\
 @given(most=1 + 1)
@@ -60,7 +61,21 @@ def test_the_page_lists_the_survivors() -> None:
     ]
 
 
-def test_a_mutant_is_killed_noticed_late_too_slow_or_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# in a process that has loaded nothing of the product, as the tool's own
+JUDGE = """
+import dataclasses, json, sys
+from pathlib import Path
+import tools.mutants
+tools.mutants.LEAST_SECONDS, tools.mutants.PATIENCE = 3.0, 0.0
+mutants = [
+    tools.mutants.Mutant(path="src/cohort/core/ages.py", operator="o", occurrence=0, line=2, code=code, changed=("", ""))
+    for code in json.loads(sys.argv[2])
+]
+print([(found.outcome, found.is_slow) for found in tools.mutants.judge(mutants, Path(sys.argv[1]))])
+"""
+
+
+def test_a_mutant_is_killed_noticed_late_too_slow_or_survives(tmp_path: Path) -> None:
     package, tests = tmp_path / "src/cohort/core", tmp_path / "tests/core"
     for folder in (package, tests):
         folder.mkdir(parents=True)
@@ -72,16 +87,16 @@ def test_a_mutant_is_killed_noticed_late_too_slow_or_survives(tmp_path: Path, mo
     test = "from cohort.core.ages import grown\n\ndef test_it():\n    assert grown({}) == {}\n"
     (tests / "test_ages.py").write_text(test.format("2", 3))
     (tests / "test_more.py").write_text(test.format("0, 2", 2))
-    monkeypatch.setattr("tools.mutants.LEAST_SECONDS", 3.0)
-    monkeypatch.setattr("tools.mutants.PATIENCE", 0.0)
     changed = [
         code.replace("+", "-"),
         code.replace("age + by", "3"),
         code.replace("return", "while age:\n        pass\n    return"),
         code.replace("age + by", "by + age"),
     ]
-    verdicts = list(judge([mutant_of(each, "") for each in changed], tmp_path))
-    assert [(verdict.outcome, verdict.is_slow) for verdict in verdicts] == [
+    command = [sys.executable, "-c", JUDGE, str(tmp_path), json.dumps(changed)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ast.literal_eval(done.stdout.splitlines()[-1]) == [
         ("killed", False), ("late", False), ("killed", True), ("survived", False),
     ]  # fmt: skip
     assert (package / "ages.py").read_text() == code
