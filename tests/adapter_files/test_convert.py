@@ -60,7 +60,7 @@ def change(base: RunBase, folder: Path) -> dict[str, Tensor]:
 def test_enough_blocks_of_rank_and_back_are_the_same_function(base: RunBase, tmp_path: Path) -> None:
     source, blocks, plain = save(base, tmp_path / "source"), tmp_path / "blocks", tmp_path / "plain"
     # two blocks of twice the rank hold any adapter
-    note = write_as_blocks(source, blocks, base=base, wish=BlockTarget(nblocks=2, rank=8), learning_rate=1e-3)
+    note = write_as_blocks(source, blocks, base=base, asked=BlockTarget(nblocks=2, rank=8), learning_rate=1e-3)
     assert note == "BD-LoRA of 2 blocks and rank 8: the same function"
     assert read_adapter(blocks).spec.use_bdlora is not None
     back = write_as_lora(blocks, plain, base=base)
@@ -79,8 +79,8 @@ def test_enough_blocks_of_rank_and_back_are_the_same_function(base: RunBase, tmp
 
 def test_fewer_ranks_say_what_is_lost(base: RunBase, tmp_path: Path) -> None:
     source = save(base, tmp_path / "source")
-    wish = BlockTarget(nblocks=2, rank=4, is_swapped=True)
-    note = write_as_blocks(source, tmp_path / "blocks", base=base, wish=wish, learning_rate=1e-3)
+    asked = BlockTarget(nblocks=2, rank=4, is_swapped=True)
+    note = write_as_blocks(source, tmp_path / "blocks", base=base, asked=asked, learning_rate=1e-3)
     assert note.startswith("BD-LoRA of 2 blocks and rank 4: ")
     assert "% of the adapter's change is lost" in note
 
@@ -94,7 +94,7 @@ def test_blocks_that_fit_nothing_are_refused(
 ) -> None:
     source, target = save(base, tmp_path / "source"), tmp_path / "blocks"
     with pytest.raises(InputError, match=message):
-        write_as_blocks(source, target, base=base, wish=BlockTarget(nblocks=nblocks, rank=rank), learning_rate=1e-3)
+        write_as_blocks(source, target, base=base, asked=BlockTarget(nblocks=nblocks, rank=rank), learning_rate=1e-3)
     assert not target.exists()
 
 
@@ -110,8 +110,8 @@ def test_a_model_that_streams_its_layers_is_converted_alike(tmp_path: Path, monk
     write_tiny_model(folder / "model", num_layers=3)
     base = base_of(folder)
     source = save(base, tmp_path / "source")
-    wish = BlockTarget(nblocks=2, rank=4, whiten_rows=4, distill_steps=2)
-    notes = [write_as_blocks(source, tmp_path / "resident", base=base, wish=wish, learning_rate=1e-2)]
+    asked = BlockTarget(nblocks=2, rank=4, whiten_rows=4, distill_steps=2)
+    notes = [write_as_blocks(source, tmp_path / "resident", base=base, asked=asked, learning_rate=1e-2)]
     counts = []
 
     def streamed(config: DecoderConfig, machine: Machine) -> StreamedLayers:
@@ -119,7 +119,7 @@ def test_a_model_that_streams_its_layers_is_converted_alike(tmp_path: Path, monk
         return replace(layers_for_generation(config, machine), count=config.num_layers)
 
     monkeypatch.setattr(convert, "layers_for_generation", streamed)
-    notes.append(write_as_blocks(source, tmp_path / "streamed", base=base, wish=wish, learning_rate=1e-2))
+    notes.append(write_as_blocks(source, tmp_path / "streamed", base=base, asked=asked, learning_rate=1e-2))
     assert counts == [3]
     assert notes[0] == notes[1]
     files = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("resident", "streamed")]

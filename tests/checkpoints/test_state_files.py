@@ -21,7 +21,7 @@ def test_a_state_is_written_once_and_written_again_only_on_demand(tmp_path: Path
     memory = StateMemory(device_budget_bytes=0)
     files = StateFiles(RunDirectory(tmp_path), memory=memory)
     memory.put(BEST, torch.ones(2, 4))
-    behind = files.written_behind([BEST])
+    behind = files.spare_files([BEST])
     assert files.is_behind(BEST)
     assert BEST not in files, "no checkpoint may name it yet"
     # a checkpoint comes to name it

@@ -93,7 +93,7 @@ def write_as_lora(source: Path, target: Path, *, base: RunBase) -> str:
     return f"LoRA of rank {spec.r}: {kind}"
 
 
-def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTarget, learning_rate: float) -> str:
+def write_as_blocks(source: Path, target: Path, *, base: RunBase, asked: BlockTarget, learning_rate: float) -> str:
     """Write the adapter in ``source`` as BD-LoRA; return a note that says how near it is.
 
     Args:
@@ -103,24 +103,24 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
         InputError: the blocks fit neither model nor rank, or the run's rows cannot be read.
     """
     adapter, layout, weights_rD = _read(source, base=base)
-    blocks, spec = wish.blocks, adapter.spec
-    r = rank_of_equal_size(layout.linears, r=spec.r, blocks=blocks) if wish.rank is None else wish.rank
+    blocks, spec = asked.blocks, adapter.spec
+    r = rank_of_equal_size(layout.linears, r=spec.r, blocks=blocks) if asked.rank is None else asked.rank
     own = spec.use_bdlora
-    if wish.rank is None and own is not None and own.nblocks % wish.nblocks == 0:
+    if asked.rank is None and own is not None and own.nblocks % asked.nblocks == 0:
         r = spec.r
     if spec.has_patterns:
         what, hint = "an adapter with rank_pattern or alpha_pattern", "Train one with a single rank and alpha."
         raise InputError(Problem(where="--to bd", found=what, allowed="one rank and one alpha", hint=hint))
-    _require_fit(blocks, layout, r=r, most=spec.r * wish.nblocks)
-    rows = _rows(base) if wish.whiten_rows or wish.distill_steps else None
-    if rows is not None and wish.whiten_rows > len(rows):
+    _require_fit(blocks, layout, r=r, most=spec.r * asked.nblocks)
+    rows = _rows(base) if asked.whiten_rows or asked.distill_steps else None
+    if rows is not None and asked.whiten_rows > len(rows):
         hint = f"Write --whiten {len(rows)} for all of them; a few dozen are enough."
         allowed = f"at most {counted(len(rows), 'row')}, those that the run trains on"
-        raise InputError(Problem(where="--whiten", found=str(wish.whiten_rows), allowed=allowed, hint=hint))
+        raise InputError(Problem(where="--whiten", found=str(asked.whiten_rows), allowed=allowed, hint=hint))
     decoder = None if rows is None else _decoder(base)
     grams = None
-    if rows is not None and decoder is not None and wish.whiten_rows:
-        chosen = random.Random(0).sample(range(len(rows)), wish.whiten_rows)
+    if rows is not None and decoder is not None and asked.whiten_rows:
+        chosen = random.Random(0).sample(range(len(rows)), asked.whiten_rows)
         grams = input_grams(
             decoder,
             layout,
@@ -131,19 +131,19 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
         )
     found = convert_to_blocks(layout, spec, weights_rD, blocks=blocks, r=r, grams=grams)
     note, weights_RD = _said(found, is_on_inputs=grams is not None), found.weights_RD
-    if rows is not None and decoder is not None and wish.distill_steps:
+    if rows is not None and decoder is not None and asked.distill_steps:
         distilled = distill(
             decoder,
             layout,
             teacher=(spec, weights_rD),
             student=(found.spec, weights_RD),
             rows=rows,
-            num_steps=wish.distill_steps,
+            num_steps=asked.distill_steps,
             batch_size=_BATCH_SIZE,
             learning_rate=learning_rate,
         )
         weights_RD, before, after = distilled.weights_rD, distilled.before, distilled.after
-        note += f"; {counted(wish.distill_steps, 'step')} of distillation took the divergence from {before:.3g} to "
+        note += f"; {counted(asked.distill_steps, 'step')} of distillation took the divergence from {before:.3g} to "
         note += f"{after:.3g} nats a token, on {counted(distilled.num_measured, 'training row')}"
         if not distilled.is_nearer:
             note += "; that is no nearer, so the adapter before these steps is written: take more steps"

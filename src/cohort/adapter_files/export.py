@@ -130,7 +130,7 @@ def export_adapter(
             assert blocks is not None, "the form BD says which blocks"
             # the start is near: at the rate of training AdamW leaves it before it learns
             rate = _learning_rate(directory, trial_id=trial_id) / 10
-            conversion = write_as_blocks(source, target, base=base, wish=blocks, learning_rate=rate)
+            conversion = write_as_blocks(source, target, base=base, asked=blocks, learning_rate=rate)
     return Exported(path=target, so_far=so_far, note=base.note, conversion=conversion)
 
 

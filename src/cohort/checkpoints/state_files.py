@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from cohort.checkpoints.spare_files import SpareFiles
 from cohort.checkpoints.state_memory import StateMemory
 from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
-from cohort.checkpoints.written_behind import WrittenBehind
 from cohort.core.errors import RunStateError
 from cohort.core.file_digest import file_digest
 from cohort.runs.directory import RunDirectory
@@ -98,12 +98,12 @@ class StateFiles:
         """Whether a state is written for no checkpoint."""
         return self._writer.is_behind(self.path(name))
 
-    def written_behind(self, names: Iterable[StoredState]) -> WrittenBehind:
+    def spare_files(self, names: Iterable[StoredState]) -> SpareFiles:
         """Begin to write states for no checkpoint; return those on their way."""
         paths = {name: self.path(name) for name in names}
         for name in paths:
             self.start(name, is_behind=True)
-        return WrittenBehind(paths, memory=self._memory, writer=self._writer)
+        return SpareFiles(paths, memory=self._memory, writer=self._writer)
 
     def renew(self, name: StoredState) -> None:
         """Write a state again although a file of its name is there."""

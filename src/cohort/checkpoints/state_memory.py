@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from cohort.checkpoints.host_copies import HostCopies
+from cohort.checkpoints.memory_ledger import MemoryLedger, Room
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
-from cohort.checkpoints.taken_bytes import Room, TakenBytes
 from cohort.training.trial import TrialState
 
 __all__ = ["HOST", "StateMemory"]
@@ -49,7 +49,7 @@ class StateMemory:
         self._kept: dict[StoredState, TrialState | Tensor | _Leaving] = {}
         self._rooms: dict[StoredState, Room] = {}
         # counted as states come and go: asked for at every one of them
-        self._taken, self._staying, self._num_coming = TakenBytes(), TakenBytes(), 0
+        self._taken, self._staying, self._num_coming = MemoryLedger(), MemoryLedger(), 0
         self._device_budget_bytes = device_budget_bytes
         self._copies = HostCopies()
 

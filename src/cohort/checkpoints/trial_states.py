@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from torch import Tensor
 
+from cohort.checkpoints.spare_files import SpareFiles
 from cohort.checkpoints.state_files import StateFiles
 from cohort.checkpoints.state_memory import HOST, StateMemory
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
-from cohort.checkpoints.written_behind import WrittenBehind
 from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import (
     DamagedStateError,
@@ -201,9 +201,9 @@ class TrialStateStore:
         if name is not None and name in self._in_memory:
             self._files.start(name, is_behind=True)
 
-    def write_behind(self) -> WrittenBehind:
+    def write_spares(self) -> SpareFiles:
         """Begin to write the best checkpoints that the last checkpoint does not name; return those on their way."""
-        return self._files.written_behind(name for name in self._spares() if name in self._in_memory)
+        return self._files.spare_files(name for name in self._spares() if name in self._in_memory)
 
     def spares(self) -> list[str]:
         """Return the paths of the best checkpoints that the last checkpoint does not name, written or not."""
@@ -241,7 +241,7 @@ class TrialStateStore:
 
         Args:
             bests_of: Trials whose best checkpoints are meant; None: all. Those of others that are in no file yet are
-                neither waited for nor named: :meth:`write_behind` writes them.
+                neither waited for nor named: :meth:`write_spares` writes them.
 
         Raises:
             StorageFullError: the disk is full; what was there before is untouched.
@@ -284,7 +284,7 @@ class TrialStateStore:
 
         Args:
             files: By relative path, with their SHA-256.
-            spares: The relative paths of best checkpoints that it left to :meth:`write_behind`; those that are there
+            spares: The relative paths of best checkpoints that it left to :meth:`write_spares`; those that are there
                 and whole are taken over, too.
 
         Raises:

@@ -38,7 +38,7 @@ __all__ = ["MemoryPlan", "plan_memory"]
 
 # of a GPU for the contexts of two processes: the one that trains there, and rank 0, which opens its states
 CONTEXT_BYTES = 1 << 30
-# of a loaded model, besides its weights and their spare columns (below 1 %): tables of positions, workspaces
+# of a loaded model, in addition to its weights and their spare columns (below 1 %): tables of positions, workspaces
 SLACK_BYTES = 64 << 20
 
 

@@ -72,7 +72,7 @@ class MetricKind:
         score: Compares a prediction with what was expected.
         counts_hits: Whether a row scores 1 or 0 and nothing between.
         reads_normalize: Whether ``normalize`` changes it; others compare texts in a way of their own.
-        package: The package it needs besides Cohort's own, as pip calls it.
+        package: The package it needs that Cohort does not, as pip calls it.
         module: How that package is imported.
         extra: The extra of Cohort that installs it.
     """

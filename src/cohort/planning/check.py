@@ -178,7 +178,7 @@ def _outlook(
         if least_weight_bytes(task, inputs.config, machine) >= hardware.memory_bytes:
             raise
     settings = task.early_exit_settings()
-    # what trials end before their last step besides the selection is unknown before they train
+    # which other trials end before their last step is unknown before they train: the selection alone is planned
     share = settings.kept_share(inputs.num_trials)
     kept = share + (1 - share) * settings.warmup_fraction
     fixed = 0.0 if time is None else time.start + time.rest

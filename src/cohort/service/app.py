@@ -14,8 +14,8 @@ from cohort.core.errors import CohortError, InputError
 from cohort.service.adapter_routes import AdapterRoutes, NotAllowedError
 from cohort.service.answers import AnswerFormat, Choice, error_body, stream_event
 from cohort.service.engine_thread import EngineThread, QueueFullError, ServerClosingError, Subscription
-from cohort.service.gates import Gates
 from cohort.service.metrics import RequestTimes, ServerMetrics
+from cohort.service.request_guard import RequestGuard
 from cohort.service.schema import ChatRequest, CompletionRequest, GenerationRequest, parse_body
 from cohort.service.served_base import OtherBaseError
 from cohort.service.served_model import PreparedRequest, ServedModel
@@ -94,7 +94,7 @@ def build_app(model: ServedModel, thread: EngineThread, *, settings: ServerSetti
     _answer_errors(app)
     limits = settings.limits
     app.add_middleware(
-        Gates,
+        RequestGuard,
         api_keys=settings.api_keys,
         max_body_bytes=limits.max_body_bytes,
         count_answer=metrics.count_answer,

@@ -188,7 +188,7 @@ def _check(requests: Sequence[GenerateRequest], *, vocab_size: int, limit: int, 
 
 
 def generation_tokens(decoder: Decoder) -> int:
-    """Return the positions whose keys and values are kept at once where the caller has no other wish."""
+    """Return the positions whose keys and values are kept at once where the caller does not say."""
     block_bytes = KvBlocks.block_bytes(decoder.config, dtype=decoder.dtype)
     return max(_LEAST_POOL_TOKENS, _POOL_BYTES // block_bytes * BLOCK_ROWS)
 

@@ -40,7 +40,7 @@ class Behind:
 def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SpareWriter, Any, ManualClock, Notes]:
     clock, behind = ManualClock(), Behind()
     run = open_run(tmp_path / "run", [spec_of(0)], clock=clock)
-    monkeypatch.setattr(run.state_store, "write_behind", lambda: behind)
+    monkeypatch.setattr(run.state_store, "write_spares", lambda: behind)
     notes = Notes()
     object.__setattr__(run, "watcher", notes)
     return SpareWriter(run, say=notes.snapshots.append), behind, clock, notes

@@ -23,7 +23,7 @@ class SpareWriter:
         self._run, self._say = run, say
         self._began = self._said_at = run.clock.monotonic()
         self._has_told = self._has_told_lost = False
-        self._behind = run.state_store.write_behind()
+        self._behind = run.state_store.write_spares()
 
     def is_done(self) -> bool:
         """Take what is written by now, tell the watcher, and return whether nothing is left."""

@@ -84,7 +84,7 @@ class StateSaving:
         elif self._is_due(seconds_left):
             self._begin(vacated=vacated, bests_of=bests_of())
             # what was written ahead goes on after what the checkpoint names
-            self._run.state_store.write_behind()
+            self._run.state_store.write_spares()
 
     def _is_due(self, seconds_left: float) -> bool:
         late = self._run.clock.monotonic() - self._saved_at - self._pause

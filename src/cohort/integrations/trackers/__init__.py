@@ -1,4 +1,4 @@
-"""Experiment trackers that a run may report to, besides its own report."""
+"""Experiment trackers that a run may report to, next to its own report."""
 
 from cohort.integrations.trackers.opening import TRACKER_NAMES, installed_trackers, open_trackers, tracker_problems
 from cohort.integrations.trackers.tracker import Tracker, Trackers, TrackerSettings

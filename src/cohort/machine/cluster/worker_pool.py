@@ -91,7 +91,7 @@ class WorkerPool(Protocol):
         """Begin a worker in a slot that has none. Where it cannot begin, its death is the event.
 
         Args:
-            also: Slots of the same node without workers, whose devices this one gets besides those of its own slot.
+            also: Slots of the same node without workers, whose devices this worker gets in addition to its own slot's.
         """
         ...
 

@@ -17,7 +17,7 @@ from cohort.tuning.finals_plan import plan_finals
 
 __all__ = ["MeasuringTime"]
 
-# besides the finalists: the base model and the default configuration
+# in addition to the finalists: the base model and the default configuration
 _OTHERS = 2
 
 

@@ -167,7 +167,7 @@ def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Pro
     if facts.inputs.whole_modules is not None:
         # their tables begin behind the last tile of 16 rows
         r = -(-r // 16) * 16 + facts.inputs.whole_modules["rank_rows"]
-    wish = Request(trial_id=0, r=r, batch_size=int(parameters["batch_size"]), mean_length=1.0)
+    request = Request(trial_id=0, r=r, batch_size=int(parameters["batch_size"]), mean_length=1.0)
     return tuple(
         Problem(
             where="--r",
@@ -175,7 +175,7 @@ def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Pro
             allowed=f"at most {rank_rows}, the rank rows that this run has memory for",
             hint="Choose a smaller r, or start a run whose task file searches this r.",
         )
-        for problem in find_inadmissible([wish], capacity=room)
+        for problem in find_inadmissible([request], capacity=room)
     )
 
 

@@ -25,7 +25,7 @@ class Gangs:
         self._slots, self._pool, self._now = slots, pool, now
 
     def start(self, slot: WorkerSlot, *, also: tuple[int, ...] = ()) -> None:
-        """Start the worker of an empty slot, with the devices of other empty slots besides its own."""
+        """Start the worker of an empty slot, with the devices of other empty slots in addition to its own."""
         slot.kill_reason, slot.heartbeat, slot.also = "", None, also
         slot.enter(WorkerSlotState.STARTING, now=self._now())
         for slot_id in also:

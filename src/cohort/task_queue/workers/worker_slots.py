@@ -47,7 +47,7 @@ class WorkerSlot:
         last_message_at: When the worker last sent a message.
         heartbeat: The worker's last one.
         deaths: Workers in a row that died before they could work.
-        also: Slots whose devices its worker has besides its own: a task on several slots is one worker's.
+        also: Further slots whose devices its worker has: a task on several slots has one worker.
         lent_to: The slot whose worker has its device; None where no other has.
         kill_reason: Why the dispatcher killed the worker; empty when it did not.
     """

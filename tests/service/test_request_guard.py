@@ -1,4 +1,4 @@
-"""What the gates let through: keys, sizes of bodies, and how answers are counted."""
+"""What the guard let through: keys, sizes of bodies, and how answers are counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytest.importorskip("starlette")
 
 from starlette.types import Message, Receive, Scope, Send
 
-from cohort.service.gates import Gates
+from cohort.service.request_guard import RequestGuard
 
 Answer = tuple[int, dict[bytes, bytes], bytes]
 
@@ -29,7 +29,7 @@ def call(
 ) -> tuple[Answer | None, list[tuple[str, int]]]:
     """Send the pieces of a body; return the answer, None where there is none, and what was counted."""
     counted: list[tuple[str, int]] = []
-    gates = Gates(echo, api_keys=keys, max_body_bytes=limit, count_answer=lambda *found: counted.append(found))
+    guard = RequestGuard(echo, api_keys=keys, max_body_bytes=limit, count_answer=lambda *found: counted.append(found))
     waiting: list[Message] = [
         {"type": "http.request", "body": piece, "more_body": index + 1 < len(pieces)}
         for index, piece in enumerate(pieces)
@@ -43,7 +43,7 @@ def call(
         sent.append(message)
 
     given = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    asyncio.run(gates({"type": "http", "path": path, "headers": given}, receive, send))
+    asyncio.run(guard({"type": "http", "path": path, "headers": given}, receive, send))
     if not sent:
         return None, counted
     return (sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]), counted

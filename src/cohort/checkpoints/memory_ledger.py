@@ -1,4 +1,4 @@
-"""What the states that are kept take of each device, counted as they come and go."""
+"""The ledger of memory: bytes that kept states take of each device, counted as they come and go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cohort.training.trial import TrialState
 
-__all__ = ["Room", "TakenBytes"]
+__all__ = ["Room", "MemoryLedger"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Room:
         return sum(self.parts.values())
 
 
-class TakenBytes:
+class MemoryLedger:
     """Bytes by device. Weights that a state shares with a best checkpoint count once."""
 
     def __init__(self) -> None:

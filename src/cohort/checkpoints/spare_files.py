@@ -14,10 +14,10 @@ from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.stored_state import StoredState
 from cohort.core.errors import StorageFullError
 
-__all__ = ["WrittenBehind"]
+__all__ = ["SpareFiles"]
 
 
-class WrittenBehind:
+class SpareFiles:
     """Files that were begun, and the memory that each holds until it is whole.
 
     Attributes:

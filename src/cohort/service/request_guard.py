@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cohort.service.answers import error_body
 
-__all__ = ["Gates"]
+__all__ = ["RequestGuard"]
 
 
-class Gates:
+class RequestGuard:
     """ASGI middleware. Only paths under ``/v1`` need a key."""
 
     def __init__(

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from cohort.checkpoints import state_writer
+from cohort.checkpoints.spare_files import SpareFiles
 from cohort.checkpoints.trial_states import TrialStateStore
-from cohort.checkpoints.written_behind import WrittenBehind
 from cohort.core.errors import StorageFullError
 from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import read_weights, write_state
@@ -42,7 +42,7 @@ def path_of(trial_id: int) -> str:
     return f"trials/{trial_id:04d}/best-000005.safetensors"
 
 
-def until_done(behind: WrittenBehind) -> None:
+def until_done(behind: SpareFiles) -> None:
     while not behind.take_written():
         time.sleep(0.001)
 
@@ -53,7 +53,7 @@ def test_a_checkpoint_waits_for_what_it_names_and_the_rest_follows(directory: Ru
     assert list(files) == [path_of(1)]
     assert states.spares() == [path_of(trial_id) for trial_id in (0, 2, 3)]
     assert not (directory.root / path_of(0)).exists()
-    behind = states.write_behind()
+    behind = states.write_spares()
     assert (behind.num_files, behind.num_bytes) == (3, 3 * 6 * 4)
     until_done(behind)
     assert (behind.num_left, behind.bytes_left, behind.lost) == (0, 0, [])
@@ -62,7 +62,7 @@ def test_a_checkpoint_waits_for_what_it_names_and_the_rest_follows(directory: Ru
         assert (step, weights.unique().tolist()) == (5, [trial_id])
     # from the file: its memory is free
     assert states.best(2) is not None
-    assert states.write_behind().num_files == 0
+    assert states.write_spares().num_files == 0
     states.remove_files_except(())
     assert len(list(directory.trials.glob("*/best-*"))) == 4
 
@@ -92,7 +92,7 @@ def test_those_that_follow_are_found_again_and_those_that_did_not_are_missing(di
     states = with_bests(directory)
     files = states.flush(bests_of=[1])
     spares = states.spares()
-    until_done(states.write_behind())
+    until_done(states.write_spares())
     (directory.root / path_of(3)).unlink()
     again = store_of(directory)
     again.restore(files, spares=spares)
@@ -127,7 +127,7 @@ def _one_thread(name: str) -> Any:
 def test_who_gives_up_has_what_was_begun_and_knows_what_is_lost(directory: RunDirectory, gate: threading.Event) -> None:
     states = with_bests(directory)
     states.flush(bests_of=[])
-    behind = states.write_behind()
+    behind = states.write_spares()
     while behind.num_left > 3:
         behind.take_written()
     # the second is being written: giving up waits for it
@@ -146,7 +146,7 @@ def test_what_is_written_ahead_lets_the_results_pass(directory: RunDirectory, ga
     assert list(states.flush(bests_of=[0])) == [path_of(0)]
     # one at most was begun before
     assert len(list(directory.trials.glob("*/best-*"))) <= 2
-    until_done(states.write_behind())
+    until_done(states.write_spares())
 
 
 @pytest.mark.parametrize(("number", "text"), [(errno.ENOSPC, "no space left"), (errno.EIO, "Input/output error")])
@@ -159,7 +159,7 @@ def test_a_disk_that_is_full_or_fails_ends_the_writing_and_not_the_run(
     states = with_bests(directory)
     states.flush(bests_of=[1])
     monkeypatch.setattr(state_writer, "write_state", full)
-    behind = states.write_behind()
+    behind = states.write_spares()
     until_done(behind)
     assert behind.lost == [0, 2, 3]
     assert text in str(behind.error)
@@ -169,7 +169,7 @@ def test_what_a_machine_that_stopped_has_torn_is_missing(directory: RunDirectory
     states = with_bests(directory)
     files = states.flush(bests_of=[1])
     spares = states.spares()
-    until_done(states.write_behind())
+    until_done(states.write_spares())
     # as long as it was, without what was not yet on the disk; and nothing at all
     (directory.root / path_of(0)).write_bytes(bytes((directory.root / path_of(0)).stat().st_size))
     (directory.root / path_of(2)).write_bytes(b"")
@@ -193,7 +193,7 @@ def test_what_a_full_disk_did_not_take_is_written_once_there_is_room(
         with pytest.raises(StorageFullError):
             states.flush(bests_of=[1])
     assert list(states.flush(bests_of=[1])) == [path_of(1)]
-    behind = states.write_behind()
+    behind = states.write_spares()
     until_done(behind)
     assert (behind.error, behind.lost) == (None, [])
     assert read_weights(directory.root / path_of(0))[1] == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cohort.adapters.bank import AdapterState
-from cohort.checkpoints.taken_bytes import Room, TakenBytes
+from cohort.checkpoints.memory_ledger import MemoryLedger, Room
 from cohort.training.trial import TrialState
 
 CPU = torch.device("cpu")
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 def test_weights_that_two_share_count_once_until_both_are_gone() -> None:
     weights = torch.zeros(4, 8)
     state = Room.of(TrialState(adapter=AdapterState(weights=weights, moments={"m": torch.zeros(4, 8)}), step=1))
-    best, taken = Room.of(weights), TakenBytes()
+    best, taken = Room.of(weights), MemoryLedger()
     assert (state.num_bytes, best.num_bytes) == (256, 128)
     taken.add(state)
     taken.add(best)
