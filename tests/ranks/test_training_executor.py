@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.memory_records import PassKind
 from cohort.models.weights import load_decoder
 from cohort.ranks.calls import is_verb
 from cohort.ranks.grouped_executor import GroupedExecutor
@@ -22,15 +20,15 @@ from cohort.ranks.rank_group import PipelineGroup
 from cohort.ranks.remote_executor import RemoteExecutor
 from cohort.ranks.replicated_executor import ReplicatedExecutor
 from cohort.ranks.tensor.sharded_executor import ShardedExecutor
-from cohort.ranks.training_executor import Spread, TrainingExecutor, spread
-from cohort.ranks.training_setup import TrainingSetup
+from cohort.ranks.training_executor import TrainingExecutor
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
+from tests.ranks.toy_verb import ToySetup, add_verb, local_squares
 from tests.training.small_models import random_rows, save_llama
 
 SIZES = ExecutorSettings(num_slots=2, num_rank_rows=32, token_budget=512, evaluation_token_budget=512)
-VERBS = [name for name in vars(TrainingExecutor) if is_verb(TrainingExecutor, name)]
+VERBS = [name for name in dir(TrainingExecutor) if is_verb(TrainingExecutor, name)]
 MEMBERS = (LocalExecutor, ReplicatedExecutor, GroupedExecutor, StagedExecutor, ShardedExecutor)
 # what ranks have to do otherwise than the local executor; a new verb has no line here unless its ranks do, too
 OWN_BODIES = {
@@ -63,36 +61,6 @@ def test_bodies_take_the_same_arguments_with_the_same_defaults(member: type, ver
         return [(name, own.kind, own.default) for name, own in inspect.signature(function).parameters.items()]
 
     assert parameters(getattr(member, verb)) == parameters(getattr(TrainingExecutor, verb))
-
-
-# the whole of a new verb: a method of the contract ...
-@spread(Spread.TRIALS, passes=PassKind.EVALUATE, together=lambda answers: _added(answers))
-def squares(self: Any, trial_ids: Sequence[int]) -> dict[int, float]:
-    """Return the sum of the squares of the weights of trials."""
-    raise NotImplementedError
-
-
-# ... and its local body
-def local_squares(self: Any, trial_ids: Sequence[int]) -> dict[int, float]:
-    return {key: self.weights(key).double().square().sum().item() for key in trial_ids}
-
-
-def _added(answers: Sequence[dict[int, float]]) -> dict[int, float]:
-    return {key: sum(answer[key] for answer in answers) for key in answers[0]}
-
-
-def add_verb() -> None:
-    TrainingExecutor.squares = squares  # type: ignore[attr-defined]
-    LocalExecutor.squares = local_squares  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToySetup(TrainingSetup):
-    """Has the verb in the processes of the ranks as well."""
-
-    def build(self) -> LocalExecutor:
-        add_verb()
-        return super().build()
 
 
 @pytest.fixture

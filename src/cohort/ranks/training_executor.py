@@ -37,7 +37,7 @@ from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["Manner", "Spread", "TrainingExecutor", "spread"]
+__all__ = ["Manner", "Spread", "TrainingExecutor", "TrialExecutor", "spread"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -104,43 +104,21 @@ def spread(
     return declared
 
 
-class TrainingExecutor(ABC):
-    """Trains the trials that are resident on its ranks. Which rank a trial is on changes none of its bits.
+class TrialExecutor(ABC):
+    """The trials that are resident: what one task asks of an executor that other tasks may share.
 
-    Methods do what those of :class:`~cohort.training.executor.Executor` do. Slots are numbered through: those of rank
-    1 follow those of rank 0.
-
-    Attributes:
-        num_ranks: Among which trials are divided.
-        memory, gradient_checkpointing: Those of the caller's process; all ranks have the same sizes.
-        notes: For the user: what ranks had to do otherwise than was meant.
-        reliefs: Called one after another when a rank is out of memory and has nothing of its own left to free.
+    Methods do what those of :class:`~cohort.training.executor.Executor` do. Which rank a trial is on changes none of
+    its bits. Slots are numbered through: those of rank 1 follow those of rank 0.
     """
 
-    num_ranks: int = 1
-    memory: DeviceMemory
-    gradient_checkpointing: GradientCheckpointingPolicy
-    notes: tuple[str, ...] = ()
-    reliefs: list[Callable[[], bool]]
-
     def call(self, call: Call, manner: Manner) -> Any:
-        """Have the ranks carry out a verb for which this member has no body of its own."""
+        """Have others carry out a verb for which this member has no body of its own."""
         raise NotImplementedError(f"{type(self).__name__} has no body for {call.verb} ({manner.spread.name.lower()})")
-
-    @property
-    @abstractmethod
-    def bank_bytes(self) -> int:
-        """Bytes of the bank of the caller's process."""
 
     @property
     def work(self) -> tuple[RankWork, ...]:
         """What each rank has done so far; empty where there is one."""
         return ()
-
-    @property
-    @abstractmethod
-    def token_budgets(self) -> dict[PassKind, int]:
-        """Most tokens of a micro-batch now, the lowest of all ranks."""
 
     @property
     @abstractmethod
@@ -161,20 +139,6 @@ class TrainingExecutor(ABC):
 
     @abstractmethod
     def steps_of(self, trial_id: int) -> int: ...
-
-    @abstractmethod
-    def take_shortages(self) -> tuple[MemoryShortage, ...]: ...
-
-    @spread(Spread.ALL)
-    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None: ...
-
-    @spread(Spread.ALL)
-    def lower_kept_tokens(self, keep_tokens: int) -> None:
-        """Recompute training passes of more than ``keep_tokens`` tokens as well."""
-
-    @spread(Spread.ALL, apart=any, together=any)
-    def make_room(self) -> bool:
-        """Free the next of what any rank keeps only to save time; return False if there was nothing."""
 
     @spread(Spread.ALL, apart=any, together=all)
     def fits(self, spec: TrialSpec) -> bool: ...
@@ -205,13 +169,6 @@ class TrainingExecutor(ABC):
         self.drop(trial_id)
         return state
 
-    @spread(Spread.TRIALS, passes=PassKind.TRAIN)
-    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]: ...
-
-    @spread(Spread.TRIALS, passes=PassKind.TRAIN)
-    def run(self, quotas: Mapping[int, int]) -> StepWindow:
-        """Run up to ``quotas`` steps of each trial."""
-
     @spread(Spread.TRIALS, passes=PassKind.EVALUATE)
     def evaluate(
         self,
@@ -230,6 +187,54 @@ class TrainingExecutor(ABC):
     @spread(Spread.ITEMS, passes=PassKind.EVALUATE)
     def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
         """Return the likeliest continuation of each prompt, without the stop token."""
+
+
+class TrainingExecutor(TrialExecutor):
+    """Steps the trials of all tasks together, within the memory that its ranks have.
+
+    Attributes:
+        num_ranks: Among which trials are divided.
+        memory, gradient_checkpointing: Those of the caller's process; all ranks have the same sizes.
+        notes: For the user: what ranks had to do otherwise than was meant.
+        reliefs: Called one after another when a rank is out of memory and has nothing of its own left to free.
+    """
+
+    num_ranks: int = 1
+    memory: DeviceMemory
+    gradient_checkpointing: GradientCheckpointingPolicy
+    notes: tuple[str, ...] = ()
+    reliefs: list[Callable[[], bool]]
+
+    @property
+    @abstractmethod
+    def bank_bytes(self) -> int:
+        """Bytes of the bank of the caller's process."""
+
+    @property
+    @abstractmethod
+    def token_budgets(self) -> dict[PassKind, int]:
+        """Most tokens of a micro-batch now, the lowest of all ranks."""
+
+    @abstractmethod
+    def take_shortages(self) -> tuple[MemoryShortage, ...]: ...
+
+    @spread(Spread.ALL)
+    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None: ...
+
+    @spread(Spread.ALL)
+    def lower_kept_tokens(self, keep_tokens: int) -> None:
+        """Recompute training passes of more than ``keep_tokens`` tokens as well."""
+
+    @spread(Spread.ALL, apart=any, together=any)
+    def make_room(self) -> bool:
+        """Free the next of what any rank keeps only to save time; return False if there was nothing."""
+
+    @spread(Spread.TRIALS, passes=PassKind.TRAIN)
+    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]: ...
+
+    @spread(Spread.TRIALS, passes=PassKind.TRAIN)
+    def run(self, quotas: Mapping[int, int]) -> StepWindow:
+        """Run up to ``quotas`` steps of each trial."""
 
     @abstractmethod
     def close(self) -> None:

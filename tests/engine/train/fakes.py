@@ -106,21 +106,16 @@ class FakeExecutor:
             )
         return events
 
-    def state(self, key: int, *, on_device: bool = False) -> TrialState:
-        _, weights, done = self._trials[key]
+    def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
+        _, weights, done = self._trials[trial_id]
         moments = {name: torch.zeros_like(weights) for name in ("exp_avg", "exp_avg_sq")}
         return TrialState(adapter=AdapterState(weights=weights.clone(), moments=moments), step=done)
 
-    def weights(self, key: int, *, on_device: bool = False) -> Tensor:
-        return self._trials[key][1].clone()
+    def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
+        return self._trials[trial_id][1].clone()
 
-    def unload(self, key: int, *, on_device: bool = False) -> TrialState:
-        state = self.state(key)
-        self.drop(key)
-        return state
-
-    def drop(self, key: int) -> None:
-        del self._trials[key]
+    def drop(self, trial_id: int) -> None:
+        del self._trials[trial_id]
 
     def slot_of(self, key: int) -> int:
         return list(self._trials).index(key)

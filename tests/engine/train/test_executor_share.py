@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.engine.train.executor_share import ExecutorShare
+from cohort.ranks.answers import Prompt
+from cohort.ranks.training_executor import Spread, TrialExecutor, spread
 from tests.engine.train.fakes import FakeExecutor, spec_of
 
 
@@ -20,8 +25,14 @@ class Remembering(FakeExecutor):
         self.rows[spec.trial_id] = rows
         return super().load(spec, state, rows=rows, rank=rank)
 
-    def evaluate(self, keys: tuple[int, ...], *, rows: object, row_ids: object, objective: object) -> dict[int, str]:
-        return {key: f"loss of {key}" for key in keys}
+    def evaluate(self, trial_ids: Any, *, rows: object, row_ids: object, objective: object) -> dict[int, str]:
+        return {key: f"loss of {key}" for key in trial_ids}
+
+    def generate(self, prompts: Any, *, max_new_tokens: int, stop_ids: object) -> list[int | None]:
+        return [prompt.trial_id for prompt in prompts]
+
+    def squares(self, trial_ids: Mapping[int, int]) -> dict[int, int]:
+        return {key: key + value for key, value in trial_ids.items()}
 
 
 def shares(executor: Any) -> list[ExecutorShare]:
@@ -51,5 +62,18 @@ def test_what_goes_in_and_out_is_translated() -> None:
     assert share.slot_of(2) == 0
     found: dict[int, Any] = share.evaluate([2], rows=None, row_ids=[0])  # type: ignore[arg-type]
     assert found == {2: f"loss of {share.key(2)}"}
+    prompts = [Prompt(trial_id=trial_id, tokens=(1,)) for trial_id in (2, None)]
+    answers: list[Any] = share.generate(prompts, max_new_tokens=1, stop_ids=frozenset())
+    assert answers == [share.key(2), None]
     assert share.unload(2).step == 1
     assert share.resident == ()
+
+
+def test_a_new_verb_needs_nothing_written_for_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    @spread(Spread.TRIALS)
+    def squares(self: Any, trial_ids: Mapping[int, int]) -> dict[int, int]:
+        raise NotImplementedError
+
+    monkeypatch.setattr(TrialExecutor, "squares", squares, raising=False)
+    share: Any = shares(Remembering())[1]
+    assert share.squares({5: 1, 6: 2}) == {5: share.key(5) + 1, 6: share.key(6) + 2}

@@ -77,7 +77,7 @@ class TaskRun:
             # up to here a GPU replays recorded passes, which take as long with fewer tokens
             flat_tokens=FLAT_TOKENS if preparation.machine.device.type == "cuda" else 0,
             steps_in_windows=preparation.window_steps > 1,
-            recomputed_passes=share.recomputed_passes,
+            recomputed_passes=lambda: share.num_recomputed,
             work=lambda: share.work,
             trials_by_rank=share.trials_by_rank if preparation.group is None else lambda: None,
         )
@@ -260,7 +260,7 @@ class TaskRun:
             raise
         # steps of several tasks or GPUs, and those with gradient checkpointing, are not what a plan expects of the pack
         has_one_rank = self._preparation.num_ranks == 1
-        if was_alone and has_one_rank and not self._share.recomputed_passes():
+        if was_alone and has_one_rank and not self._share.num_recomputed:
             self._steps.keep()
 
     def _compare(self, make_room: Callable[[], bool]) -> None:
