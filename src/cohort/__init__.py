@@ -1,6 +1,32 @@
 """Cohort: train a whole cohort of LoRA adapters at once on one frozen model and keep the best.
 
 Names are imported when they are first used, so that ``import cohort`` costs next to nothing and touches no GPU.
+
+A task says what to tune: a base model, rows, and what to search.
+
+>>> import cohort
+>>> task = cohort.Task(
+...     name="first",
+...     model="model",
+...     dataset="train.jsonl",
+...     search_space={"learning_rate": [1e-3, 1e-2]},
+...     training={"max_steps": 2},
+...     num_gpus=0,
+... )
+>>> task.name
+'first'
+
+It is trained into a run directory, where the best adapter lies in PEFT's format:
+
+>>> result = cohort.run(task, run_directory="runs/first", progress=False)
+>>> sorted(path.name for path in result.adapter_directory.glob("adapter*"))
+['adapter_config.json', 'adapter_model.safetensors']
+
+What is wrong is named with its key, what is allowed and what to do:
+
+>>> cohort.Task(model="model", dataset="train.jsonl", training={"max_step": 2})
+Traceback (most recent call last):
+cohort.tasks.loading.TaskFileError: Task: training.max_step: found ... Did you mean training.max_steps? Rename it.
 """
 
 from __future__ import annotations

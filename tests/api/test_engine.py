@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cohort.api import Engine, load, resume, run, tune
-from cohort.api.task_checks import require_conduct
+from cohort.api.task_checks import require_call
 from cohort.core.errors import InputError
 from cohort.tasks.loading import TaskFile, load_task
 from cohort.tasks.overrides import parse_overrides
@@ -81,7 +81,7 @@ def test_a_directory_that_is_taken_is_named_as_python_names_it(tmp_path: Path) -
         (lambda: resume("\0"), "resume: run_directory: found"),
         (lambda: load_task(5), "load_task: path: found 5"),  # type: ignore[arg-type]
         (
-            lambda: require_conduct(progress="yes", watcher=5, options=None),
+            lambda: require_call(progress="yes", watcher=5, options=None),
             r"progress: found a value of type str; allowed: True, False or None(.|\n)*watcher: found",
         ),
         (lambda: tune(5, "runs"), "what cohort.load_task returns"),  # type: ignore[arg-type]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from cohort.api import execution
-from cohort.api.execution import Conduct, results_of, run_as_queue, run_in_turn
+from cohort.api.execution import RunCall, results_of, run_as_queue, run_in_turn
 from cohort.core.errors import CohortError, InputError
 from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.task_result import TasksFailedError
 
-CONDUCT = Conduct(callbacks=Callbacks(), progress=False, watcher=None, options=RunOptions(), clock=None)
+CALL = RunCall(callbacks=Callbacks(), progress=False, watcher=None, options=RunOptions(), clock=None)
 
 
 class Engine:
@@ -45,7 +45,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 def run(folder: Path, files: Mapping[str, Any], *, resumed: tuple[str, ...] = ()) -> dict[str, CohortError]:
-    return run_in_turn(files, {name: folder / name for name in files}, resumed=resumed, conduct=CONDUCT)
+    return run_in_turn(files, {name: folder / name for name in files}, resumed=resumed, call=CALL)
 
 
 def test_tasks_run_in_the_order_given_and_those_that_began_go_on(tmp_path: Path, engine: Engine) -> None:
@@ -84,9 +84,9 @@ def test_a_run_that_is_not_resumed_is_removed_first(tmp_path: Path, engine: Engi
 
 
 def test_callbacks_are_refused_where_other_processes_train(tmp_path: Path) -> None:
-    conduct = Conduct(callbacks=Callbacks(on_step=print), progress=None, watcher=None, options=None, clock=None)
+    call = RunCall(callbacks=Callbacks(on_step=print), progress=None, watcher=None, options=None, clock=None)
     with pytest.raises(InputError, match=r"on_step for several tasks on several GPUs.*total_gpus=1"):
-        run_as_queue({}, tmp_path / "queue", num_gpus=2, conduct=conduct)
+        run_as_queue({}, tmp_path / "queue", num_gpus=2, call=call)
     assert not (tmp_path / "queue").exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cohort.api.task_checks import existing_runs, path_of, require_conduct, require_tasks
+from cohort.api.task_checks import existing_runs, path_of, require_call, require_tasks
 from cohort.core.errors import InputError, Problem
 from cohort.engine.train.watching.progress import SilentWatcher
 from cohort.engine.tune import RunOptions
@@ -79,9 +79,9 @@ def test_what_is_no_path_is_named(given: Any) -> None:
 
 
 def test_how_a_run_is_shown_is_checked_by_what_it_can_do() -> None:
-    require_conduct(progress=None, watcher=SilentWatcher(), options=RunOptions())
-    require_conduct(progress=False, watcher=None, options=None)
-    found = problems_of(lambda: require_conduct(progress=1, watcher=print, options={}))
+    require_call(progress=None, watcher=SilentWatcher(), options=RunOptions())
+    require_call(progress=False, watcher=None, options=None)
+    found = problems_of(lambda: require_call(progress=1, watcher=print, options={}))
     assert [str(problem.where) for problem in found] == ["progress", "watcher", "options"]
 
 

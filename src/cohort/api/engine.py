@@ -1,4 +1,28 @@
-"""The engine: several tasks on one machine, one after the other, side by side or sharing one base model."""
+"""The engine: several tasks on one machine, one after the other, side by side or sharing one base model.
+
+A list of tasks has a list of results, in its order; a run that is done is not trained again:
+
+>>> import cohort
+>>> engine = cohort.Engine(total_gpus=0)
+>>> rows = {"model": "model", "dataset": "train.jsonl", "num_gpus": 0}
+>>> short = {"search_space": {"learning_rate": [1e-3, 1e-2]}, "training": {"max_steps": 2}}
+>>> [first] = engine.run([cohort.Task(name="first", **rows, **short)], run_directory="runs/first", progress=False)
+>>> first.name
+'first'
+
+Tasks of a session share one base model and train at the same time; further ones may be submitted meanwhile:
+
+>>> session = engine.session()
+>>> session.submit(cohort.Task(name="small", **rows, **short, lora={"r": 2}), "runs/small")
+>>> [result.name for result in session.run()]
+['small']
+
+What the machine does not have is refused before anything is read:
+
+>>> cohort.Engine(total_gpus="two")
+Traceback (most recent call last):
+cohort.core.errors.InputError: ...'two'...
+"""
 
 from __future__ import annotations
 
@@ -10,9 +34,9 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
-from cohort.api.execution import Conduct, results_of, run_as_queue, run_in_turn
+from cohort.api.execution import RunCall, results_of, run_as_queue, run_in_turn
 from cohort.api.study import KeptStudy
-from cohort.api.task_checks import existing_runs, path_of, require_conduct, require_tasks
+from cohort.api.task_checks import existing_runs, path_of, require_call, require_tasks
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
@@ -186,7 +210,7 @@ class Engine:
         callbacks = Callbacks(on_step=on_step, on_evaluation=on_evaluation, on_trial_end=on_trial_end)
         listed = [tasks] if isinstance(tasks, Task) else tasks
         require_tasks(listed, early_exit=early_exit, on_existing=on_existing)
-        require_conduct(progress=progress, watcher=watcher, options=options)
+        require_call(progress=progress, watcher=watcher, options=options)
         # the name is also the run directory's, so that two of one name would write into each other's run
         files = {task.name: self._file_of(task, early_exit) for task in listed}
         parent = Path("runs") if run_directory is None else path_of(run_directory, where="run_directory")
@@ -200,14 +224,12 @@ class Engine:
         if kept is not None:
             files, callbacks = kept.files, callbacks.and_at_trial_end(kept.on_trial_end)
         existing = existing_runs(files, directories, on_existing="error" if as_queue else on_existing)
-        conduct = Conduct(callbacks=callbacks, progress=progress, watcher=watcher, options=options, clock=clock)
+        call = RunCall(callbacks=callbacks, progress=progress, watcher=watcher, options=options, clock=clock)
         if as_queue:
             # a queue, with its log and its plan, in the parent of the run directories: `cohort status` can follow it
-            failures = run_as_queue(files, parent, num_gpus=int(self._total_gpus), conduct=conduct)
+            failures = run_as_queue(files, parent, num_gpus=int(self._total_gpus), call=call)
         else:
-            failures = run_in_turn(
-                files, directories, resumed=existing if on_existing == "resume" else (), conduct=conduct
-            )
+            failures = run_in_turn(files, directories, resumed=existing if on_existing == "resume" else (), call=call)
         if kept is not None:
             # of trials that ended before an interruption, the callback was not told
             kept.write()
@@ -226,7 +248,7 @@ class Engine:
         """
         # one executor has one device
         num_gpus = min(self._total_gpus, 1) if isinstance(self._total_gpus, int) else None
-        require_conduct(progress=None, watcher=None, options=options)
+        require_call(progress=None, watcher=None, options=options)
         return Session(options=options, clock=clock, num_gpus=num_gpus)
 
     @property

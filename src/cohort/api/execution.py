@@ -26,12 +26,12 @@ from cohort.task_queue.submission import submission_of
 from cohort.task_queue.workers.pool import PoolRequest, most_slots_of_node, open_pool
 from cohort.tasks.loading import TaskFile
 
-__all__ = ["Conduct", "results_of", "run_as_queue", "run_in_turn"]
+__all__ = ["RunCall", "results_of", "run_as_queue", "run_in_turn"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conduct:
-    """How runs are carried out and shown.
+class RunCall:
+    """What a call says besides its tasks: how they are carried out and shown.
 
     Attributes:
         progress: Whether to show a bar; None: where a person looks on.
@@ -47,7 +47,7 @@ class Conduct:
 
 @interrupting()
 def run_in_turn(
-    files: Mapping[str, TaskFile], directories: Mapping[str, Path], *, resumed: Collection[str], conduct: Conduct
+    files: Mapping[str, TaskFile], directories: Mapping[str, Path], *, resumed: Collection[str], call: RunCall
 ) -> dict[str, CohortError]:
     """Tune checked tasks one after the other; return what went wrong, by task name.
 
@@ -59,12 +59,12 @@ def run_in_turn(
         KeyboardInterrupt: interrupted, with everything saved.
     """
     failures: dict[str, CohortError] = {}
-    options, clock, callbacks = conduct.options, conduct.clock, conduct.callbacks
+    options, clock, callbacks = call.options, call.clock, call.callbacks
     for name, file in files.items():
         directory, is_alone = RunDirectory(directories[name]), len(files) == 1
         shown_name = "" if is_alone else name
         try:
-            with watching(progress=conduct.progress, name=shown_name, watcher=conduct.watcher) as shown:
+            with watching(progress=call.progress, name=shown_name, watcher=call.watcher) as shown:
                 if name in resumed:
                     places = places_of(file, directory)
                     resume(
@@ -100,7 +100,7 @@ def run_as_queue(
     directory: Path,
     *,
     num_gpus: int,
-    conduct: Conduct,
+    call: RunCall,
 ) -> dict[str, CohortError]:
     """Tune checked tasks on ``num_gpus`` GPUs, each on as many as it asks for; return what went wrong, by task name.
 
@@ -108,8 +108,8 @@ def run_as_queue(
         InputError: there are fewer GPUs, a task fits none, or there are callbacks.
         KeyboardInterrupt: interrupted, with everything saved; ``cohort resume DIRECTORY`` continues.
     """
-    _require_no_callbacks(conduct.callbacks)
-    clock = conduct.clock or SystemClock()
+    _require_no_callbacks(call.callbacks)
+    clock = call.clock or SystemClock()
     pool, hardware = open_pool(PoolRequest(gpus=num_gpus), directory)
     # other processes train the tasks: rows that were given from Python have to lie in files
     rows = {name: directory / "rows" / name for name in files}
@@ -118,8 +118,8 @@ def run_as_queue(
         write_given_rows(file, rows[name])
     expect = ExpectedTime(directory, hardware, slots_of_node=most_slots_of_node(pool))
     enqueue([submission_of(name, file, clock=clock) for name, file in files.items()], directory, expect=expect)
-    settings = DispatcherSettings(options=conduct.options or RunOptions())
-    with watching(progress=False, watcher=conduct.watcher) as shown:
+    settings = DispatcherSettings(options=call.options or RunOptions())
+    with watching(progress=False, watcher=call.watcher) as shown:
         tasks = work_off(
             directory, pool, expect=expect, work=expect.work, settings=settings, watcher=_Notes(shown), clock=clock
         )

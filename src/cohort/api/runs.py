@@ -1,15 +1,34 @@
-"""Runs from Python, without an engine of one's own: tune, continue, look at."""
+"""Runs from Python, without an engine of one's own: tune, continue, look at.
+
+A run is looked at while it trains, and after that:
+
+>>> import cohort
+>>> result = cohort.load("runs/first")
+>>> result.state, len(result.trials)
+('done', 2)
+
+To resume one that is done trains nothing; of one that was stopped, the rest:
+
+>>> cohort.resume("runs/first", progress=False).best_trial == result.best_trial
+True
+
+Where there is no run, the error says so:
+
+>>> cohort.load("runs/second")
+Traceback (most recent call last):
+cohort.core.errors.InputError: ...runs/second...
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
-from typing import Any, Unpack, overload
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, Unpack, overload
 
 from cohort.api.engine import (
     Engine,
     OnEvaluation,
-    OnExisting,
     OnStep,
     OnTrialEnd,
     RunKeywords,
@@ -17,7 +36,7 @@ from cohort.api.engine import (
     elsewhere_of_resume,
     elsewhere_of_run,
 )
-from cohort.api.task_checks import path_of, require_conduct, said_in_python
+from cohort.api.task_checks import path_of, require_call, said_in_python
 from cohort.api.watchers import watching
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
@@ -34,6 +53,22 @@ from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
 __all__ = ["load", "load_run", "resume", "run", "tune"]
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _takes_what_engine_run_takes(function: F) -> F:
+    """Give ``run`` the arguments of :meth:`Engine.run` by name, but for its clock: they are declared there alone."""
+    own, theirs = inspect.signature(function), inspect.signature(Engine.run)
+    named = [
+        entry.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, entry in theirs.parameters.items()
+        if name not in ("self", "tasks", "clock")
+    ]
+    parameters = [own.parameters["tasks"], own.parameters["total_gpus"], *named]
+    function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
 
 
 @overload
@@ -57,20 +92,9 @@ def run(
 
 
 @checks_arguments("run", elsewhere=elsewhere_of_run)
+@_takes_what_engine_run_takes
 def run(
-    tasks: Task | Sequence[Task],
-    *,
-    total_gpus: int | str = "auto",
-    early_exit: EarlyExitSettings | None = None,
-    run_directory: str | os.PathLike[str] | None = None,
-    on_existing: OnExisting = "resume",
-    on_step: OnStep | None = None,
-    on_evaluation: OnEvaluation | None = None,
-    on_trial_end: OnTrialEnd | None = None,
-    study: Any = None,
-    progress: bool | None = None,
-    watcher: ProgressWatcher | None = None,
-    options: RunOptions | None = None,
+    tasks: Task | Sequence[Task], *, total_gpus: int | str = "auto", **keywords: Any
 ) -> TaskResult | list[TaskResult]:
     """Tune one task or several and return a result each: one for a task, a list in their order for a list.
 
@@ -117,19 +141,7 @@ def run(
         print(result.adapter_directory, result.metrics["loss"])
         ```
     """
-    return Engine(total_gpus=total_gpus).run(
-        tasks,
-        early_exit=early_exit,
-        run_directory=run_directory,
-        on_existing=on_existing,
-        on_step=on_step,
-        on_evaluation=on_evaluation,
-        on_trial_end=on_trial_end,
-        study=study,
-        progress=progress,
-        watcher=watcher,
-        options=options,
-    )
+    return Engine(total_gpus=total_gpus).run(tasks, **keywords)
 
 
 @checks_arguments("tune", elsewhere=elsewhere_of_resume)
@@ -163,7 +175,7 @@ def tune(
         shown = f"a value of type {type(task).__name__}"
         hint = "Write cohort.run(task) for a cohort.Task, or cohort.load_task(PATH) for a file."
         raise InputError(Problem(where="tune: task", found=shown, allowed="what cohort.load_task returns", hint=hint))
-    require_conduct(progress=progress, watcher=watcher, options=options)
+    require_call(progress=progress, watcher=watcher, options=options)
     directory = path_of(run_directory, where="tune: run_directory")
     with watching(progress=progress, watcher=watcher) as shown_by:
         try:
@@ -216,7 +228,7 @@ def resume(
         ```
     """
     callbacks = Callbacks(on_step=on_step, on_evaluation=on_evaluation, on_trial_end=on_trial_end)
-    require_conduct(progress=progress, watcher=watcher, options=options)
+    require_call(progress=progress, watcher=watcher, options=options)
     directory = path_of(run_directory, where="resume: run_directory")
     with watching(progress=progress, watcher=watcher) as shown:
         engine_tune.resume(directory, watcher=shown, options=options, clock=clock, places=places, callbacks=callbacks)

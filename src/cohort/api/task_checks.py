@@ -18,7 +18,7 @@ from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["existing_runs", "path_of", "require_conduct", "require_tasks", "said_in_python"]
+__all__ = ["existing_runs", "path_of", "require_call", "require_tasks", "said_in_python"]
 
 _CHOICES = ("resume", "overwrite", "error")
 # of one file or folder, on the file systems in use
@@ -84,7 +84,7 @@ def path_of(value: object, *, where: str) -> Path:
     raise InputError(Problem(where=where, found=shown, allowed="a path, as text or as a pathlib.Path", hint=hint))
 
 
-def require_conduct(*, progress: object, watcher: object, options: object) -> None:
+def require_call(*, progress: object, watcher: object, options: object) -> None:
     """Refuse values that say nothing about how a run is carried out or shown.
 
     Raises:

@@ -94,7 +94,7 @@ def _option_problems(given: Mapping[str, object]) -> Iterator[Problem]:
         value, default = given[name], getattr(RunOptions, name)
         kinds = (int,) if is_whole else (int, float)
         is_number = isinstance(value, kinds) and not isinstance(value, bool)
-        # NaN is at least nothing
+        # NaN compares false with any bound
         if (value is None and default is None) or (is_number and value >= least):  # type: ignore[operator]
             continue
         allowed = f"{'a whole number' if is_whole else 'a number'} of at least {least}"
