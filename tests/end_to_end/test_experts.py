@@ -12,6 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from cohort.adapter_files.export import ExportForm, export_adapter
 from cohort.core.errors import InputError
 from cohort.engine.tune import resume, tune
 from tests.end_to_end.test_bridged import OPTIONS, write_bridged
@@ -60,6 +61,28 @@ def test_an_interrupted_run_resumes_bit_for_bit(folder: Path, run: Path, tmp_pat
         )
     resume(tmp_path / "run", options=OPTIONS)
     assert outcome_of(tmp_path / "run") == outcome_of(run)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", pytest.param("gpt_oss", marks=pytest.mark.slow)])
+def test_merged_and_adapted_give_the_same_logits(folder: Path, run: Path, tmp_path: Path, name: str) -> None:
+    # files have the experts of Qwen3-MoE one by one, and those of gpt-oss stacked with the input's axis first
+    if name == "gpt_oss":
+        folder = write_bridged(tmp_path / name, name)
+        run = folder / "run"
+        tune(tiny_task(folder, **TASK), run, options=OPTIONS)
+    export_adapter(run, form=ExportForm.MERGED, output=tmp_path / "merged")
+    ids = torch.arange(5, 30)[None]
+    merged: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    base: Any = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    with torch.no_grad():
+        found = merged(input_ids=ids).logits
+        adapted = PeftModel.from_pretrained(base, run / "best").eval()(input_ids=ids).logits
+    torch.testing.assert_close(found, adapted, rtol=1e-4, atol=1e-4)
+
+
+def test_other_forms_are_refused_with_the_reason(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Qwen3MoeForCausalLM, which transformers computes"):
+        export_adapter(run, form=ExportForm.LORA, output=tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -189,7 +189,15 @@ def _merge(source: Path, target: Path, *, base: Path) -> None:
     shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
     with atomic_directory(target) as partial:
         is_transposed = bridged is not None and bridged.are_transposed
-        merge_into_base(base, adapter, partial, shards=shards, fan_in_fan_out=is_transposed)
+        experts = () if bridged is None else bridged.expert_parameters
+        merge_into_base(
+            base,
+            adapter,
+            partial,
+            shards=shards,
+            fan_in_fan_out=is_transposed,
+            input_first={path: is_first for path, _, _, _, is_first in experts},
+        )
 
 
 def _require_gguf_place(output: Path | None) -> None:

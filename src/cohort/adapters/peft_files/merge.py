@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cohort.adapters.expert_names import parameter_of
+from cohort.adapters.peft_files.merge_experts import ExpertDeltas
 from cohort.adapters.peft_files.peft_format import PeftAdapter
 from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.adapters.variants.magnitude import row_norms
@@ -31,6 +33,7 @@ def merge_into_base(
     *,
     shards: Sequence[Path],
     fan_in_fan_out: bool = False,
+    input_first: Mapping[str, bool] | None = None,
 ) -> None:
     """Write the base model with the adapted weight in place of every W, in the base's own files and number type.
 
@@ -46,12 +49,15 @@ def merge_into_base(
         shards: The safetensors files of ``base_directory`` that make up the model; others, such as a second copy of
             the weights in another layout, are left out: they would not hold the adapter.
         fan_in_fan_out: Whether the base model keeps the weights of its linears as [K, N].
+        input_first: By stacked parameter of experts, whether the base model keeps its weights as [E, K, N].
 
     Raises:
         InputError: an adapted linear has no weight in the base, or a stored format without plain weights.
     """
-    missing, whole = set(adapter.modules), _whole_modules(adapter)
-    adapted = {_without_holders(module): module for module in adapter.modules}
+    experts = ExpertDeltas(adapter=adapter, input_first=input_first or {})
+    linears = {module for module in adapter.modules if parameter_of(module) == module}
+    missing, whole = linears | experts.names, _whole_modules(adapter)
+    adapted = {_without_holders(module): module for module in linears}
     # where both read one table the file has one, and the head's is to be added
     lacks_head = bool(whole) and not _has_tensor(shards, f"{SAVED_PATHS[HEAD]}.weight")
     for shard in shards:
@@ -62,7 +68,7 @@ def merge_into_base(
                 module = name.removesuffix(".weight")
                 # checkpoints saved from the bare decoder lack the first part of every name
                 module = adapted.get(_without_holders(module), module)
-                module = module if module in adapter.modules or module in SAVED_PATHS.values() else f"model.{module}"
+                module = module if module in linears or module in SAVED_PATHS.values() else f"model.{module}"
                 tensor = opened.get_tensor(name)
                 if module == SAVED_PATHS[EMBEDDING] and lacks_head:
                     head = adapter.saved_table(HEAD).to(tensor.dtype) if HEAD in whole.values() else tensor
@@ -74,6 +80,10 @@ def merge_into_base(
                     tensor = tensor.t().contiguous() if fan_in_fan_out else tensor
                 elif module in whole:
                     tensor = _replaced(tensor, adapter, whole[module])
+                elif (of_experts := experts.found_in(name)) is not None:
+                    parameter, delta = of_experts
+                    missing.discard(parameter)
+                    tensor = _with_delta(tensor, delta, name)
                 tensors[name] = tensor
         merged = output_directory / shard.name
         save_file(tensors, merged, metadata=metadata)
@@ -145,16 +155,34 @@ def _untie(directory: Path) -> None:
     index_path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:
-    if not weight_NK.is_floating_point() or weight_NK.element_size() < 2:
+def _with_delta(weight: Tensor, delta: Tensor, name: str) -> Tensor:
+    _require_plain(weight, name)
+    if weight.shape != delta.shape:
         raise InputError(
             Problem(
-                where=f"{module}.weight",
-                found=f"stored as {weight_NK.dtype}",
+                where=name,
+                found=f"shape {list(weight.shape)}",
+                allowed=f"shape {list(delta.shape)}, as the adapter's",
+                hint="Name the base model that the adapter was trained on.",
+            )
+        )
+    return (weight.to(torch.float32) + delta).to(weight.dtype).contiguous()
+
+
+def _require_plain(weight: Tensor, name: str) -> None:
+    if not weight.is_floating_point() or weight.element_size() < 2:
+        raise InputError(
+            Problem(
+                where=name,
+                found=f"stored as {weight.dtype}",
                 allowed="float32, bfloat16 or float16",
                 hint="Merge into the unquantised base: merging into a quantised one loses quality.",
             )
         )
+
+
+def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:
+    _require_plain(weight_NK, f"{module}.weight")
     out_features, in_features = weight_NK.shape
     a_rK, b_Nr = adapter.factors(module, shape=(in_features, out_features))
     if weight_NK.shape != (b_Nr.shape[0], a_rK.shape[1]):
