@@ -90,7 +90,7 @@ def test_code_from_a_checkpoint_is_not_run(folder: Path) -> None:
         read_config(edited(folder, model_type="quokka", architectures=["QuokkaForCausalLM"], auto_map=code))
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "mxfp4"])
+@pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors"])
 def test_weights_that_are_stored_quantised_are_refused(folder: Path, method: str) -> None:
     with pytest.raises(InputError, match=f"weights stored as {method}.*unquantised checkpoint"):
         read_config(edited(folder, quantization_config={"quant_method": method}))

@@ -23,7 +23,10 @@ from cohort.models.bridge.structure import (
 from cohort.models.config import BridgedModel, DecoderConfig, RotaryConfig
 from cohort.models.transformers_answers import answered
 
-__all__ = ["describe_bridged", "hidden_code_problem"]
+__all__ = ["READ_METHODS", "describe_bridged", "hidden_code_problem", "stored_method"]
+
+# formats whose weights transformers turns into plain numbers while it reads them, exactly
+READ_METHODS = ("mxfp4", "fp8")
 
 # by the names that architectures have for a factor on the logits, and what it is then
 _FACTORS = {
@@ -115,16 +118,24 @@ def _require_known(raw: Mapping[str, Any], path: Path, *, native: str) -> None:
     wrong = [name for name in raw.get("architectures") or [] if not _is_generative(str(name))]
     if wrong:
         raise _unsupported(path, f"{', '.join(map(str, wrong))}, which predicts no next token", native)
-    if (stored := raw.get("quantization_config")) is not None:
-        method = stored.get("quant_method", "unknown") if isinstance(stored, dict) else stored
+    stored = raw.get("quantization_config")
+    if stored is not None and (method := stored_method(raw)) not in READ_METHODS:
         raise InputError(
             Problem(
                 where=f"{path}: quantization_config",
                 found=f"weights stored as {method}",
-                allowed=f"{_named(raw)} with weights stored as float32, bfloat16 or float16",
+                allowed=f"{_named(raw)} with weights stored as float32, bfloat16, float16, {' or '.join(READ_METHODS)}",
                 hint="Use the unquantised checkpoint of this model; `quantization` quantises it.",
             )
         )
+
+
+def stored_method(raw: Mapping[str, Any]) -> str | None:
+    """Return the name of the quantised format that a checkpoint's weights are stored in; None for plain numbers."""
+    stored = raw.get("quantization_config")
+    if stored is None:
+        return None
+    return str(stored.get("quant_method", "unknown") if isinstance(stored, dict) else stored)
 
 
 def hidden_code_problem(raw: Mapping[str, Any], path: Path) -> Problem | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import torch
 from cohort.core.errors import InputError, Problem
 from cohort.models.bridge.adapted import adapt_linears, mark_token_rows, recompute_layers
 from cohort.models.bridge.backbone import BridgedDecoder
+from cohort.models.bridge.description import stored_method
 from cohort.models.bridge.experts import adapt_experts
 from cohort.models.bridge.interfaces import ATTENTION, register_attention
 from cohort.models.bridge.probe import prove
@@ -63,6 +65,7 @@ def wrap_model(
 def _read(folder: Path, *, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
+    stored = _as_plain_numbers(folder)
     try:
         with _quiet():
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -73,6 +76,7 @@ def _read(folder: Path, *, dtype: torch.dtype) -> Any:
                 output_loading_info=True,
                 # all of them are listed below, with what is missing
                 ignore_mismatched_sizes=True,
+                **stored,
             )
     except Exception as error:  # files are read by several libraries, each with errors of its own
         raise InputError(
@@ -99,7 +103,23 @@ def _read(folder: Path, *, dtype: torch.dtype) -> Any:
     if problems:
         raise InputError(problems)
     require_finite(model.named_parameters(), folder)
+    if stored:
+        # transformers makes bfloat16 of some formats, whatever is asked for
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point() and tensor.dtype == torch.bfloat16:
+                tensor.data = tensor.data.to(dtype)
     return model
+
+
+def _as_plain_numbers(folder: Path) -> dict[str, Any]:
+    """Return the arguments with which transformers reads a quantised checkpoint as plain numbers; none elsewhere."""
+    import transformers
+
+    method = stored_method(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    if method is None:
+        return {}
+    kind = {"mxfp4": transformers.Mxfp4Config, "fp8": transformers.FineGrainedFP8Config}[method]
+    return {"quantization_config": kind(dequantize=True)}
 
 
 @contextlib.contextmanager
