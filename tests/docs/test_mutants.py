@@ -68,7 +68,9 @@ from pathlib import Path
 import tools.mutants
 tools.mutants.LEAST_SECONDS, tools.mutants.PATIENCE = 3.0, 0.0
 mutants = [
-    tools.mutants.Mutant(path="src/cohort/core/ages.py", operator="o", occurrence=0, line=2, code=code, changed=("", ""))
+    tools.mutants.Mutant(
+        path="src/cohort/core/ages.py", operator="o", occurrence=0, line=2, code=code, changed=("", "")
+    )
     for code in json.loads(sys.argv[2])
 ]
 print([(found.outcome, found.is_slow) for found in tools.mutants.judge(mutants, Path(sys.argv[1]))])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -148,28 +147,6 @@ def test_a_comparison_of_states_that_are_trained_again_is_made_again(
 
 def _interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
-
-
-def test_a_run_of_a_version_before_keeps_the_winner_of_its_evaluations(folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        tune(tiny_task(folder, **SPACE, evaluation=FEW), run, watcher=Interrupting(steps=1))
-    # as that version left it: neither its task file nor its record knows the key
-    text = (run / "task.yaml").read_text()
-    (run / "task.yaml").write_text("".join(line for line in text.splitlines(True) if "finalists" not in line))
-    with RunReader.open(run / "run.db") as reader:
-        document = dict(reader.facts().task.document or {})
-    document["evaluation"] = {key: value for key, value in document["evaluation"].items() if "finalists" not in key}
-    connection = sqlite3.connect(run / "run.db")
-    connection.execute("UPDATE facts SET value = ? WHERE key = 'task'", (json.dumps(document),))
-    connection.commit()
-    connection.close()
-    resume(run)
-    facts = facts_of(run)
-    assert facts.finals is None
-    with RunReader.open(run / "run.db") as reader:
-        best = min(reader.trials(), key=lambda trial: trial.best_loss or 0.0)
-    assert facts.best_trial_id == best.trial_id
 
 
 def test_zero_finalists_leave_the_choice_to_the_evaluations(folder: Path, tmp_path: Path) -> None:
