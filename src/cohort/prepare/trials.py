@@ -34,7 +34,7 @@ def objective_metric(task: TaskFile) -> ObjectiveMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
-    """One trial before it trains: its configuration, spec and steps."""
+    """A trial from its proposal to the end of the run: :func:`plan_trial` makes it of the proposed hyperparameters."""
 
     configuration: Configuration
     spec: TrialSpec

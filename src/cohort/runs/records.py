@@ -28,7 +28,7 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """A trial and how far it came: a plan makes it for the database, which returns it with what was recorded since.
+    """A trial as the run's database knows it: its plan makes the first record, and a reader every later one.
 
     Attributes:
         parameters: Every hyperparameter by its task-file name (``learning_rate``, ``r``, ``batch_size``, ...).

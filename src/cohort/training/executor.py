@@ -34,10 +34,10 @@ from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateErro
 from cohort.training.passes import Passes
 from cohort.training.recorded.captured_passes import CapturedPasses
 from cohort.training.recorded.recorded_shapes import MEASURED_ROW_COST
+from cohort.training.resident_evaluation import ResidentEvaluation
 from cohort.training.step_ahead import StepAhead
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec, TrialState
-from cohort.training.trial_evaluation import TrialEvaluation
 
 __all__ = ["Executor"]
 
@@ -111,7 +111,7 @@ class Executor:
         self._evaluation = batches(PassKind.EVALUATE, token_budget=settings.evaluation_token_budget, policy=None)
         self._passes = Passes(decoder, self.bank, memory=self.memory, captured=self.captured)
         self._too_large = RowsTooLarge(self._residents, train_rows=train_rows, mode=settings.gradient_checkpointing)
-        self._evaluations = TrialEvaluation(
+        self._evaluations = ResidentEvaluation(
             self._passes,
             micro_batches=self._evaluation,
             residents=self._residents,

@@ -18,7 +18,12 @@ __all__ = ["Resident", "StepSamples", "finish_step", "gather", "samples_of"]
 
 @dataclass(kw_only=True)
 class Resident:
-    """A trial in a slot, and the rows it trains on, in the order of their groups."""
+    """A trial in a slot, with the rows it trains on: an executor makes it when it loads the trial.
+
+    Attributes:
+        step: Optimizer steps done.
+        order: Which groups of rows each step takes.
+    """
 
     spec: TrialSpec
     slot: int

@@ -16,7 +16,7 @@ __all__ = ["TrialSpec", "TrialState"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSpec:
-    """Everything that determines a trial's training, and nothing else.
+    """Everything that determines a trial's training, from its plan on: :func:`plan_trial` makes it for executors.
 
     Attributes:
         trial_id: Number within the task.
@@ -71,7 +71,9 @@ class TrialSpec:
 
 @dataclass(kw_only=True)
 class TrialState:
-    """What parking keeps and a checkpoint stores of a trial. One executor or one store owns it at a time.
+    """What is kept of a trial out of its slot: the executor makes it when it is asked for the state.
+
+    Parking keeps it and a checkpoint stores it. One executor or one store owns it at a time.
 
     Attributes:
         adapter: Weights and moments; the data position follows from ``step``.

@@ -11,7 +11,7 @@ __all__ = ["Candidate"]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One trial to be.
+    """The steps of a trial, from its plan on: :func:`plan_candidate` makes it for the study and its exit rules.
 
     Attributes:
         trial_id: Its number; ties are broken by it.

@@ -1,6 +1,6 @@
 """One trial of a study: its curves, what it may become, the events it may send, and its best checkpoint.
 
-Nothing here knows of other trials; comparing them is for the exit rules, whom the study asks.
+Nothing here knows of other trials; the study asks the exit rules to compare them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BestCheckpoint:
 
 @dataclass(kw_only=True)
 class StudyTrial:
-    """A trial and how far it came.
+    """A trial while a process trains its task: the study makes it of a candidate and is the only one to change it.
 
     Attributes:
         trajectory: Its curves so far.

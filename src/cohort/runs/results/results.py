@@ -26,7 +26,7 @@ LARGEST_CHANCE = 0.025
 
 @dataclass(frozen=True, kw_only=True)
 class RankedTrial:
-    """A trial with its place.
+    """A trial with its place among the others: :func:`read_results` makes it for people, at any moment of a run.
 
     Attributes:
         why: What gave it that place, in one line.

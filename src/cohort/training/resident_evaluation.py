@@ -18,10 +18,10 @@ from cohort.training.objectives.objective import Objective
 from cohort.training.passes import Passes
 from cohort.training.step_samples import Resident
 
-__all__ = ["TrialEvaluation"]
+__all__ = ["ResidentEvaluation"]
 
 
-class TrialEvaluation:
+class ResidentEvaluation:
     """Evaluates the residents of one executor.
 
     Attributes:
