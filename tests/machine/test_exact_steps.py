@@ -9,7 +9,7 @@ import pytest
 
 from cohort.machine import exact_steps
 from cohort.machine.exact_steps import keep_exact_steps, known_exact_steps, own_exact_steps
-from cohort.scheduling.cost.exact_steps import MEASURED, ExactStep, LayerWidths
+from cohort.scheduling.cost.exact_ratios import MEASURED, ExactStep, LayerWidths
 
 WIDTHS = LayerWidths(hidden_size=4096, intermediate_size=14336)
 STEP = ExactStep(gpu="H200", widths=WIDTHS, tokens=1020, ratio=1.2)

@@ -14,7 +14,7 @@ from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.packed_linear.choice.own_table import read_own_table
 from cohort.machine import measured_tiles
 from cohort.machine.measured_tiles import measure_tiles
-from cohort.scheduling.cost.exact_steps import ExactStep, LayerWidths
+from cohort.scheduling.cost.exact_ratios import ExactStep, LayerWidths
 from tests.training.small_models import save_llama
 
 measuring = pytest.importorskip("cohort.kernels.packed_linear.choice.measuring")

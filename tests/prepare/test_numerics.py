@@ -21,7 +21,7 @@ from cohort.prepare.numerics import (
     recorded_choice,
     with_numerics,
 )
-from cohort.scheduling.cost.exact_steps import ExactStep, LayerWidths
+from cohort.scheduling.cost.exact_ratios import ExactStep, LayerWidths
 from cohort.tasks.loading import TaskFile, task_from_mapping
 
 CPU = Machine(device=torch.device("cpu"), device_name="cpu", dtype="float32", threads=1, memory_bytes=1)

@@ -114,7 +114,7 @@ def _measure(model: str, *, as_json: bool) -> None:
     from cohort.core.clock import SystemClock
     from cohort.engine.train.watching.progress import RunProgress
     from cohort.machine.measured_tiles import measure_tiles
-    from cohort.scheduling.cost.exact_steps import described_ratios, is_cheap, steps_of
+    from cohort.scheduling.cost.exact_ratios import described_ratios, is_cheap, steps_of
 
     clock = SystemClock()
     begin = clock.monotonic()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_text
-from cohort.scheduling.cost.exact_steps import MEASURED, ExactStep, LayerWidths, steps_alike
+from cohort.scheduling.cost.exact_ratios import MEASURED, ExactStep, LayerWidths, steps_alike
 
 __all__ = ["keep_exact_steps", "known_exact_steps", "own_exact_steps"]
 

@@ -20,7 +20,7 @@ from cohort.machine.exact_steps import known_exact_steps, own_exact_steps
 from cohort.machine.gpu_kinds import GPU_KINDS, require_known_gpu
 from cohort.models.config import AttentionRule, DecoderConfig
 from cohort.models.weight_formats import PLAIN
-from cohort.scheduling.cost.exact_steps import MEASURED, described_ratios, gpu_kind, is_cheap, steps_of
+from cohort.scheduling.cost.exact_ratios import MEASURED, described_ratios, gpu_kind, is_cheap, steps_of
 
 __all__ = [
     "attention_name",

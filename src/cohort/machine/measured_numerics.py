@@ -25,7 +25,7 @@ from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weights import freeze_weights
-from cohort.scheduling.cost.exact_steps import ExactStep, LayerWidths, gpu_kind
+from cohort.scheduling.cost.exact_ratios import ExactStep, LayerWidths, gpu_kind
 from cohort.training.device_memory import release_cached
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.executor import Executor

@@ -21,7 +21,7 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.source import find_model
 from cohort.models.weight_formats import PLAIN
-from cohort.scheduling.cost.exact_steps import ExactStep
+from cohort.scheduling.cost.exact_ratios import ExactStep
 
 if TYPE_CHECKING:
     from cohort.kernels.packed_linear.choice.measuring import MeasuredLinear

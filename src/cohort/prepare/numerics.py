@@ -15,7 +15,7 @@ from cohort.machine.exact_steps import known_exact_steps
 from cohort.machine.kernel_choices import exact_products
 from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
-from cohort.scheduling.cost.exact_steps import MOST_RATIO, LayerWidths, described_ratios, gpu_kind, is_cheap, steps_of
+from cohort.scheduling.cost.exact_ratios import MOST_RATIO, LayerWidths, described_ratios, gpu_kind, is_cheap, steps_of
 from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
 

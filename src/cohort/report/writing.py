@@ -21,7 +21,7 @@ from cohort.report.loss_curves import loss_curves
 from cohort.report.outcomes import outcome_key, outcome_styles
 from cohort.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.report.parallel_coordinates import parallel_coordinates
-from cohort.report.rank_work import rank_work_drawing, rank_work_note
+from cohort.report.rank_timeline import rank_work_drawing, rank_work_note
 from cohort.report.slot_timeline import slot_timeline
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from benchmarks.llama_shapes import SHAPES
-from cohort.scheduling.cost.exact_steps import (
+from cohort.scheduling.cost.exact_ratios import (
     MEASURED,
     MOST_RATIO,
     ExactStep,
