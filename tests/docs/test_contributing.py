@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import REPOSITORY
 
 TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -81,3 +83,43 @@ def test_commands_name_scripts_tests_and_targets_that_exist() -> None:
         for word in (program, *words):
             if "/" in word and not word.startswith(".venv"):
                 assert (REPOSITORY / word).is_file(), line
+
+
+def test_the_house_has_at_most_26_rooms_each_with_one_line() -> None:
+    section = TEXT[TEXT.index("## The house") : TEXT.index("Inside `engine`")]
+    rooms = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
+    assert len(rooms) == len(set(rooms)) <= 26
+    there = {path.parent.name for path in (REPOSITORY / "src/cohort").glob("*/__init__.py")}
+    assert set(rooms) == there
+
+
+# what newcomers asked to change, the row that answers, the file that it names first, and what that file defines
+QUESTIONS = [
+    ("an optimizer", "src/cohort/training/optimizers/", "lion.py", "OPTIMIZER"),
+    ("a model family", "src/cohort/models/families/", "llama.py", "FAMILY"),
+    ("an exit rule", "src/cohort/tuning/early_exit/", "patience.py", "EXIT_RULE"),
+    ("an objective", "src/cohort/training/objectives/", "dpo.py", "OBJECTIVE"),
+    ("how a metric normalises text", "src/cohort/metrics/answers.py", "", "def normalized"),
+    ("the default of a training key", "src/cohort/tasks/hyperparameters.py", "", "lr_scheduler_type"),
+    ("a data format", "src/cohort/data/files/formats.py", "", "class DataFormat"),
+    ("what the status table shows", "src/cohort/report/trial_columns.py", "", "SHOWN_COLUMNS"),
+    ("a format of frozen weights", "src/cohort/models/weight_formats/", "int8.py", "FORMAT"),
+    ("how many bytes of a device are reserved", "src/cohort/memory/sizes.py", "", "reserve_bytes"),
+    ("the cards on top of the report", "src/cohort/report/headline_bars.py", "", "def headline_bars"),
+    ("an HTTP endpoint", "src/cohort/service/app.py", "", "@app.post"),
+    ("which keys and values a server evicts", "src/cohort/serving/block_manager.py", "", "def take"),
+    ("the order of queued tasks", "src/cohort/scheduling/placement/planner.py", "", "class"),
+    ("when checkpoints are written", "src/cohort/engine/train/state_saving.py", "", "def save_when_due"),
+    ("a tracker", "src/cohort/integrations/trackers/", "mlflow_tracker.py", "class"),
+    ("the order of passes in a pipeline", "src/cohort/scheduling/pipelines/stage_order.py", "", "def stage_order"),
+    ("how weights are pulled", "src/cohort/ranks/peer_source.py", "", "class"),
+    ("a form that `cohort export` writes", "src/cohort/adapter_files/export.py", "", "class ExportForm"),
+    ("the text for a misspelt key", "src/cohort/tasks/problems.py", "", "Did you mean"),
+]
+
+
+@pytest.mark.parametrize(("change", "named", "inside", "defines"), QUESTIONS)
+def test_the_list_answers_where_to_change_it(change: str, named: str, inside: str, defines: str) -> None:
+    (row,) = (row for row in _rows() if row.startswith(f"| {change}"))
+    assert re.findall(r"`(src/[^`]+)`", row)[0] == named
+    assert defines in (REPOSITORY / named / inside).read_text(encoding="utf-8")
