@@ -22,7 +22,7 @@ def config(checkpoint: Path) -> DecoderConfig:
     ("change", "words"),
     [
         ({"num_kv_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
-        ({"head_dim": 7}, "head_dim 7 needs 3.5 rotary frequencies"),
+        ({"head_dim": 7}, "head_dim 7 needs up to 3.5 rotary frequencies"),
         ({"windows": (None,)}, "1 windows for 2 layers"),
     ],
 )

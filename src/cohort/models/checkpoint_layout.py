@@ -108,11 +108,7 @@ def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:
         ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
         attention, mlp = theirs + "self_attn.", theirs + "mlp."
         yield _single(ours + "input_norm", theirs + "input_layernorm.weight", hidden)
-        qkv = {
-            attention + "q_proj": config.query_width,
-            attention + "k_proj": config.kv_width,
-            attention + "v_proj": config.kv_width,
-        }
+        qkv = {attention + key: width for key, width in config.qkv_parts.items()}
         yield from _linear(ours + "qkv", qkv, hidden, bias=config.qkv_bias)
         if config.qk_norm:
             yield _single(ours + "q_norm", attention + "q_norm.weight", config.head_dim)
@@ -124,7 +120,7 @@ def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:
             yield _single(ours + "attention_post_norm", theirs + "post_attention_layernorm.weight", hidden)
             yield _single(ours + "mlp_post_norm", theirs + "post_feedforward_layernorm.weight", hidden)
         yield _single(ours + "mlp_norm", f"{theirs}{mlp_norm}.weight", hidden)
-        gate_up = {mlp + "gate_proj": config.intermediate_size, mlp + "up_proj": config.intermediate_size}
+        gate_up = {mlp + key: width for key, width in config.gate_up_parts.items()}
         yield from _linear(ours + "gate_up", gate_up, hidden, bias=config.mlp_bias)
         yield from _linear(ours + "down", {mlp + "down_proj": hidden}, config.intermediate_size, bias=config.mlp_bias)
     yield _single("norm", "model.norm.weight", hidden)

@@ -15,7 +15,7 @@ class RotaryConfig:
 
     Attributes:
         rope_type: Name of the scaling rule (``default``, ``linear``, ``llama3``, ``yarn``, ``dynamic``).
-        inverse_frequencies: ``head_dim / 2`` angles per position, in radians.
+        inverse_frequencies: Angles per position, in radians: ``head_dim / 2``, or fewer where the end of a head stays.
         scale: Factor on cosine and sine (1 except for yarn).
         max_positions: Positions for which the frequencies hold; None where they hold for any length.
     """
@@ -107,6 +107,11 @@ class DecoderConfig:
         output_bias: o adds a bias.
         mlp_bias: gate, up and down add a bias.
         qk_norm: Queries and keys are normalised per head before the rotary embedding.
+        has_fused_projections: q, k and v are one linear of the checkpoint, gate and up another: an adapter of one is a
+            pair of factors over the fused output.
+        unrotated_layers: Layers without a rotary embedding.
+        residual_scale: Factor on the outputs of attention and MLP where they join the stream.
+        head_scale: Factor on the logits.
         activation: What the gate of the MLP goes through.
         norm_offset: Added to the weight of every norm; Gemma stores weights around 0 and adds 1.
         post_norms: The outputs of attention and MLP are normalised as well, before they join the stream.
@@ -152,6 +157,10 @@ class DecoderConfig:
     attention_cap: float | None = None
     logit_cap: float | None = None
     stored_quantization: str = "none"
+    has_fused_projections: bool = False
+    unrotated_layers: frozenset[int] = frozenset()
+    residual_scale: float = 1.0
+    head_scale: float = 1.0
     bridged: BridgedModel | None = None
 
     def __post_init__(self) -> None:
@@ -162,9 +171,9 @@ class DecoderConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
-        if self.head_dim % 2 or len(self.rotary.inverse_frequencies) != self.head_dim // 2:
+        if self.head_dim % 2 or not 0 < self.rotated_width <= self.head_dim:
             raise ValueError(
-                f"head_dim {self.head_dim} needs {self.head_dim / 2:g} rotary frequencies, "
+                f"head_dim {self.head_dim} needs up to {self.head_dim / 2:g} rotary frequencies, "
                 f"got {len(self.rotary.inverse_frequencies)}"
             )
         if len(self.windows) != self.num_layers:
@@ -174,6 +183,23 @@ class DecoderConfig:
     def query_width(self) -> int:
         """Output width of q, and input width of o."""
         return self.num_heads * self.head_dim
+
+    @property
+    def rotated_width(self) -> int:
+        """How many entries of a head, its first, the rotary embedding turns."""
+        return 2 * len(self.rotary.inverse_frequencies)
+
+    @property
+    def qkv_parts(self) -> dict[str, int]:
+        """Output widths of the linears that queries, keys and values come from, by the checkpoint's names, in order."""
+        widths = {"q_proj": self.query_width, "k_proj": self.kv_width, "v_proj": self.kv_width}
+        return {"qkv_proj": sum(widths.values())} if self.has_fused_projections else widths
+
+    @property
+    def gate_up_parts(self) -> dict[str, int]:
+        """The same of the linears in front of the MLP's activation."""
+        width = self.intermediate_size
+        return {"gate_up_proj": 2 * width} if self.has_fused_projections else {"gate_proj": width, "up_proj": width}
 
     @property
     def kv_width(self) -> int:

@@ -97,6 +97,10 @@ def _decoder(settings: Any, raw: Mapping[str, Any], family: ModelFamily, path: P
             attention_scale=family.attention_scale(settings),
             attention_cap=family.attention_cap(settings),
             logit_cap=family.logit_cap(settings),
+            has_fused_projections=family.has_fused_projections,
+            unrotated_layers=family.unrotated_layers(settings),
+            residual_scale=family.residual_scale(settings),
+            head_scale=family.head_scale(settings),
             # others were refused above
             stored_quantization="nf4" if raw.get("quantization_config") else "none",
         )
@@ -138,7 +142,9 @@ def _family(raw: Mapping[str, Any]) -> ModelFamily | None:
     """Return the native family of a checkpoint; None where there is none."""
     architectures = raw.get("architectures") or []
     family = FAMILIES.find(str(raw.get("model_type")))
-    return family if family is not None and (not architectures or family.architecture in architectures) else None
+    if family is None or not family.computes(raw):
+        return None
+    return family if not architectures or family.architecture in architectures else None
 
 
 def _stated(raw: Mapping[str, Any]) -> Any:
@@ -195,7 +201,7 @@ def _unsupported_settings(settings: Any, raw: Mapping[str, Any], family: ModelFa
     if rotary["rope_type"] not in _ROTARY_TYPES:
         hint = "Choose a base model whose rotary frequencies do not change with the length of the sequence."
         yield refused("rope_parameters.rope_type", repr(rotary["rope_type"]), ", ".join(_ROTARY_TYPES), hint)
-    if rotary.get("partial_rotary_factor", 1.0) not in (None, 1.0):
+    if not family.rotates_part and rotary.get("partial_rotary_factor", 1.0) not in (None, 1.0):
         found = repr(rotary["partial_rotary_factor"])
         yield refused("partial_rotary_factor", found, "1.0", "Choose a base model that rotates whole heads.")
 
@@ -229,7 +235,8 @@ def _rotary(settings: Any, head_dim: int) -> RotaryConfig:
         frequencies, scale = torch.tensor(scaled["frequencies"], dtype=torch.float32), scaled["scale"]
     else:
         # dynamic scaling leaves the frequencies alone up to the stated context length and changes them beyond
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        width = int(head_dim * (rotary.get("partial_rotary_factor") or 1.0))
+        exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
         frequencies = 1.0 / (rotary["rope_theta"] ** exponents)
     return RotaryConfig(
         rope_type=kind,

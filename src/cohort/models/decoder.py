@@ -265,7 +265,9 @@ class Decoder:
 
     def final_norm(self, residual_TD: Tensor, delta_TD: Tensor | Apart | None) -> Tensor:
         assert self._norm_D is not None, "the last stage has the final norm"
-        return add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
+        hidden_TD = add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
+        # logits are linear in it, and every product with the head is then the same as in other families
+        return hidden_TD if self.config.head_scale == 1.0 else hidden_TD * self.config.head_scale
 
 
 def _not_exact(*, found: str, allowed: str) -> InputError:

@@ -10,6 +10,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -79,23 +80,26 @@ class DecoderLayer:
             return None if weight is None else norm_weight(weight, config)
 
         self._input_norm_D = norm_weight(tensors[ours + "input_norm"], config)
-        self._qkv = linear("qkv", q_proj=config.query_width, k_proj=config.kv_width, v_proj=config.kv_width)
+        self._qkv = linear("qkv", **config.qkv_parts)
         self._q_norm_E = norm("q_norm")
         self._k_norm_E = norm("k_norm")
         self._output = linear("output", o_proj=config.hidden_size)
         self._attention_post_norm_D = norm("attention_post_norm")
         self._mlp_norm_D = norm_weight(tensors[ours + "mlp_norm"], config)
         self.mlp = PackedMlp(
-            linear("gate_up", gate_proj=config.intermediate_size, up_proj=config.intermediate_size),
+            linear("gate_up", **config.gate_up_parts),
             linear("down", down_proj=config.hidden_size),
             activation=config.activation,
         )
         self._mlp_post_norm_D = norm("mlp_post_norm")
         self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
         # what reads a product next can add its LoRA terms where it is a kernel of this layer or the next one's norm
-        self._joins_qkv = self._q_norm_E is None or self._k_norm_E is None
-        self._joins_attention = region is None and self._attention_post_norm_D is None
-        self._joins_mlp = region is None and self._mlp_post_norm_D is None
+        self._is_rotated = index not in config.unrotated_layers
+        has_norms = self._q_norm_E is not None and self._k_norm_E is not None
+        self._joins_qkv = not has_norms and self._is_rotated and config.rotated_width == config.head_dim
+        is_whole = region is None and config.residual_scale == 1.0
+        self._joins_attention = is_whole and self._attention_post_norm_D is None
+        self._joins_mlp = is_whole and self._mlp_post_norm_D is None
 
     def __call__(
         self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers
@@ -138,6 +142,8 @@ class DecoderLayer:
             mixed_TD = region.leave(joined(mixed_TD))
         if self._attention_post_norm_D is not None:
             mixed_TD = rms_norm(joined(mixed_TD), weight_D=self._attention_post_norm_D, eps=eps)
+        if self._config.residual_scale != 1.0:
+            mixed_TD = joined(mixed_TD) * self._config.residual_scale
         codes, norm_D = self.mlp.gate_up.code_room(residual_TD), self._mlp_norm_D
         x_TD, residual_TD = add_and_norm(residual_TD, mixed_TD, weight_D=norm_D, eps=eps, codes=codes)
         mlp = self.mlp.apart if self._joins_mlp else self.mlp
@@ -146,6 +152,8 @@ class DecoderLayer:
             delta_TD = region.leave(joined(delta_TD))
         if self._mlp_post_norm_D is not None:
             delta_TD = rms_norm(joined(delta_TD), weight_D=self._mlp_post_norm_D, eps=eps)
+        if self._config.residual_scale != 1.0:
+            delta_TD = joined(delta_TD) * self._config.residual_scale
         return residual_TD, delta_TD
 
     def _attend(self, x_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None) -> Tensor | Apart:
@@ -165,15 +173,24 @@ class DecoderLayer:
         """Return q [T, H, E] and k [T, G, E], normed where the family does and rotated, and v [T, G, E]."""
         config, cos_TE, sin_TE = self._config, shared.cos_TE, shared.sin_TE
         heads = (config.num_heads, config.num_kv_heads)
-        if self._q_norm_E is None or self._k_norm_E is None:
+        if self._joins_qkv:
             if isinstance(qkv_TX, Apart):
                 product, term = qkv_TX.product_TN, qkv_TX.term_TN
                 return split_and_rotate(product, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE, term_TN=term)
             return split_and_rotate(qkv_TX, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE)
         q_THE, k_TGE, v_TGE = joined(qkv_TX).unflatten(1, (-1, config.head_dim)).split((*heads, heads[1]), dim=1)
-        q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
-        k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
-        return *apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
+        if self._q_norm_E is not None and self._k_norm_E is not None:
+            q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
+            k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
+        if not self._is_rotated:
+            return q_THE.contiguous(), k_TGE.contiguous(), v_TGE
+        if (width := config.rotated_width) == config.head_dim:
+            return *apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
+        turned = apply_rope(q_THE[..., :width], k_TGE[..., :width], cos_TE=cos_TE, sin_TE=sin_TE)
+        q_THE, k_TGE = (
+            torch.cat((front, whole[..., width:]), dim=-1) for front, whole in zip(turned, (q_THE, k_TGE), strict=True)
+        )
+        return q_THE, k_TGE, v_TGE
 
 
 def norm_weight(weight_D: Tensor, config: DecoderConfig) -> Tensor:

@@ -56,7 +56,7 @@ def test_names_of_other_modules_follow_those_of_the_linears(folder: Path) -> Non
     assert "lm_head" in names
 
 
-@pytest.mark.parametrize(("name", "factor", "cap"), [("granite", 1.0, None), ("cohere", 0.0625, None)])
+@pytest.mark.parametrize(("name", "factor", "cap"), [("arcee", 1.0, None), ("cohere", 0.0625, None)])
 def test_factors_on_the_logits_are_read(tmp_path: Path, name: str, factor: float, cap: float | None) -> None:
     config: DecoderConfig = read_config(save_tiny(name, tmp_path))
     assert config.bridged is not None

@@ -26,7 +26,7 @@ def wrapped(folder: Path, *, is_packed: bool = True, dtype: torch.dtype = torch.
 
 
 @pytest.mark.parametrize(
-    "name", ["phi3", "gpt2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text"]
+    "name", ["glm", "gpt2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text"]
 )
 def test_a_stream_of_one_row_is_proved(tmp_path: Path, name: str) -> None:
     """Windows, sinks, grouped heads, experts, values of another width than keys, and recurrent layers."""
@@ -70,14 +70,14 @@ def leaking(forward: Any, monkeypatch: pytest.MonkeyPatch, bound: Any) -> Any:
 
 
 def test_a_wrong_factor_on_the_logits_is_found(tmp_path: Path) -> None:
-    decoder = wrapped(save_tiny("granite", tmp_path), is_packed=False)
+    decoder = wrapped(save_tiny("arcee", tmp_path), is_packed=False)
     decoder.head.__dict__["_bias_N"] = torch.ones(decoder.head.out_features)
     with pytest.raises(InputError, match=r"other logits .* first behind the loss head"):
         prove(decoder, where="model")
 
 
 def test_a_model_that_sees_later_positions_is_refused(tmp_path: Path) -> None:
-    decoder = wrapped(save_tiny("phi3", tmp_path), is_packed=False)
+    decoder = wrapped(save_tiny("glm", tmp_path), is_packed=False)
 
     def backwards(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
         return output + output.flip(1)
@@ -88,7 +88,7 @@ def test_a_model_that_sees_later_positions_is_refused(tmp_path: Path) -> None:
 
 
 def test_linears_that_no_row_passes_are_noted(tmp_path: Path) -> None:
-    decoder = wrapped(save_tiny("phi3", tmp_path), is_packed=False)
+    decoder = wrapped(save_tiny("glm", tmp_path), is_packed=False)
     layer = decoder.model.get_submodule("model.layers.1.mlp")
     twice = layer.down_proj
     layer.register_forward_hook(lambda *_: (twice(torch.zeros(1, 3, twice.in_features)), None)[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +39,10 @@ class ModelFamily:
         model_type: As ``config.json`` has it.
         architecture: Class name of its causal language model.
         activation: transformers' name of the MLP's activation.
-        gguf_architecture: What llama.cpp calls it; empty where it has no counterpart.
+        gguf_architecture: What llama.cpp calls it; empty where no export to it was proved.
         gguf_pairs_rotated: llama.cpp keeps rows of q and k that are rotated together next to each other.
+        rotates_part: ``partial_rotary_factor`` says which share of each head is rotated; others need 1.
+        computes: Whether it computes a checkpoint, by the content of ``config.json``; any other goes to transformers.
         refused: Settings that nothing here computes: the checkpoint must leave them off.
     """
 
@@ -61,6 +63,12 @@ class ModelFamily:
     gguf_architecture: str = ""
     gguf_pairs_rotated: bool = False
     refused: tuple[str, ...] = ()
+    has_fused_projections: bool = False
+    rotates_part: bool = False
+    unrotated_layers: Callable[[Any], frozenset[int]] = lambda _: frozenset()
+    residual_scale: Callable[[Any], float] = lambda _: 1.0
+    head_scale: Callable[[Any], float] = lambda _: 1.0
+    computes: Callable[[Mapping[str, Any]], bool] = lambda _: True
 
     @property
     def name(self) -> str:

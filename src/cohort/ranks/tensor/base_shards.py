@@ -28,6 +28,15 @@ def check_degree(config: DecoderConfig, size: int) -> None:
     Raises:
         InputError: they do not divide its heads or widths.
     """
+    if config.has_fused_projections and size > 1:
+        raise InputError(
+            Problem(
+                where=Place(text="tensor parallelism"),
+                found=f"{size} ranks for a model whose q, k and v are one linear, adapted as a whole",
+                allowed="1: a rank's part of it is no range of its rows",
+                hint="Write strategy: replicas, adapter_parallel or pipeline.",
+            )
+        )
     counts = {
         "attention heads": config.num_heads,
         "key-value heads": config.num_kv_heads,
