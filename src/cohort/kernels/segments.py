@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from torch import Tensor
+
 from cohort.core.errors import SegmentError
 
 __all__ = ["SampleSpan", "SegmentTable", "SlotSamples"]
@@ -30,10 +32,16 @@ class SampleSpan:
 
 @dataclass(frozen=True)
 class SlotSamples:
-    """The rows of a slot's samples, which stand one after the other, and how many each has."""
+    """The samples of one slot, which stand one after the other.
+
+    Attributes:
+        places: Their numbers among all samples of the stream.
+        lengths: Rows of each.
+    """
 
     slot: int
     rows: slice
+    places: slice
     lengths: tuple[int, ...]
 
 
@@ -93,13 +101,23 @@ class SegmentTable:
     @cached_property
     def slot_samples(self) -> tuple[SlotSamples, ...]:
         """The samples of each slot that has some, in order. Every linear of a pass asks for them."""
-        found = []
+        found, first = [], 0
         for slot, spans in itertools.groupby(self.samples, key=lambda span: span.slot):
             own = list(spans)
+            rows, places = slice(own[0].start, own[-1].stop), slice(first, first + len(own))
             if slot >= 0:
-                lengths = tuple(span.stop - span.start for span in own)
-                found.append(SlotSamples(slot, slice(own[0].start, own[-1].stop), lengths))
+                found.append(SlotSamples(slot, rows, places, tuple(span.stop - span.start for span in own)))
+            first += len(own)
         return tuple(found)
+
+    def split(self, x_TX: Tensor) -> Sequence[Tensor]:
+        """Return views of the rows of each sample, and behind them those of no sample."""
+        return x_TX.split_with_sizes(self._sample_sizes)
+
+    @cached_property
+    def _sample_sizes(self) -> list[int]:
+        used = self.samples[-1].stop if self.samples else 0
+        return [*(span.stop - span.start for span in self.samples), self.num_rows - used]
 
     @cached_property
     def slot_windows(self) -> tuple[tuple[int, slice, slice, slice], ...]:

@@ -20,12 +20,16 @@ def cross_entropy_rows(logits_CV: Tensor, *, targets_C: Tensor, with_gradient: b
     index_C1 = torch.where(inside_C, targets_C, 0).unsqueeze(1)
     largest_C1 = work_CV.amax(-1, keepdim=True)
     target_C1 = work_CV.gather(1, index_C1)
-    exponentials_CV = torch.exp(work_CV - largest_C1)
+    # over the logits themselves where they will be overwritten anyhow
+    in_place = with_gradient and work_CV.dtype == logits_CV.dtype
+    exponentials_CV = (work_CV.sub_(largest_C1) if in_place else work_CV - largest_C1).exp_()
     sums_C1 = exponentials_CV.sum(-1, keepdim=True)
     losses_C = (sums_C1.log() + (largest_C1 - target_C1)).squeeze(1)
     losses_C = torch.where(inside_C, losses_C, torch.nan)  # a label outside the vocabulary must show
     if with_gradient:
         exponentials_CV /= sums_C1
         exponentials_CV.scatter_add_(1, index_C1, -inside_C.to(working).unsqueeze(1))
-        logits_CV.copy_(torch.where(trained_C.unsqueeze(1), exponentials_CV, 0.0))
+        exponentials_CV.masked_fill_(~trained_C.unsqueeze(1), 0.0)
+        if not in_place:
+            logits_CV.copy_(exponentials_CV)
     return torch.where(trained_C, losses_C, 0.0)

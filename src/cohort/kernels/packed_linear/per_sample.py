@@ -11,7 +11,6 @@ Shapes:  T rows of the stream · Z rows of one slot · L rows of one sample · K
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ __all__ = ["per_sample_backward", "per_sample_forward"]
 MOST_ROWS_ADDED = 128
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class _Term:
     """One part's LoRA term in one slot. ``least`` is what :func:`least_height` says: None takes sample by sample."""
 
@@ -74,24 +73,28 @@ def _terms(
     """Yield the terms by part and slot; rows of no adapter stand last and have none."""
     asks = x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous()
     num_threads = torch.get_num_threads()
-    for part, own in itertools.product(parts, segments.slot_samples):
-        rank = slots.ranks[own.slot]
-        shape = TermShape(
-            in_features=x_TK.shape[1],
-            out_features=part.b_RN.shape[1],
-            product_width=frozen.out_features,
-            rank=rank,
-            factor_stride=part.a_RK.stride(0),
-            num_threads=num_threads,
-        )
-        yield _Term(
-            part=part,
-            own=own,
-            rank_rows=slots.rank_rows(own.slot),
-            scale=slots.scales[own.slot],
-            dropout=slots.dropouts[own.slot],
-            least=least_height(shape) if asks and rank else None,
-        )
+    for part in parts:
+        least_of_rank: dict[int, int | None] = {0: None}
+        for own in segments.slot_samples:
+            rank = slots.ranks[own.slot]
+            if rank not in least_of_rank:
+                shape = TermShape(
+                    in_features=x_TK.shape[1],
+                    out_features=part.b_RN.shape[1],
+                    product_width=frozen.out_features,
+                    rank=rank,
+                    factor_stride=part.a_RK.stride(0),
+                    num_threads=num_threads,
+                )
+                least_of_rank[rank] = least_height(shape) if asks else None
+            yield _Term(
+                part=part,
+                own=own,
+                rank_rows=slots.rank_rows(own.slot),
+                scale=slots.scales[own.slot],
+                dropout=slots.dropouts[own.slot],
+                least=least_of_rank[rank],
+            )
 
 
 def per_sample_forward(
@@ -119,7 +122,7 @@ def per_sample_forward(
             kept.append([s_Zr])
             continue
         intermediates = []
-        for x_LK, y_LN in zip(x_ZK.split(term.own.lengths), y_ZN.split(term.own.lengths), strict=True):
+        for x_LK, y_LN in zip(_by_sample(x_ZK, term), _by_sample(y_ZN, term), strict=True):
             s_Lr = _aligned(x_LK) @ a_rK.t()
             y_LN.add_(s_Lr @ b_rN, alpha=term.scale)
             intermediates.append(s_Lr)
@@ -141,20 +144,23 @@ def per_sample_backward(
     """Return dx [T, K] and add every sample's dA and dB to the parts' sinks, in sample order."""
     dy_TN = dy_TN.contiguous()
     dx_TK = frozen.grad_input(dy_TN)
+    x_samples = segments.split(x_TK)
     terms = _terms(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments)
     for term, intermediates in zip(terms, kept, strict=True):
         dy_ZN, dx_ZK = dy_TN[term.own.rows, term.part.columns], dx_TK[term.own.rows]
         keep_ZK = term.keep(row_keys_T, num_features=x_TK.shape[1])
-        x_ZK = term.dropped(x_TK[term.own.rows], keep_ZK)
+        own_samples = x_samples[term.own.places]
+        if keep_ZK is not None:
+            own_samples = _by_sample(term.dropped(x_TK[term.own.rows], keep_ZK), term)
         if term.least is not None:
-            _whole_slot_backward(dy_ZN, x_ZK, dx_ZK, s_Zr=intermediates[0], term=term, keep_ZK=keep_ZK)
+            _whole_slot_backward(dy_ZN, dx_ZK, s_Zr=intermediates[0], x_samples=own_samples, term=term, keep_ZK=keep_ZK)
         else:
-            _samples_backward(dy_ZN, x_ZK, dx_ZK, s_of_samples=intermediates, term=term, keep_ZK=keep_ZK)
+            _samples_backward(dy_ZN, dx_ZK, s_samples=intermediates, x_samples=own_samples, term=term, keep_ZK=keep_ZK)
     return dx_TK
 
 
 def _whole_slot_backward(
-    dy_ZN: Tensor, x_ZK: Tensor, dx_ZK: Tensor, *, s_Zr: Tensor, term: _Term, keep_ZK: Tensor | None
+    dy_ZN: Tensor, dx_ZK: Tensor, *, s_Zr: Tensor, x_samples: Sequence[Tensor], term: _Term, keep_ZK: Tensor | None
 ) -> None:
     least, a_rK, alpha = term.least, term.a_rK, term.scale
     assert least is not None, "rows of other heights have other bits"
@@ -162,11 +168,11 @@ def _whole_slot_backward(
         dy_ZN, alpha = dy_ZN * alpha, 1.0
     ds_Zr = row_product(dy_ZN, term.b_rN.t(), least=least)
     sink_a, sink_b = _sinks(term)
-    for s_Lr, dy_LN, ds_Lr, x_LK in zip(
-        *(rows.split(term.own.lengths) for rows in (s_Zr, dy_ZN, ds_Zr, x_ZK)), strict=True
-    ):
-        _add_gradient(sink_b, s_Lr, dy_LN, alpha=alpha)
-        _add_gradient(sink_a, ds_Lr, x_LK, alpha=alpha)
+    s_of_samples, ds_of_samples = (rows_Zr.t().split_with_sizes(term.own.lengths, 1) for rows_Zr in (s_Zr, ds_Zr))
+    dy_samples = _by_sample(dy_ZN, term)
+    for s_rL, dy_LN, ds_rL, x_LK in zip(s_of_samples, dy_samples, ds_of_samples, x_samples, strict=True):
+        _add_gradient(sink_b, s_rL, dy_LN, alpha=alpha)
+        _add_gradient(sink_a, ds_rL, x_LK, alpha=alpha)
     if keep_ZK is None:
         add_row_product(dx_ZK, ds_Zr, a_rK, alpha=alpha, least=least)
     else:
@@ -174,18 +180,28 @@ def _whole_slot_backward(
 
 
 def _samples_backward(
-    dy_ZN: Tensor, x_ZK: Tensor, dx_ZK: Tensor, *, s_of_samples: Sequence[Tensor], term: _Term, keep_ZK: Tensor | None
+    dy_ZN: Tensor,
+    dx_ZK: Tensor,
+    *,
+    s_samples: Sequence[Tensor],
+    x_samples: Sequence[Tensor],
+    term: _Term,
+    keep_ZK: Tensor | None,
 ) -> None:
-    lengths, a_rK, b_rN = term.own.lengths, term.a_rK, term.b_rN
+    a_rK, b_rN = term.a_rK, term.b_rN
     sink_a, sink_b = _sinks(term)
-    keeps = [None] * len(lengths) if keep_ZK is None else keep_ZK.split(lengths)
-    samples = zip(s_of_samples, dy_ZN.split(lengths), x_ZK.split(lengths), dx_ZK.split(lengths), keeps, strict=True)
-    for s_Lr, dy_LN, x_LK, dx_LK, keep_LK in samples:
+    keeps = [None] * len(s_samples) if keep_ZK is None else _by_sample(keep_ZK, term)
+    dy_samples, dx_samples = _by_sample(dy_ZN, term), _by_sample(dx_ZK, term)
+    for s_Lr, dy_LN, x_LK, dx_LK, keep_LK in zip(s_samples, dy_samples, x_samples, dx_samples, keeps, strict=True):
         scaled_LN = dy_LN * term.scale
         ds_Lr = scaled_LN @ b_rN.t()
         sink_b.add_(s_Lr.t() @ scaled_LN)
         sink_a.add_(ds_Lr.t() @ _aligned(x_LK))
         dx_LK.add_(term.dropped(ds_Lr @ a_rK, keep_LK))
+
+
+def _by_sample(rows_ZX: Tensor, term: _Term) -> Sequence[Tensor]:
+    return rows_ZX.split_with_sizes(term.own.lengths)
 
 
 def _sinks(term: _Term) -> tuple[Tensor, Tensor]:
@@ -195,12 +211,12 @@ def _sinks(term: _Term) -> tuple[Tensor, Tensor]:
     return grad_a_RK[term.rank_rows], grad_b_RN[term.rank_rows]
 
 
-def _add_gradient(sink_rW: Tensor, left_Lr: Tensor, right_LW: Tensor, *, alpha: float) -> None:
+def _add_gradient(sink_rW: Tensor, left_rL: Tensor, right_LW: Tensor, *, alpha: float) -> None:
     # by its length alone, which is the sample's own
-    if len(left_Lr) <= MOST_ROWS_ADDED and sink_rW.dtype == left_Lr.dtype:
-        sink_rW.addmm_(left_Lr.t(), right_LW, alpha=alpha)
+    if left_rL.shape[1] <= MOST_ROWS_ADDED and sink_rW.dtype == left_rL.dtype:
+        sink_rW.addmm_(left_rL, right_LW, alpha=alpha)
     else:
-        sink_rW.add_(left_Lr.t() @ right_LW, alpha=alpha)
+        sink_rW.add_(left_rL @ right_LW, alpha=alpha)
 
 
 def _aligned(x_LK: Tensor) -> Tensor:

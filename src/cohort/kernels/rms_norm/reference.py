@@ -28,21 +28,26 @@ def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float, codes: Fp8Ro
 
 def _normed(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     x32_TD = x_TD.to(torch.float32)
-    inverse_T1 = torch.rsqrt(x32_TD.pow(2).mean(-1, keepdim=True) + eps)
+    room_TD = x32_TD.pow(2)
+    inverse_T1 = torch.rsqrt(room_TD.mean(-1, keepdim=True) + eps)
+    normed_TD = torch.mul(x32_TD, inverse_T1, out=room_TD)
     if weight_D.dtype != x_TD.dtype:
-        return (x32_TD * inverse_T1 * weight_D).to(x_TD.dtype)
-    return weight_D * (x32_TD * inverse_T1).to(x_TD.dtype)
+        return normed_TD.mul_(weight_D).to(x_TD.dtype)
+    return normed_TD.to(x_TD.dtype).mul_(weight_D)
 
 
 def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """Return dx; the inverse norm is computed again, since ``x`` is read anyway."""
     x32_TD = x_TD.to(torch.float32)
-    inverse_T1 = torch.rsqrt(x32_TD.pow(2).mean(-1, keepdim=True) + eps)
+    # one buffer for all that is as large as x: fresh ones cost as much again in page faults
+    room_TD = x32_TD.pow(2)
+    inverse_T1 = torch.rsqrt(room_TD.mean(-1, keepdim=True) + eps)
     is_gain = weight_D.dtype != x_TD.dtype
     normed_grad_TD = dy_TD.to(torch.float32) * weight_D if is_gain else (dy_TD * weight_D).to(torch.float32)
-    inverse_grad_T1 = (normed_grad_TD * x32_TD).sum(-1, keepdim=True)
+    inverse_grad_T1 = torch.mul(normed_grad_TD, x32_TD, out=room_TD).sum(-1, keepdim=True)
     square_grad_T1 = (-0.5 * inverse_grad_T1 * inverse_T1.pow(3)) / x_TD.shape[-1]
-    return (normed_grad_TD * inverse_T1 + square_grad_T1 * (2.0 * x32_TD)).to(x_TD.dtype)
+    torch.mul(x32_TD, 2.0, out=room_TD).mul_(square_grad_T1)
+    return normed_grad_TD.mul_(inverse_T1).add_(room_TD).to(x_TD.dtype)
 
 
 def add_rms_norm_forward(
@@ -70,7 +75,7 @@ def add_rms_norm_backward(
 ) -> Tensor:
     """Return the gradient of both summands; ``dresidual_TD`` is what flows into the new residual past the norm."""
     dx_TD = rms_norm_backward(dy_TD, x_TD=new_residual_TD, weight_D=weight_D, eps=eps)
-    dx_TD = dx_TD if dresidual_TD is None else dresidual_TD + dx_TD
+    dx_TD = dx_TD if dresidual_TD is None else dx_TD.add_(dresidual_TD)
     if room is not None:
         write_codes(dx_TD, room)
     return dx_TD

@@ -54,7 +54,11 @@ def _rotate_back(dy_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
     # the two halves of cos (and sin) may differ: this is the exact transpose, not the rotation by the negative angle
     dy, cos_T1E, sin_T1E = _in_working_dtype(dy_THE, cos_TE, sin_TE)
     first, second = (dy * sin_T1E).chunk(2, dim=-1)
-    return (dy * cos_T1E + torch.cat((second, -first), dim=-1)).to(dy_THE.dtype)
+    rotated = dy * cos_T1E
+    half = dy.shape[-1] // 2
+    rotated[..., :half] += second
+    rotated[..., half:] -= first
+    return rotated.to(dy_THE.dtype)
 
 
 def _in_working_dtype(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,10 +34,15 @@ def swiglu_backward(dy_TF: Tensor, *, gate_up_TF: Tensor, room: CodeRoom | None 
     working = torch.promote_types(gate_up_TF.dtype, torch.float32)
     gate, up = gate_up_TF.to(working).chunk(2, dim=-1)
     dy = dy_TF.to(working)
-    sigmoid = 1 / (1 + torch.exp(-gate))
-    dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
-    dup = dy * (gate * sigmoid)
-    gradient_TF = torch.cat((dgate, dup), dim=-1).to(gate_up_TF.dtype)
+    # each operation in a buffer that is there: fresh ones of this size cost as much again in page faults
+    written_TF = torch.empty(gate_up_TF.shape, dtype=working, device=gate_up_TF.device)
+    dgate, dup = written_TF.chunk(2, dim=-1)
+    sigmoid = torch.neg(gate).exp_().add_(1).reciprocal_()
+    torch.mul(gate, sigmoid, out=dup).mul_(dy)
+    torch.mul(dy, up, out=dgate).mul_(sigmoid)
+    # silu grows by sigmoid times one more than gate times what sigmoid lacks to one
+    dgate.mul_(sigmoid.neg_().add_(1).mul_(gate).add_(1))
+    gradient_TF = written_TF.to(gate_up_TF.dtype)
     if room is not None:
         write_codes(gradient_TF, room)
     return gradient_TF
