@@ -117,6 +117,18 @@ _Quantization = Annotated[
         "--quantization", metavar="FORMAT", help="none | fp8 | int8 | nf4.  [default: the run's; none for a model]"
     ),
 ]
+_Tinker = Annotated[
+    Path | None,
+    typer.Option(
+        "--tinker",
+        metavar="DIR",
+        help="Let clients of Thinking Machines' tinker package train on the model, too; their checkpoints go to DIR.",
+    ),
+]
+_TrainedModels = Annotated[
+    int,
+    typer.Option("--max-trained-models", metavar="N", min=1, help="With --tinker: most models in training at once."),
+]
 _Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=0, max=1, help="0: serve on the CPU.")]
 
 
@@ -143,6 +155,8 @@ def serve(
     tensor_parallel_size: _TensorParallel = 1,
     quantization: _Quantization = None,
     gpus: _Gpus = None,
+    tinker: _Tinker = None,
+    max_trained_models: _TrainedModels = 16,
     base: ModelOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -151,7 +165,7 @@ def serve(
     A request names the base model or an adapter as its model. Needs the extra `serve`.
     """
     with exits(debug=debug):
-        _require_installed()
+        _require_installed(with_tinker=tinker is not None)
         root = _lora_root(lora_root, allows=allow_runtime_lora)
         from cohort.service.opening import open_served
         from cohort.service.server import listen, run_server
@@ -172,6 +186,8 @@ def serve(
             gpus="auto" if gpus is None else gpus,
             quantization=quantization,
             tensor_parallel_size=tensor_parallel_size,
+            tinker=tinker,
+            max_trained_models=max_trained_models,
             pool=AdapterPoolSettings(max_loras=max_loras, max_lora_rank=max_lora_rank, max_cpu_loras=max_cpu_loras),
             scheduler=SchedulerSettings(
                 max_num_seqs=_sequences(max_num_seqs, most=max_num_batched_tokens),
@@ -222,20 +238,24 @@ def _report(opened: Opened, address: str) -> None:
         report_note(note)
     names = [*opened.model.names, *(status.name for status in opened.model.pool.statuses())]
     print(f"serving {', '.join(names)} on {address}/v1", flush=True)
+    if opened.tinker is not None:
+        print(f"training for tinker clients: TINKER_BASE_URL={address}", flush=True)
 
 
-def _require_installed() -> None:
+def _require_installed(*, with_tinker: bool) -> None:
     from importlib.util import find_spec
 
     from cohort.core.errors import InputError, Problem
 
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    needed = (*_NEEDED, *(("google.protobuf",) if with_tinker else ()))
+    # a module of a package that is absent cannot even be looked for
+    missing = [name for name in needed if find_spec(name.partition(".")[0]) is None or find_spec(name) is None]
     if missing:
         raise InputError(
             Problem(
                 where="cohort serve",
                 found=f"no package {', '.join(missing)}",
-                allowed="the extra `serve`: fastapi, prometheus-client and uvicorn",
+                allowed="the extra `serve`: fastapi, prometheus-client, protobuf and uvicorn",
                 hint="Run `pip install 'cohort-lora[serve]'`.",
             )
         )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
@@ -49,8 +49,19 @@ class GenerationFailedError(CohortError):
     """The request was accepted and could not be finished."""
 
 
-def build_app(model: ServedModel, thread: EngineThread, *, settings: ServerSettings, metrics: ServerMetrics) -> FastAPI:
-    """Return the application of one served model, whose engine's thread runs."""
+def build_app(
+    model: ServedModel,
+    thread: EngineThread,
+    *,
+    settings: ServerSettings,
+    metrics: ServerMetrics,
+    tinker: APIRouter | None = None,
+) -> FastAPI:
+    """Return the application of one served model, whose engine's thread runs.
+
+    Args:
+        tinker: Further routes, for clients that train.
+    """
     app = FastAPI(
         title="Cohort", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )
@@ -91,6 +102,8 @@ def build_app(model: ServedModel, thread: EngineThread, *, settings: ServerSetti
     async def unload(request: Request) -> Response:
         return PlainTextResponse(await asyncio.to_thread(adapters.unload, await request.body()))
 
+    if tinker is not None:
+        app.include_router(tinker)
     _answer_errors(app)
     limits = settings.limits
     app.add_middleware(

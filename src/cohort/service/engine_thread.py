@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cohort.core.errors import CohortError
+from cohort.core.fair_lock import FairLock
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.engine import ServingEngine, StepOutput
 from cohort.serving.sequence import FinishReason, SequenceRequest
@@ -52,8 +53,17 @@ class EngineThread:
         lost: Why it cannot, for the user; None while it can.
     """
 
-    def __init__(self, engine: ServingEngine, pool: AdapterPool, *, max_waiting: int) -> None:
+    def __init__(
+        self, engine: ServingEngine, pool: AdapterPool, *, max_waiting: int, turn: FairLock | None = None
+    ) -> None:
+        """Serve with ``engine`` once started.
+
+        Args:
+            max_waiting: Most requests that are accepted and not finished.
+            turn: Held during every pass, where another thread uses the same base model.
+        """
         self._engine, self._pool, self._max_waiting = engine, pool, max_waiting
+        self._turn = turn or FairLock()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._subscribers: dict[int, tuple[Subscription, int]] = {}
         self._stopped = threading.Event()
@@ -143,7 +153,8 @@ class EngineThread:
 
     def _step(self) -> list[StepOutput]:
         try:
-            return self._engine.step()
+            with self._turn:
+                return self._engine.step()
         except Exception as error:  # one bad pass must not end the server
             _log.exception("a pass failed")
             reason = "out of memory" if is_out_of_memory(error) else "internal error"

@@ -13,6 +13,7 @@ from cohort.adapter_files.run_model import read_chosen
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, PeftAdapter
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, Problem
+from cohort.core.fair_lock import FairLock
 from cohort.core.place import Place
 from cohort.data.chat import use_chat_template
 from cohort.machine.machine import Machine
@@ -29,6 +30,7 @@ from cohort.service.opening_checks import length_note, require_context, serving_
 from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServedSettings, ServerLimits
+from cohort.service.tinker.tinker_service import TinkerService, open_tinker, require_trainable
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.engine import ServingEngine
 from cohort.serving.generate import end_of_answer_ids
@@ -48,12 +50,14 @@ class Opened:
     Attributes:
         notes: For the user.
         divided: The ranks that serve together; None where one process has the whole model.
+        tinker: The Tinker API, where it was asked for.
     """
 
     model: ServedModel
     thread: EngineThread
     notes: tuple[str, ...]
     divided: DividedModel | None = None
+    tinker: TinkerService | None = None
 
 
 def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
@@ -69,6 +73,7 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
     folders = adapter_folders(settings.adapters)
     tokenizer = load_tokenizer(source.directory)
     use_chat_template(tokenizer, settings.chat_template or source.chat_template)
+    require_trainable(settings)
     machine = serving_machine(settings, source.directory, trained=source.quantization)
     base = _load(settings, source, machine)
     try:
@@ -153,11 +158,15 @@ def _opened(
         max_prompts=limits.max_prompts,
         base=served,
     )
-    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting)
+    turn = FairLock()
+    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turn=turn)
+    tinker = None
+    if settings.tinker is not None:
+        tinker = open_tinker(settings, limits, model=model, decoder=decoder, thread=thread, turn=turn)
     if divided is not None:
         divided.watch(thread.lose)
     notes = _notes(settings, source, machine, engine)
-    return Opened(model=model, thread=thread, notes=notes, divided=divided)
+    return Opened(model=model, thread=thread, notes=notes, divided=divided, tinker=tinker)
 
 
 def _notes(settings: ServedSettings, source: _Source, machine: Machine, engine: ServingEngine) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,7 +14,7 @@ __all__ = ["RequestGuard"]
 
 
 class RequestGuard:
-    """ASGI middleware. Only paths under ``/v1`` need a key."""
+    """ASGI middleware. Only paths under ``/v1`` and ``/api/v1`` need a key."""
 
     def __init__(
         self,
@@ -41,8 +41,9 @@ class RequestGuard:
                 self._count_answer(getattr(route, "path", "other"), message["status"])
             await send(message)
 
-        if self._keys and path.startswith("/v1") and not self._opens(headers.get(b"authorization", b"")):
-            await _refuse(counted, 401, "the API key is missing or wrong: send Authorization: Bearer KEY")
+        if self._keys and path.startswith(("/v1", "/api/v1")) and not self._opens(headers):
+            header = "Authorization: Bearer KEY" if path.startswith("/v1") else "X-API-Key: KEY"
+            await _refuse(counted, 401, f"the API key is missing or wrong: send {header}")
             return
         limit = self._max_body_bytes
         declared = headers.get(b"content-length", b"0")
@@ -73,11 +74,14 @@ class RequestGuard:
 
         await self._app(scope, replayed, counted)
 
-    def _opens(self, authorization: bytes) -> bool:
-        scheme, _, key = authorization.partition(b" ")
+    def _opens(self, headers: Mapping[bytes, bytes]) -> bool:
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            # the Tinker client's header
+            key = headers.get(b"x-api-key", b"")
         # all keys are compared, each in constant time
         matches = [hmac.compare_digest(key.strip(), own) for own in self._keys]
-        return scheme.lower() == b"bearer" and any(matches)
+        return any(matches)
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

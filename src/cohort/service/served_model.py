@@ -47,6 +47,7 @@ class ServedModel:
         base: The base model by its content.
         max_model_len: Most tokens of prompt and answer together.
         max_prompts: Most sequences of one request.
+        stop_ids: Tokens that end an answer.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class ServedModel:
         self.names, self.pool, self.base = names, pool, base
         self.max_model_len = engine.most_tokens
         self.max_prompts = max_prompts
-        self._vocab_size, self._stop_ids = vocab_size, stop_ids
+        self._vocab_size, self.stop_ids = vocab_size, stop_ids
         # a tokenizer may be used by one thread at a time, and the engine's decodes with its own
         self._tokenizer, self._lock = copy.deepcopy(tokenizer), threading.Lock()
 
@@ -178,7 +179,7 @@ class ServedModel:
             top_p=1.0 if asked.top_p is None else asked.top_p,
             top_k=max(top_k, 0),
         )
-        stop_ids = frozenset(asked.stop_token_ids or ()) | (frozenset() if asked.ignore_eos else self._stop_ids)
+        stop_ids = frozenset(asked.stop_token_ids or ()) | (frozenset() if asked.ignore_eos else self.stop_ids)
         sequences = tuple(
             SequenceRequest(
                 prompt_tokens=tokens,

@@ -52,7 +52,14 @@ def run_server(
     Args:
         on_ready: Receives the address, once requests are accepted.
     """
-    app = build_app(opened.model, opened.thread, settings=settings, metrics=ServerMetrics(opened.model.names[0]))
+    tinker = opened.tinker
+    app = build_app(
+        opened.model,
+        opened.thread,
+        settings=settings,
+        metrics=ServerMetrics(opened.model.names[0]),
+        tinker=None if tinker is None else tinker.routes.router(),
+    )
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -75,9 +82,13 @@ def run_server(
     with _stopped_by_signals(stop):
         try:
             opened.thread.start()
+            if tinker is not None:
+                tinker.trainer.start()
             on_ready(f"http://{shown}:{port}")
             server.run(sockets=[listener])
         finally:
+            if tinker is not None:
+                tinker.trainer.close()
             # uvicorn has waited for them already
             has_finished = opened.thread.close(drain_seconds=1.0)
             # the group of a lost rank would hang at shutdown: the process ends instead

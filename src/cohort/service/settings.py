@@ -64,6 +64,8 @@ class ServedSettings:
         gpus: 0 serves on the CPU.
         quantization: How the weights of linears are kept; None: as the run trained, or as the checkpoint is stored.
         tensor_parallel_size: Over how many GPUs the model is divided; on a CPU, over how many processes.
+        tinker: Where the Tinker API keeps checkpoints; None does not open it.
+        max_trained_models: Most models of the Tinker API on the device; others wait in host memory.
     """
 
     model: str
@@ -77,5 +79,7 @@ class ServedSettings:
     gpus: str | int = "auto"
     quantization: str | None = None
     tensor_parallel_size: int = 1
+    tinker: Path | None = None
+    max_trained_models: int = 16
     pool: AdapterPoolSettings = field(default_factory=AdapterPoolSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

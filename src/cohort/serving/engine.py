@@ -201,7 +201,7 @@ class ServingEngine:
         if token is None:
             finish: FinishReason | None = FinishReason.NOT_FINITE
         elif token in request.stop_ids:
-            finish, token = FinishReason.STOP, None
+            finish, token = FinishReason.STOP, token if request.keeps_stop else None
         else:
             sequence.tokens.append(token)
             finish = FinishReason.LENGTH if sequence.num_generated >= sequence.most else None

@@ -37,6 +37,7 @@ class SequenceRequest:
         sampling: How tokens are picked.
         seed: What draws depend on: equal requests draw alike.
         stop_ids: Tokens that end the sequence and are not part of it.
+        keeps_stop: Whether the token that ends it is part of it after all, as the last one.
         stop_strings: Texts that end it; the text ends before the first of them.
         num_logprobs: The likeliest tokens to report with each token; None reports no logarithms.
     """
@@ -47,6 +48,7 @@ class SequenceRequest:
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     stop_ids: Collection[int] = frozenset()
+    keeps_stop: bool = False
     stop_strings: tuple[str, ...] = ()
     num_logprobs: int | None = None
 

@@ -1,0 +1,1 @@
+"""Training that clients drive call by call: their operations in order, packed into shared passes."""

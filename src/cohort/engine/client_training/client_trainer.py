@@ -1,0 +1,223 @@
+"""A thread that owns the models of clients: whatever is ready of all of them goes into the next pass."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from cohort.core.errors import CohortError
+from cohort.core.fair_lock import FairLock
+from cohort.engine.client_training.operations import Operation, OperationLog, Work
+from cohort.training.requests.client_models import UnknownModelError
+from cohort.training.requests.request_executor import AdamParameters, PassRequest, RequestExecutor
+
+__all__ = ["ClientTrainer", "TrainerClosedError"]
+
+_log = logging.getLogger(__name__)
+
+GAP_SECONDS = 30.0
+_IDLE_SECONDS = 0.25
+
+
+class TrainerClosedError(CohortError):
+    """The server stops and takes no more operations."""
+
+
+class ClientTrainer:
+    """Continuous batching of training: operations of all models arrive at any time, each model's run in order.
+
+    A round takes the heads of all models. Forward and backward passes share packed passes, optimizer steps share one
+    launch, and what is left is called one after the other. A model's results do not depend on who else is in a round.
+    """
+
+    def __init__(
+        self,
+        executor: RequestExecutor,
+        *,
+        turn: FairLock | None = None,
+        window_seconds: float = 0.002,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take over ``executor``: from now on only this thread calls it.
+
+        Args:
+            turn: Held during every round, where another thread uses the same base model.
+            window_seconds: How long a round waits for company once an operation is ready.
+            clock: Seconds.
+        """
+        self.executor = executor
+        self._turn, self._window_seconds, self._clock = turn or FairLock(), window_seconds, clock
+        self._logs: dict[str, OperationLog] = {}
+        self._loose: list[Operation] = []
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="cohort-client-trainer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def open(self, model_id: str, *, first: int = 1) -> None:
+        """Take operations of a model from number ``first`` on."""
+        with self._changed:
+            self._logs.setdefault(model_id, OperationLog(model_id, first=first))
+
+    def forget(self, model_id: str) -> None:
+        """Take no more operations of a model; those that wait fail."""
+        with self._changed:
+            log = self._logs.pop(model_id, None)
+        for operation in () if log is None else log.waiting:
+            _fail(operation, UnknownModelError(f"model {model_id!r} is gone"))
+
+    def submit(self, model_id: str, *, number: int, fingerprint: bytes, work: Work) -> Future[Any]:
+        """Queue an operation and return its answer, also that of an earlier call with this number and body.
+
+        Raises:
+            InputError: the number was used with another body.
+            UnknownModelError: there is no such model.
+            TrainerClosedError: the server stops.
+        """
+        with self._changed:
+            if self._is_closing:
+                raise TrainerClosedError("the server is shutting down")
+            log = self._logs.get(model_id)
+            if log is None:
+                raise UnknownModelError(f"there is no model {model_id!r}")
+            operation = Operation(
+                model_id=model_id, number=number, fingerprint=fingerprint, work=work, arrived=self._clock()
+            )
+            added = log.add(operation)
+            self._changed.notify_all()
+            return added.answer
+
+    def measure(self, request: PassRequest, *, before: Callable[[], None]) -> Future[Any]:
+        """Queue a pass that keeps nothing, of a version that no numbered call changes; return its results.
+
+        Args:
+            before: Called first, in the trainer's thread.
+
+        Raises:
+            TrainerClosedError: the server stops.
+        """
+
+        def work() -> Any:
+            before()
+            return self.executor.run([request])[0]
+
+        return self._submit_loose(work)
+
+    def drop(self, model_id: str) -> None:
+        """Forget a model with its state."""
+        self.forget(model_id)
+        models = self.executor.models
+
+        def work() -> None:
+            if model_id in models:
+                models.drop(model_id)
+
+        with contextlib.suppress(TrainerClosedError):
+            self._submit_loose(work)
+
+    def _submit_loose(self, work: Callable[[], Any]) -> Future[Any]:
+        with self._changed:
+            if self._is_closing:
+                raise TrainerClosedError("the server is shutting down")
+            operation = Operation(model_id="", number=0, fingerprint=b"", work=work, arrived=self._clock())
+            self._loose.append(operation)
+            self._changed.notify_all()
+            return operation.answer
+
+    def close(self) -> None:
+        """Finish the round that runs, fail what waits, and end the thread."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (heads := self._next_round()) is not None:
+            with self._turn:
+                self._run_round(heads)
+        with self._changed:
+            waiting = [*self._loose, *(operation for log in self._logs.values() for operation in log.waiting)]
+        for operation in waiting:
+            _fail(operation, TrainerClosedError("the server is shutting down"))
+
+    def _next_round(self) -> list[Operation] | None:
+        """Wait for operations that may run and take them out of their logs; None once the server stops."""
+        with self._changed:
+            while not self._heads() and not self._loose:
+                if self._is_closing:
+                    return None
+                self._changed.wait(_IDLE_SECONDS)
+            deadline = self._clock() + self._window_seconds
+            # company for the pass, unless every model is there already
+            while not self._loose and len(self._heads()) < len(self._logs) and (left := deadline - self._clock()) > 0:
+                self._changed.wait(left)
+            if self._is_closing:
+                return None
+            return self._take()
+
+    def _heads(self) -> list[Operation]:
+        now = self._clock()
+        found = (log.head(now=now, gap_seconds=GAP_SECONDS) for log in self._logs.values())
+        return sorted((head for head in found if head is not None), key=lambda head: head.arrived)
+
+    def _take(self) -> list[Operation]:
+        """Take the heads and the passes right behind them, up to the tokens of a pass; the longest wait comes first."""
+        taken, num_tokens = self._loose, 0
+        self._loose = []
+        for head in self._heads():
+            log = self._logs[head.model_id]
+            operation: Operation | None = head
+            while operation is not None and num_tokens < self.executor.token_budget:
+                log.take(operation)
+                taken.append(operation)
+                if not isinstance(operation.work, PassRequest):
+                    break
+                num_tokens += operation.work.num_tokens
+                following = log.head(now=self._clock(), gap_seconds=GAP_SECONDS)
+                operation = following if following and isinstance(following.work, PassRequest) else None
+        return taken
+
+    def _run_round(self, operations: Sequence[Operation]) -> None:
+        passes = [operation for operation in operations if isinstance(operation.work, PassRequest)]
+        requests = [operation.work for operation in passes if isinstance(operation.work, PassRequest)]
+        steps = [operation for operation in operations if isinstance(operation.work, AdamParameters)]
+        numbers = [(each.model_id, each.work) for each in operations if isinstance(each.work, AdamParameters)]
+        _answer(passes, lambda: self.executor.run(requests))
+        _answer(steps, lambda: self.executor.step(numbers))
+        for operation in operations:
+            work = operation.work
+            if not isinstance(work, (PassRequest, AdamParameters)):
+                _answer([operation], lambda work=work: [work()])  # type: ignore[misc]
+
+
+def _answer(operations: Sequence[Operation], run: Callable[[], Sequence[Any]]) -> None:
+    if not operations:
+        return
+    try:
+        found = run()
+    except Exception as error:  # one bad round must not end the server
+        if not isinstance(error, CohortError):
+            _log.exception("a round failed")
+        for operation in operations:
+            _fail(operation, error)
+        return
+    for operation, answer in zip(operations, found, strict=True):
+        with contextlib.suppress(Exception):
+            operation.answer.set_result(answer)
+
+
+def _fail(operation: Operation, error: Exception) -> None:
+    # a client that has left may have cancelled it
+    with contextlib.suppress(Exception):
+        operation.answer.set_exception(error)

@@ -1,0 +1,1 @@
+"""The API of Thinking Machines' Tinker, for its unmodified client."""

@@ -1,0 +1,211 @@
+"""Checkpoints of clients' models on disk: ``tinker://MODEL/weights/NAME`` is a folder that PEFT loads.
+
+A training checkpoint has the optimizer's state next to the adapter. A folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from cohort.adapter_files.write import AdapterContent, write_adapter_files
+from cohort.adapters.bank import AdapterState
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.durable_files import atomic_directory
+from cohort.core.errors import CohortError, InputError, Problem
+from cohort.training.requests.client_models import ModelState
+
+__all__ = ["Checkpoint", "CheckpointStore", "UnknownCheckpointError"]
+
+_URI = re.compile(r"tinker://([^/]+)/(weights|sampler_weights)/([^/]+)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
+_ABOUT, _STATE = "checkpoint.json", "state.safetensors"
+
+
+class UnknownCheckpointError(CohortError):
+    """There is no checkpoint under this address."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A saved model.
+
+    Attributes:
+        uri: Its address.
+        kind: ``weights`` or ``sampler_weights``.
+        folder: Where it is.
+        about: What was saved with it.
+    """
+
+    uri: str
+    kind: str
+    name: str
+    folder: Path
+    about: dict[str, Any]
+
+    @property
+    def expires_at(self) -> float | None:
+        found: float | None = self.about.get("expires_at")
+        return found
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.iterdir() if file.is_file())
+
+
+class CheckpointStore:
+    """The folder of a server's checkpoints, one folder a model in it."""
+
+    def __init__(self, root: Path, *, base_model: str, layout: AdapterLayout) -> None:
+        self._root, self._base_model, self._layout = root, base_model, layout
+
+    def check_name(self, name: str | None) -> str:
+        """Return the name of a new checkpoint.
+
+        Raises:
+            InputError: it is none.
+        """
+        if name is None or not _NAME.fullmatch(name):
+            raise InputError(
+                Problem(
+                    where="path",
+                    found=repr(name)[:80],
+                    allowed="up to 128 letters, digits, '_', '-' and '.', of which the first is a letter or digit",
+                    hint="Save under such a name.",
+                )
+            )
+        return name
+
+    def uri(self, model_id: str, kind: str, name: str) -> str:
+        return f"tinker://{model_id}/{kind}/{name}"
+
+    def save(
+        self,
+        model_id: str,
+        kind: str,
+        name: str,
+        *,
+        spec: AdapterSpec,
+        state: ModelState,
+        about: dict[str, Any],
+        ttl_seconds: int | None,
+    ) -> str:
+        """Write a checkpoint in place of one of the same name and return its address.
+
+        Raises:
+            StorageFullError: the disk is full; what was there is untouched.
+        """
+        folder = self._folder(model_id, kind, name)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        now = time.time()
+        described = {
+            **about,
+            "rank": spec.r,
+            "step": state.step,
+            "time": now,
+            "expires_at": None if ttl_seconds is None else now + ttl_seconds,
+        }
+        with atomic_directory(folder) as partial:
+            content = AdapterContent(
+                weights_rD=state.adapter.weights,
+                layout=self._layout,
+                spec=spec,
+                base_model=self._base_model,
+                linears=tuple(self._layout.linears),
+                card=f"# {name}\n\nStep {state.step} of {model_id} on {self._base_model}.\n",
+                tokenizer_files={},
+            )
+            write_adapter_files(partial, content)
+            if kind == "weights":
+                tensors: dict[str, Tensor] = dict(state.adapter.tensors)
+                if state.gradients is not None:
+                    tensors["gradients"] = state.gradients
+                save_file({key: value.contiguous() for key, value in tensors.items()}, partial / _STATE)
+            (partial / _ABOUT).write_text(json.dumps(described), encoding="utf-8")
+        return self.uri(model_id, kind, name)
+
+    def exists(self, model_id: str, kind: str, name: str) -> bool:
+        return (self._folder(model_id, kind, name) / _ABOUT).is_file()
+
+    def find(self, uri: str) -> Checkpoint:
+        """Return the checkpoint at an address.
+
+        Raises:
+            UnknownCheckpointError: there is none, or it has expired.
+        """
+        parts = _URI.fullmatch(uri)
+        if parts is not None and _NAME.fullmatch(parts[3]):
+            folder = self._folder(parts[1], parts[2], parts[3])
+            found = self._read(folder, uri=uri, kind=parts[2], name=parts[3])
+            if found is not None:
+                return found
+        raise UnknownCheckpointError(f"there is no checkpoint {uri[:200]}; allowed: tinker://MODEL/weights/NAME of one")
+
+    def of_model(self, model_id: str) -> list[Checkpoint]:
+        """Return a model's checkpoints, the newest first."""
+        found = []
+        for kind in ("weights", "sampler_weights"):
+            parent = self._folder(model_id, kind, "any").parent
+            for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+                uri = self.uri(model_id, kind, folder.name)
+                if (each := self._read(folder, uri=uri, kind=kind, name=folder.name)) is not None:
+                    found.append(each)
+        return sorted(found, key=lambda each: each.about["time"], reverse=True)
+
+    def models(self) -> Iterator[str]:
+        """Yield the models that have checkpoints."""
+        for folder in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+            yield folder.name.replace("=", ":")
+
+    def load(self, checkpoint: Checkpoint, *, optimizer: bool) -> ModelState:
+        """Return the state of a training checkpoint, without the optimizer's unless ``optimizer``.
+
+        Raises:
+            UnknownCheckpointError: it is one for sampling alone.
+        """
+        if checkpoint.kind != "weights":
+            raise UnknownCheckpointError(
+                f"{checkpoint.uri} is for sampling; allowed: a training checkpoint, tinker://MODEL/weights/NAME"
+            )
+        tensors = load_file(checkpoint.folder / _STATE)
+        weights, gradients = tensors.pop("weights"), tensors.pop("gradients", None)
+        if not optimizer:
+            return ModelState(adapter=AdapterState(weights=weights))
+        return ModelState(
+            adapter=AdapterState(weights=weights, moments=tensors), step=checkpoint.about["step"], gradients=gradients
+        )
+
+    def delete(self, checkpoint: Checkpoint) -> None:
+        shutil.rmtree(checkpoint.folder, ignore_errors=True)
+
+    def set_expiry(self, checkpoint: Checkpoint, *, ttl_seconds: int | None) -> None:
+        """Let a checkpoint expire in ``ttl_seconds``, or never."""
+        expires = None if ttl_seconds is None else time.time() + ttl_seconds
+        about = {**checkpoint.about, "expires_at": expires}
+        (checkpoint.folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+
+    def _read(self, folder: Path, *, uri: str, kind: str, name: str) -> Checkpoint | None:
+        try:
+            about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        found = Checkpoint(uri=uri, kind=kind, name=name, folder=folder, about=about)
+        if found.expires_at is not None and found.expires_at <= time.time():
+            self.delete(found)
+            return None
+        return found
+
+    def _folder(self, model_id: str, kind: str, name: str) -> Path:
+        # a colon is no part of a file's name everywhere, and an id is the server's own: nothing leads out of the root
+        safe = re.sub(r"[^A-Za-z0-9_.\-=]", "_", model_id.replace(":", "=")).lstrip(".") or "_"
+        return self._root / safe / kind / name

@@ -1,0 +1,127 @@
+"""What the server knows of its clients: their sessions, the models they train, and what they sample from."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import CohortError
+
+__all__ = ["ClientSessions", "Sampler", "Session", "TrainedModel", "UnknownSessionError", "measured_name"]
+
+MOST_SNAPSHOTS = 4
+
+T = TypeVar("T")
+
+
+def measured_name(sampler_id: str) -> str:
+    """Return the name under which passes that measure know a sampler's version."""
+    return f"sampler {sampler_id}"
+
+
+class UnknownSessionError(CohortError):
+    """There is no session, model or sampler of this name."""
+
+
+@dataclass(kw_only=True, eq=False)
+class TrainedModel:
+    """A model that a client trains.
+
+    Attributes:
+        snapshots: Its samplers that were not saved under a name, the oldest first.
+    """
+
+    model_id: str
+    spec: AdapterSpec
+    seed: int
+    frozen: frozenset[str]
+    trains: dict[str, bool]
+    metadata: dict[str, Any] | None
+    last_call: float = field(default_factory=time.time)
+    snapshots: deque[str] = field(default_factory=deque)
+
+
+@dataclass(kw_only=True, eq=False)
+class Sampler:
+    """A version of a model, or the base model, that a client samples from; it never changes.
+
+    Attributes:
+        adapter: Its name in the pool of served adapters; None for the base model.
+        weights_rD: Its rank rows, for log-probabilities of prompts.
+        model_path: Of the checkpoint it is.
+    """
+
+    sampler_id: str
+    adapter: str | None
+    spec: AdapterSpec | None = None
+    weights_rD: Tensor | None = None
+    model_path: str | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class Session:
+    """A client that said hello."""
+
+    session_id: str
+    heard: float
+    models: list[str] = field(default_factory=list)
+    samplers: list[str] = field(default_factory=list)
+
+
+class ClientSessions:
+    """Sessions, models and samplers by name. Names of sessions are random: nobody guesses another's."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, Session] = {}
+        self.models: dict[str, TrainedModel] = {}
+        self.samplers: dict[str, Sampler] = {}
+
+    def begin(self) -> Session:
+        session = Session(session_id=secrets.token_hex(12), heard=time.monotonic())
+        self.sessions[session.session_id] = session
+        return session
+
+    def session(self, session_id: str) -> Session:
+        """Return a session and note that it was heard of.
+
+        Raises:
+            UnknownSessionError: there is none.
+        """
+        session = _found(self.sessions, session_id, "session")
+        session.heard = time.monotonic()
+        return session
+
+    def model(self, model_id: str) -> TrainedModel:
+        """Return a model.
+
+        Raises:
+            UnknownSessionError: there is none.
+        """
+        model = _found(self.models, model_id, "model")
+        model.last_call = time.time()
+        return model
+
+    def sampler(self, sampler_id: str) -> Sampler:
+        """Return what a sampling session samples from.
+
+        Raises:
+            UnknownSessionError: there is none.
+        """
+        return _found(self.samplers, sampler_id, "sampling session")
+
+    def silent(self, *, seconds: float) -> list[Session]:
+        """Return sessions that have not been heard of for ``seconds``."""
+        now = time.monotonic()
+        return [session for session in self.sessions.values() if now - session.heard > seconds]
+
+
+def _found(known: dict[str, T], name: str, what: str) -> T:
+    if name not in known:
+        raise UnknownSessionError(f"there is no {what} {name!r}; its session may have ended")
+    return known[name]
