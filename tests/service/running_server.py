@@ -91,12 +91,16 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
     """Serve until the block ends."""
     settings = settings or ServerSettings()
     opened = open_served(served, settings.limits)
-    app = build_app(opened.model, opened.thread, settings=settings, metrics=ServerMetrics("tiny"))
+    tinker = opened.tinker
+    routes = None if tinker is None else tinker.routes.router()
+    app = build_app(opened.model, opened.thread, settings=settings, metrics=ServerMetrics("tiny"), tinker=routes)
     listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     opened.thread.start()
+    if tinker is not None:
+        tinker.trainer.start()
     thread.start()
     host, port = listener.getsockname()[:2]
     try:
@@ -104,6 +108,8 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
     finally:
         server.should_exit = True
         thread.join(60)
+        if tinker is not None:
+            tinker.trainer.close()
         opened.thread.close(drain_seconds=0)
         if opened.divided is not None:
             opened.divided.close()

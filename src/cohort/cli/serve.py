@@ -14,6 +14,7 @@ from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
     from cohort.service.opening import Opened
+    from cohort.service.settings import ServedSettings, ServerSettings
 
 __all__ = ["serve"]
 
@@ -167,8 +168,6 @@ def serve(
     with exits(debug=debug):
         _require_installed(with_tinker=tinker is not None)
         root = _lora_root(lora_root, allows=allow_runtime_lora)
-        from cohort.service.opening import open_served
-        from cohort.service.server import listen, run_server
         from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
         from cohort.serving.adapter_pool import AdapterPoolSettings
         from cohort.serving.scheduler import SchedulerSettings
@@ -194,12 +193,18 @@ def serve(
                 max_num_batched_tokens=max_num_batched_tokens,
             ),
         )
-        settings = ServerSettings(api_keys=_keys(api_key), lora_root=root, limits=limits)
-        # the address before the model, which takes long to load
-        with listen(host, port) as listener:
-            opened = open_served(served, limits)
-            finished = run_server(opened, settings, listener=listener, on_ready=lambda at: _report(opened, at))
-        _say_how_it_ended(finished=finished, lost=opened.thread.lost)
+        _serve(served, ServerSettings(api_keys=_keys(api_key), lora_root=root, limits=limits), host=host, port=port)
+
+
+def _serve(served: ServedSettings, settings: ServerSettings, *, host: str, port: int) -> None:
+    from cohort.service.opening import open_served
+    from cohort.service.server import listen, run_server
+
+    # the address before the model, which takes long to load
+    with listen(host, port) as listener:
+        opened = open_served(served, settings.limits)
+        finished = run_server(opened, settings, listener=listener, on_ready=lambda at: _report(opened, at))
+    _say_how_it_ended(finished=finished, lost=opened.thread.lost)
 
 
 def _keys(given: list[str] | None) -> tuple[str, ...]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
-from cohort.core.errors import CohortError, InputError
-from cohort.engine.client_training.client_trainer import TrainerClosedError
-from cohort.service.engine_thread import QueueFullError, ServerClosingError
-from cohort.service.tinker.checkpoints import Checkpoint, CheckpointStore, UnknownCheckpointError
+from cohort.service.tinker.answering import answering
+from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, UnknownSessionError
+from cohort.service.tinker.listings import add_listings
 from cohort.service.tinker.promises import Answer, GoneError, Promises
 from cohort.service.tinker.sampling import SamplingCalls
 from cohort.service.tinker.schema import (
@@ -32,23 +30,12 @@ from cohort.service.tinker.schema import (
 )
 from cohort.service.tinker.training_calls import TrainingCalls, fingerprint_of
 from cohort.service.tinker.wire import read_pass
-from cohort.training.requests.client_models import UnknownModelError
 
 __all__ = ["TinkerRoutes"]
 
 WAIT_SECONDS = 20.0
 SILENT_SECONDS = 120.0
 _MESSAGE = "application/x-protobuf"
-_STATUS_OF: dict[type[CohortError], int] = {
-    InputError: 400,
-    UnknownCheckpointError: 404,
-    UnknownSessionError: 404,
-    UnknownModelError: 404,
-    GoneError: 410,
-    QueueFullError: 429,
-    ServerClosingError: 503,
-    TrainerClosedError: 503,
-}
 
 
 class TinkerRoutes:
@@ -90,27 +77,13 @@ class TinkerRoutes:
             "asample": self._sample,
             "retrieve_future": self._retrieve,
             "cancel_future": self._cancel,
-            "weights_info": self._weights_info,
         }
         for path, answer in plain.items():
-            router.add_api_route(f"/{path}", _answering(answer), methods=["POST"])
-        gets: dict[str, Callable[[Request, bytes], Awaitable[Any]]] = {
-            "healthz": self._health,
-            "get_server_capabilities": self._capabilities,
-            "sessions": self._list_sessions,
-            "sessions/{session_id}": self._get_session,
-            "samplers/{sampler_id:path}": self._get_sampler,
-            "training_runs": self._list_runs,
-            "training_runs/{model_id}/checkpoints": self._list_checkpoints,
-            "training_runs/{model_id}": self._get_run,
-            "checkpoints": self._all_checkpoints,
-        }
-        for path, answer in gets.items():
-            router.add_api_route(f"/{path}", _answering(answer), methods=["GET"])
-        router.add_api_route("/sessions/{session_id}/finish", _answering(self._finish), methods=["POST"])
-        one = "/training_runs/{model_id}/checkpoints/{kind}/{name}"
-        router.add_api_route(one, _answering(self._delete), methods=["DELETE"])
-        router.add_api_route(f"{one}/ttl", _answering(self._set_expiry), methods=["PUT"])
+            router.add_api_route(f"/{path}", answering(answer), methods=["POST"])
+        router.add_api_route("/healthz", answering(self._health), methods=["GET"])
+        router.add_api_route("/get_server_capabilities", answering(self._capabilities), methods=["GET"])
+        router.add_api_route("/sessions/{session_id}/finish", answering(self._finish), methods=["POST"])
+        add_listings(router, sessions=self._sessions, store=self._store, base_model=self._base_model)
         return router
 
     # ---- hello and goodbye
@@ -269,125 +242,3 @@ class TinkerRoutes:
     async def _cancel(self, _: Request, body: bytes) -> Any:
         self._promises.cancel(parse(RetrieveFuture, body).request_id)
         return {}
-
-    # ---- what there is
-
-    async def _list_sessions(self, _: Request, __: bytes) -> Any:
-        return {"sessions": list(self._sessions.sessions)}
-
-    async def _get_session(self, request: Request, _: bytes) -> Any:
-        session = self._sessions.session(request.path_params["session_id"])
-        return {"training_run_ids": session.models, "sampler_ids": session.samplers}
-
-    async def _get_sampler(self, request: Request, _: bytes) -> Any:
-        sampler = self._sessions.sampler(request.path_params["sampler_id"])
-        return {"sampler_id": sampler.sampler_id, "base_model": self._base_model, "model_path": sampler.model_path}
-
-    async def _list_runs(self, request: Request, _: bytes) -> Any:
-        names = list(dict.fromkeys([*self._sessions.models, *self._store.models()]))
-        offset, limit = _window(request)
-        cursor = {"offset": offset, "limit": limit, "total_count": len(names)}
-        return {"training_runs": [self._run(name) for name in names[offset : offset + limit]], "cursor": cursor}
-
-    async def _get_run(self, request: Request, _: bytes) -> Any:
-        model_id = request.path_params["model_id"]
-        if model_id not in self._sessions.models and not self._store.of_model(model_id):
-            raise UnknownSessionError(f"there is no training run {model_id!r}")
-        return self._run(model_id)
-
-    def _run(self, model_id: str) -> dict[str, Any]:
-        model, saved = self._sessions.models.get(model_id), self._store.of_model(model_id)
-        by_kind = {kind: next((each for each in saved if each.kind == kind), None) for kind in _KIND_NAMES}
-        rank = model.spec.r if model is not None else (int(saved[0].about["rank"]) if saved else None)
-        last = model.last_call if model is not None else (saved[0].about["time"] if saved else 0.0)
-        return {
-            "training_run_id": model_id,
-            "base_model": self._base_model,
-            "model_owner": "local",
-            "is_lora": True,
-            "corrupted": False,
-            "lora_rank": rank,
-            "last_request_time": _when(last),
-            "last_checkpoint": _shown(by_kind["weights"]),
-            "last_sampler_checkpoint": _shown(by_kind["sampler_weights"]),
-            "user_metadata": None if model is None else model.metadata,
-        }
-
-    async def _list_checkpoints(self, request: Request, _: bytes) -> Any:
-        return {"checkpoints": [_shown(each) for each in self._store.of_model(request.path_params["model_id"])]}
-
-    async def _all_checkpoints(self, request: Request, _: bytes) -> Any:
-        found = [each for model_id in self._store.models() for each in self._store.of_model(model_id)]
-        offset, limit = _window(request)
-        cursor = {"offset": offset, "limit": limit, "total_count": len(found)}
-        return {"checkpoints": [_shown(each) for each in found[offset : offset + limit]], "cursor": cursor}
-
-    async def _weights_info(self, _: Request, body: bytes) -> Any:
-        about = self._store.find(parse(_Path, body).tinker_path).about
-        trains = {name: about.get(name, True) for name in ("train_mlp", "train_attn")}
-        rank = {"is_lora": True, "lora_rank": about["rank"], "train_unembed": False}
-        return {"base_model": self._base_model, **rank, **trains}
-
-    async def _delete(self, request: Request, _: bytes) -> Any:
-        self._store.delete(self._asked_checkpoint(request))
-        return Response(status_code=204)
-
-    async def _set_expiry(self, request: Request, body: bytes) -> Any:
-        checkpoint = self._asked_checkpoint(request)
-        self._store.set_expiry(checkpoint, ttl_seconds=parse(_Expiry, body).ttl_seconds)
-        return {}
-
-    def _asked_checkpoint(self, request: Request) -> Checkpoint:
-        parts = request.path_params
-        return self._store.find(self._store.uri(parts["model_id"], parts["kind"], parts["name"]))
-
-
-class _Path(SessionCall):
-    tinker_path: str
-
-
-class _Expiry(SessionCall):
-    ttl_seconds: int | None = None
-
-
-_KIND_NAMES = {"weights": "training", "sampler_weights": "sampler"}
-
-
-def _shown(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
-    if checkpoint is None:
-        return None
-    expires = checkpoint.expires_at
-    return {
-        "checkpoint_id": f"{checkpoint.kind}/{checkpoint.name}",
-        "checkpoint_type": _KIND_NAMES[checkpoint.kind],
-        "time": _when(checkpoint.about["time"]),
-        "tinker_path": checkpoint.uri,
-        "size_bytes": checkpoint.num_bytes,
-        "public": False,
-        "user_metadata": checkpoint.about.get("user_metadata"),
-        "expires_at": None if expires is None else _when(expires),
-    }
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, tz=UTC).isoformat()
-
-
-def _window(request: Request) -> tuple[int, int]:
-    def number(name: str, usual: int) -> int:
-        given = request.query_params.get(name, "")
-        return int(given) if given.isdigit() else usual
-
-    return number("offset", 0), min(1000, number("limit", 20))
-
-
-def _answering(answer: Callable[[Request, bytes], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
-    async def route(request: Request) -> Response:
-        try:
-            found = await answer(request, await request.body())
-        except CohortError as error:
-            status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 500)
-            return JSONResponse({"detail": str(error)}, status_code=status)
-        return found if isinstance(found, Response) else JSONResponse(found)
-
-    return route

@@ -1,0 +1,85 @@
+"""Checkpoints appear whole, under names that lead nowhere else, and end when their time is up."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.adapters.bank import AdapterState
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import InputError
+from cohort.service.tinker.checkpoints import CheckpointStore, UnknownCheckpointError
+from cohort.training.requests.client_models import ModelState
+
+LAYOUT = AdapterLayout({"model.layers.0.self_attn.q_proj": (6, 4)})
+SPEC = AdapterSpec(r=2, lora_alpha=32.0)
+WEIGHTS = torch.arange(20, dtype=torch.float32).reshape(2, 10)
+STATE = ModelState(
+    adapter=AdapterState(weights=WEIGHTS, moments={"exp_avg": WEIGHTS + 1, "exp_avg_sq": WEIGHTS + 2}),
+    step=5,
+    gradients=WEIGHTS + 3,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "tinker", base_model="base", layout=LAYOUT)
+
+
+def save(store: CheckpointStore, name: str = "one", *, kind: str = "weights", ttl: int | None = None) -> str:
+    return store.save("s:train:0", kind, name, spec=SPEC, state=STATE, about={"seed": 1}, ttl_seconds=ttl)
+
+
+def test_a_state_comes_back_as_it_was(store: CheckpointStore) -> None:
+    found = store.find(save(store))
+    whole, weights = store.load(found, optimizer=True), store.load(found, optimizer=False)
+    assert whole.step == 5
+    assert {name: tensor.tolist() for name, tensor in whole.adapter.tensors.items()} == {
+        "weights": WEIGHTS.tolist(), "exp_avg": (WEIGHTS + 1).tolist(), "exp_avg_sq": (WEIGHTS + 2).tolist()
+    }  # fmt: skip
+    assert whole.gradients is not None
+    assert torch.equal(whole.gradients, WEIGHTS + 3)
+    assert (weights.step, weights.adapter.moments, weights.gradients) == (0, {}, None)
+    assert [each.uri for each in store.of_model("s:train:0")] == [found.uri]
+    assert list(store.models()) == ["s:train:0"]
+
+
+@pytest.mark.parametrize("name", [None, "", "..", "a/b", ".hidden", "a\\b", "x" * 129, "\u00fc"])
+def test_names_that_could_lead_elsewhere_are_refused(store: CheckpointStore, name: str | None) -> None:
+    with pytest.raises(InputError, match=r"path: found .*; allowed: up to 128 letters"):
+        store.check_name(name)
+
+
+@pytest.mark.parametrize(
+    "uri", ["tinker://s:train:0/weights/two", "tinker://s:train:0/weights/..", "file:///etc", "tinker://../weights/one"]
+)
+def test_addresses_of_nothing(store: CheckpointStore, uri: str) -> None:
+    save(store)
+    with pytest.raises(UnknownCheckpointError, match="there is no checkpoint"):
+        store.find(uri)
+
+
+def test_a_checkpoint_expires(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = save(store, ttl=60)
+    assert store.find(uri).expires_at is not None
+    store.set_expiry(store.find(uri), ttl_seconds=None)
+    now = time.time()
+    monkeypatch.setattr("cohort.service.tinker.checkpoints.time.time", lambda: now + 120)
+    found = store.find(uri)
+    assert found.expires_at is None
+    store.set_expiry(found, ttl_seconds=10)
+    monkeypatch.setattr("cohort.service.tinker.checkpoints.time.time", lambda: now + 131)
+    with pytest.raises(UnknownCheckpointError):
+        store.find(uri)
+    assert not found.folder.exists()
+
+
+def test_a_version_for_sampling_has_no_state_to_train_on(store: CheckpointStore) -> None:
+    found = store.find(save(store, kind="sampler_weights"))
+    with pytest.raises(UnknownCheckpointError, match="is for sampling"):
+        store.load(found, optimizer=False)
+    assert found.num_bytes > 0
