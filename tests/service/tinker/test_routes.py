@@ -206,8 +206,8 @@ def test_malformed_calls_are_refused_and_the_server_is_well(client: TinkerCalls)
         *("create_session", "create_model", "forward_backward", "optim_step", "save_weights", "asample", "get_info"),
         *("save_weights_for_sampler", "load_weights", "retrieve_future", "create_sampling_session", "weights_info"),
     )
-    model_id = client.model(rank=4)
-    whole = pass_message(model_id, 1, data())
+    model_id, other = client.model(rank=4), client.model(1, rank=4)
+    whole = pass_message(other, 1, data())
     values: tuple[Any, ...] = (None, -1, 1e308, "", [], {}, "\u0000", 2**70, [{}], True)
     keys = ("session_id", "model_id", "seq_id", "path", "adam_params", "prompt", "request_id", "model_seq_id", "rank")
     for _ in range(150):
@@ -222,5 +222,7 @@ def test_malformed_calls_are_refused_and_the_server_is_well(client: TinkerCalls)
         elif chance.random() < 0.3:
             content = content[: chance.randrange(len(content))]
         response = client.post(path, content)
-        assert path == "create_session" or 400 <= response.status_code < 500, (path, content, response.text)
+        # what is left of a message may be a message, whose answer then says what is wrong with it
+        may_be_right = path in ("create_session", "forward_backward") and response.status_code == 200
+        assert may_be_right or 400 <= response.status_code < 500, (path, content, response.text)
     assert trained(client, model_id, steps=1)
