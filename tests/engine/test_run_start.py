@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.engine import run_start
 from cohort.engine.run_start import begun_run, new_directory, open_state_store, prepare_task
-from cohort.engine.train.open_run import RunOptions
-from cohort.memory.size_inputs import SizeRequest
+from cohort.engine.train.open_run import RunConditions, RunOptions
 from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
@@ -26,9 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepared(folder: Path, *, watcher: Notes | None = None, **keys: Any) -> Preparation:
-    return prepare_task(
-        tiny_task(folder), watcher=watcher or Notes(), clock=SystemClock(), request=SizeRequest(), **keys
-    )
+    return prepare_task(tiny_task(folder), RunConditions(watcher=watcher or Notes()), **keys)
 
 
 def test_what_it_will_run_on_is_noted_first(folder: Path) -> None:
@@ -47,13 +44,15 @@ def test_a_resumed_run_keeps_its_threads_and_only_a_first_task_settles_them(
 ) -> None:
     settled: list[bool] = []
     monkeypatch.setattr(run_start, "settle_thread_count", lambda _name, *, on_cpu: settled.append(on_cpu))
-    before = torch.get_num_threads()
+    before, first = torch.get_num_threads(), prepared(folder)
+    begun = replace(first.facts, machine=replace(first.facts.machine, threads=before + 1))
+    settled.clear()
     try:
-        assert prepared(folder, threads=before + 1).facts.machine.threads == before + 1
+        assert prepared(folder, begun=begun).facts.machine.threads == before + 1
         assert settled == []
     finally:
         torch.set_num_threads(before)
-    first = prepared(folder)
+    prepared(folder)
     prepared(folder, backbone=first.backbone)
     assert settled == [True]
 
@@ -62,7 +61,7 @@ def test_a_run_has_begun_with_its_trials_a_checkpoint_and_its_inputs(folder: Pat
     preparation = prepared(folder)
     with new_directory(tmp_path / "run", preparation.task) as directory:
         assert directory.task_file.read_text() == preparation.task.resolved_yaml()
-        with begun_run(preparation, directory, watcher=Notes(), options=RunOptions(), clock=SystemClock()) as run:
+        with begun_run(preparation, directory, RunConditions(watcher=Notes())) as run:
             reader = run.store.reader
             facts = reader.facts()
             assert facts.has_begun
@@ -80,5 +79,6 @@ def test_an_occupied_directory_is_refused_and_left_alone(folder: Path, tmp_path:
 
 def test_tasks_share_the_memory_for_parked_states(folder: Path, tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run")
-    store = open_state_store(prepared(folder), directory, options=RunOptions(host_memory_bytes=900), num_tasks=3)
+    conditions = RunConditions(options=RunOptions(host_memory_bytes=900), num_tasks=3)
+    store = open_state_store(prepared(folder), directory, conditions)
     assert store._memory_budget_bytes == 300

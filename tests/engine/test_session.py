@@ -14,6 +14,7 @@ from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.session import Session
 from cohort.engine.session_task import SessionTask
 from cohort.engine.train import finish
+from cohort.engine.train.open_run import RunConditions
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.watching.step_costs import StepRecorder
@@ -38,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hand_in(session: Session, folder: Path, run: Path, sections: dict[str, Any] = SHORT) -> None:
     preparation = prepare(tiny_task(folder, **sections), clock=SystemClock())
-    session._hand_in(SessionTask(name=run.name, directory=run, preparation=preparation, watcher=Notes()))
+    session._hand_in(
+        SessionTask(name=run.name, directory=run, preparation=preparation, conditions=RunConditions(watcher=Notes()))
+    )
 
 
 def facts_of(run: Path) -> RunFacts:

@@ -20,12 +20,12 @@ def test_a_run_that_was_to_continue_is_unlocked_and_a_new_one_holds_nothing() ->
         left.append("unlocked")
 
     nothing: Any = None
-    new = SessionTask(name="a", directory=Path("runs/a"), preparation=nothing, watcher=nothing)
+    new = SessionTask(name="a", directory=Path("runs/a"), preparation=nothing, conditions=nothing)
     new.give_back()
     assert left == []
     assert new.threads is None
     ready: Any = held()
-    going_on = SessionTask(name="a", directory=Path("runs/a"), preparation=nothing, watcher=nothing, ready=ready)
+    going_on = SessionTask(name="a", directory=Path("runs/a"), preparation=nothing, conditions=nothing, ready=ready)
     assert not going_on.has_joined
     assert left == []
     going_on.give_back()

@@ -17,7 +17,7 @@ from cohort.engine.run_resume import ready_to_resume
 from cohort.engine.run_start import prepare_task
 from cohort.engine.session_task import SessionTask
 from cohort.engine.shared_fit import CannotShareError, fit_problems, several_gpus
-from cohort.engine.train.open_run import RunOptions
+from cohort.engine.train.open_run import RunConditions, RunOptions
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
@@ -86,15 +86,12 @@ class Intake:
         if not isinstance(given, Task | TaskFile):
             shown, hint = f"a value of type {type(task).__name__}", "Give a cohort.Task(model=..., dataset=...)."
             raise InputError(Problem(where="submit: task", found=shown, allowed="a cohort.Task", hint=hint))
-        watcher = watcher or SilentWatcher()
+        conditions = self._conditions(watcher, callbacks)
         name = name or (task.name if isinstance(task, Task) else "task")
         task = task.file if isinstance(task, Task) else task
         task = task if self._num_gpus is None else task.model_copy(update={"num_gpus": self._num_gpus})
         run_directory = Path("runs") / name if run_directory is None else Path(run_directory)
         task = task.with_rows_in(RunDirectory(run_directory).rows)
-        request = SizeRequest(token_budget=self._options.token_budget)
-        if not self._is_shared:
-            request = replace(request, num_ranks=self._options.num_ranks, launched=self._options.launched)
         with self._submitting:
             # one that left may come back under its name, and is not to leave at once
             self._leaving.discard(name)
@@ -102,16 +99,14 @@ class Intake:
             found = (self._taken_name(name), RunDirectory.find_problem(run_directory), several)
             preparation = prepare_task(
                 task,
-                watcher=watcher,
-                clock=self._clock,
-                request=request,
+                conditions,
+                # an executor that tasks share has one rank
+                request=SizeRequest(token_budget=self._options.token_budget) if self._is_shared else None,
                 also=[problem for problem in found if problem],
                 backbone=self._backbone(),
             )
             self._hand_in(
-                SessionTask(
-                    name=name, directory=run_directory, preparation=preparation, watcher=watcher, callbacks=callbacks
-                )
+                SessionTask(name=name, directory=run_directory, preparation=preparation, conditions=conditions)
             )
 
     def resume(
@@ -132,20 +127,13 @@ class Intake:
             InputError: there is no run, it is not what it began with, or it cannot share with those that are there.
             RunStateError: another process holds the run.
         """
-        path, watcher = Path(run_directory), watcher or SilentWatcher()
+        path, conditions = Path(run_directory), self._conditions(watcher, callbacks)
         name = name or path.name
         with self._submitting:
             self._leaving.discard(name)
             if (taken := self._taken_name(name)) is not None:
                 raise InputError(taken)
-            ready = ready_to_resume(
-                path,
-                watcher=watcher,
-                options=self._options,
-                clock=self._clock,
-                places=places,
-                backbone=self._backbone(),
-            )
+            ready = ready_to_resume(path, conditions, places=places, backbone=self._backbone())
             if ready is None:
                 return False
             with contextlib.ExitStack() as held:
@@ -157,8 +145,7 @@ class Intake:
                         name=name,
                         directory=path,
                         preparation=ready.preparation,
-                        watcher=watcher,
-                        callbacks=callbacks,
+                        conditions=conditions,
                         ready=ready,
                     )
                 )
@@ -182,6 +169,14 @@ class Intake:
         # after an error it has another try
         self._failures.pop(task.name, None)
         self._submitted.put(task)
+
+    def _conditions(self, watcher: ProgressWatcher | None, callbacks: Callbacks | None) -> RunConditions:
+        return RunConditions(
+            clock=self._clock,
+            watcher=watcher or SilentWatcher(),
+            options=self._options,
+            callbacks=callbacks or Callbacks(),
+        )
 
     def _backbone(self) -> LoadedBackbone | None:
         """Return the base model that the first task loaded; once the executor is built, with its sizes."""

@@ -18,7 +18,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.run_resume import ReadyRun, ready_to_resume
 from cohort.engine.run_start import open_state_store
 from cohort.engine.train.joining import join_executor
-from cohort.engine.train.open_run import OpenRun, RunOptions
+from cohort.engine.train.open_run import RunConditions, RunOptions
 from cohort.engine.train.trained_again import trained_to
 from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.runs.directory import RunDirectory
@@ -54,7 +54,8 @@ def train_again(
         RunStateError: another process holds the run.
         StorageFullError: the disk is full.
     """
-    watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
+    watcher = watcher or SilentWatcher()
+    conditions = RunConditions(watcher=watcher, options=options or RunOptions(), clock=clock or SystemClock())
     directory = RunDirectory.open(run_directory)
     steps = _missing(directory, trial_ids)
     there = [trial_id for trial_id in dict.fromkeys(trial_ids) if trial_id not in steps]
@@ -64,12 +65,10 @@ def train_again(
         )
     if not steps:
         return
-    ready = ready_to_resume(
-        run_directory, watcher=watcher, options=options, clock=clock, places=places, is_finished=True
-    )
+    ready = ready_to_resume(run_directory, conditions, places=places, is_finished=True)
     assert ready is not None, "a run that trains again is opened however whole it is"
-    with ready, contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
-        _train(ready, store, steps, watcher=watcher, options=options, clock=clock)
+    with ready, contextlib.closing(RunStore.resume(directory.database, clock=conditions.clock)) as store:
+        _train(ready, store, steps, conditions)
 
 
 def _missing(directory: RunDirectory, trial_ids: Sequence[int]) -> dict[int, int]:
@@ -107,27 +106,13 @@ def _missing(directory: RunDirectory, trial_ids: Sequence[int]) -> dict[int, int
     return steps
 
 
-def _train(
-    ready: ReadyRun,
-    store: RunStore,
-    steps: Mapping[int, int],
-    *,
-    watcher: ProgressWatcher,
-    options: RunOptions,
-    clock: Clock,
-) -> None:
+def _train(ready: ReadyRun, store: RunStore, steps: Mapping[int, int], conditions: RunConditions) -> None:
     """Train trials to ``steps`` together, as many as there is room for, and write their weights there."""
     # trackers have all there is to know of these trials
     task = ready.preparation.task.model_copy(update={"report_to": ()})
     preparation = replace(ready.preparation, task=task)
-    run = OpenRun(
-        directory=ready.directory,
-        store=store,
-        state_store=open_state_store(preparation, ready.directory, options=options),
-        clock=clock,
-        watcher=watcher,
-        options=options,
-    )
+    states = open_state_store(preparation, ready.directory, conditions)
+    run, watcher = conditions.opened(ready.directory, store=store, state_store=states), conditions.watcher
     # The weights that clones begin with. Not all files of the checkpoint: one that is damaged is no reason to refuse.
     starts = [StoredState(trial.trial_id, StoredStateKind.START, 0).relative_path for trial in store.reader.trials()]
     run.state_store.restore({}, spares=starts)

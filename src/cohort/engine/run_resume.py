@@ -10,10 +10,8 @@ from types import TracebackType
 
 from cohort.adapter_files.base_model import find_base, record_base
 from cohort.checkpoints.checkpoints import Manifest, latest_good_checkpoint
-from cohort.core.clock import Clock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import RunStateError
-from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import places_now, settle_copy
 from cohort.engine.finished_run import restore_results, restore_task_file
@@ -25,11 +23,9 @@ from cohort.engine.resume_checks import (
 )
 from cohort.engine.run_start import begun_run, open_state_store, prepare_task
 from cohort.engine.train.finish import is_complete
-from cohort.engine.train.open_run import OpenRun, RunOptions
+from cohort.engine.train.open_run import OpenRun, RunConditions
 from cohort.engine.train.watching.progress import ProgressWatcher
-from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.loaded_backbone import LoadedBackbone
-from cohort.prepare.numerics import recorded_choice
 from cohort.prepare.preparation import Preparation
 from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
@@ -72,15 +68,7 @@ class ReadyRun:
         return replace(self, preparation=preparation)
 
     @contextlib.contextmanager
-    def opened(
-        self,
-        *,
-        watcher: ProgressWatcher,
-        options: RunOptions,
-        clock: Clock,
-        callbacks: Callbacks | None = None,
-        num_tasks: int = 1,
-    ) -> Iterator[tuple[OpenRun, Manifest | None]]:
+    def opened(self, conditions: RunConditions) -> Iterator[tuple[OpenRun, Manifest | None]]:
         """Open the run within, at the checkpoint that it goes on from; None for one that begins again.
 
         Raises:
@@ -89,32 +77,16 @@ class ReadyRun:
         # as it is understood now: a run that was moved may have its model and its rows at other places
         write_text(self.directory.task_file, self.preparation.task.resolved_yaml())
         if self.facts is None:
-            with begun_run(
-                self.preparation,
-                self.directory,
-                watcher=watcher,
-                options=options,
-                clock=clock,
-                num_tasks=num_tasks,
-                callbacks=callbacks,
-            ) as run:
+            with begun_run(self.preparation, self.directory, conditions) as run:
                 yield run, None
             return
-        states = open_state_store(self.preparation, self.directory, options=options, num_tasks=num_tasks)
+        states = open_state_store(self.preparation, self.directory, conditions)
         with (
-            contextlib.closing(RunStore.resume(self.directory.database, clock=clock)) as store,
+            contextlib.closing(RunStore.resume(self.directory.database, clock=conditions.clock)) as store,
             contextlib.closing(states),
         ):
-            self._note_changes(store, self.facts, watcher=watcher)
-            run = OpenRun(
-                directory=self.directory,
-                store=store,
-                state_store=states,
-                clock=clock,
-                watcher=watcher,
-                options=options,
-                callbacks=callbacks or Callbacks(),
-            )
+            run = conditions.opened(self.directory, store=store, state_store=states)
+            self._note_changes(store, self.facts, watcher=run.watcher)
             checkpoint = _last_checkpoint(run)
             # steps after it are trained again, to the same bits
             dropped = store.truncate_after(checkpoint.position)
@@ -122,7 +94,7 @@ class ReadyRun:
                 # it was measured on states that are trained again, and on a GPU to other bits
                 store.set_facts(finals=None, test=None)
             for note in _undone(dropped, directory=self.directory):
-                watcher.note(f"warning: {note}")
+                run.watcher.note(f"warning: {note}")
             store.set_facts(state=RunState.RUNNING)
             yield run, checkpoint
 
@@ -140,10 +112,8 @@ class ReadyRun:
 
 def ready_to_resume(
     run_directory: str | Path,
+    conditions: RunConditions,
     *,
-    watcher: ProgressWatcher,
-    options: RunOptions,
-    clock: Clock,
     places: Sequence[str] = (),
     backbone: LoadedBackbone | None = None,
     is_finished: bool = False,
@@ -159,7 +129,7 @@ def ready_to_resume(
         InputError: there is no run, or the data, the model or the task is no longer what the run began with.
         RunStateError: another process holds the run.
     """
-    directory = RunDirectory.open(run_directory)
+    directory, watcher, clock = RunDirectory.open(run_directory), conditions.watcher, conditions.clock
     with contextlib.ExitStack() as held:
         held.enter_context(directory.lock())
         directory.clean_up()
@@ -183,25 +153,12 @@ def ready_to_resume(
             if begun is None:
                 directory.database.unlink()
         task = load_run_task(directory, facts=facts, places=places)
-        if begun is None:
-            # killed before its first checkpoint: nothing was trained, so it begins again
-            request = SizeRequest(
-                token_budget=options.token_budget, num_ranks=options.num_ranks, launched=options.launched
-            )
-            preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, backbone=backbone)
-        else:
+        if begun is not None:
             document = begun.task.document or {}
             require_same_task(document, task, path=directory.task_file, machine=begun.machine)
-            preparation = prepare_task(
-                task,
-                watcher=watcher,
-                clock=clock,
-                request=SizeRequest.recorded(begun.sizes, num_ranks=options.num_ranks, launched=options.launched),
-                threads=begun.machine.threads,
-                recorded=begun.inputs,
-                numerics=recorded_choice(begun.machine.numerics),
-                backbone=backbone,
-            )
+        # one that was killed before its first checkpoint has trained nothing, so it begins again
+        preparation = prepare_task(task, conditions, backbone=backbone, begun=begun)
+        if begun is not None:
             # nothing is written before all checks: a refused resume leaves the run as it was
             require_same_inputs(begun, preparation)
         # the lock goes with what is returned: nothing else may touch the run until it has been opened

@@ -11,23 +11,20 @@ import torch
 
 from cohort.checkpoints.checkpoints import save_checkpoint
 from cohort.checkpoints.trial_states import TrialStateStore
-from cohort.core.clock import Clock
 from cohort.core.durable_files import write_bytes, write_text
 from cohort.core.errors import Problem
 from cohort.core.units import counted
-from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.copied_runs import places_now
-from cohort.engine.train.open_run import OpenRun, RunOptions
-from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress
+from cohort.engine.train.open_run import OpenRun, RunConditions
+from cohort.engine.train.watching.progress import RunProgress
 from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
 from cohort.memory.size_inputs import SizeRequest, task_optimizer
 from cohort.prepare.loaded_backbone import LoadedBackbone
-from cohort.prepare.numerics import NumericsChoice
 from cohort.prepare.preparation import Preparation, prepare
 from cohort.prepare.trials import objective_metric
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import InputFacts, RunState
+from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.store import RunStore
 from cohort.tasks.task_file import TaskFile
 
@@ -36,23 +33,28 @@ __all__ = ["begun_run", "new_directory", "open_state_store", "prepare_task", "wr
 
 def prepare_task(
     task: TaskFile,
+    conditions: RunConditions,
     *,
-    watcher: ProgressWatcher,
-    clock: Clock,
-    request: SizeRequest,
+    request: SizeRequest | None = None,
     also: Sequence[Problem] = (),
     backbone: LoadedBackbone | None = None,
-    threads: int | None = None,
-    recorded: InputFacts | None = None,
-    numerics: NumericsChoice | None = None,
+    begun: RunFacts | None = None,
 ) -> Preparation:
     """Prepare a task and note what it will run on.
 
-    Arguments are those of :func:`prepare`, and ``threads``: CPU threads that the run began with, None for a new run.
+    Args:
+        request: The sizes of a new run; None: as the options say.
+        also, backbone, begun: As for :func:`prepare`.
 
     Raises:
         InputError: anything is wrong with the task; all of it.
     """
+    options, watcher = conditions.options, conditions.watcher
+    if begun is not None:
+        request = SizeRequest.recorded(begun.sizes, num_ranks=options.num_ranks, launched=options.launched)
+    elif request is None:
+        request = SizeRequest(token_budget=options.token_budget, num_ranks=options.num_ranks, launched=options.launched)
+    threads = None if begun is None else begun.machine.threads
     # part of a run's identity: sums over many numbers have other last bits with another number of threads
     # a later task of a session finds the threads that the first one settled
     if threads is not None and backbone is None:
@@ -63,13 +65,12 @@ def prepare_task(
         settle_thread_count(task.model_name_or_path, on_cpu=on_cpu)
     preparation = prepare(
         task,
-        clock=clock,
+        clock=conditions.clock,
         say=lambda phase: watcher.update(RunProgress(phase=phase)),
         request=request,
         also=also,
         backbone=backbone,
-        recorded=recorded,
-        numerics=numerics,
+        begun=begun,
     )
     machine, proposals = preparation.facts.machine, preparation.proposals
     count = f"{counted(len(proposals.first), 'trial')}{'' if proposals.is_complete else ' at first'}"
@@ -114,21 +115,16 @@ def write_given_rows(task: TaskFile, folder: Path) -> None:
 def begun_run(
     preparation: Preparation,
     directory: RunDirectory,
-    *,
-    watcher: ProgressWatcher,
-    options: RunOptions,
-    clock: Clock,
-    num_tasks: int = 1,
-    callbacks: Callbacks | None = None,
+    conditions: RunConditions,
 ) -> Iterator[OpenRun]:
     """Open a new run within: record its trials and inputs, and a checkpoint to go back to.
 
-    The directory is locked and holds nothing but the task; ``num_tasks`` share the memory for parked states.
+    The directory is locked and holds nothing but the task.
     """
     metric = objective_metric(preparation.task)
-    states = open_state_store(preparation, directory, options=options, num_tasks=num_tasks)
+    states = open_state_store(preparation, directory, conditions)
     with (
-        contextlib.closing(RunStore.create(directory.database, metric=metric, clock=clock)) as store,
+        contextlib.closing(RunStore.create(directory.database, metric=metric, clock=conditions.clock)) as store,
         contextlib.closing(states),
     ):
         store.add_trials([trial.record() for trial in preparation.proposals.first])
@@ -150,15 +146,7 @@ def begun_run(
         save_checkpoint(store, states, directory=directory, resident=())
         # last: a run that is killed before this has trained nothing and begins again
         store.set_facts(has_begun=True)
-        yield OpenRun(
-            directory=directory,
-            store=store,
-            state_store=states,
-            clock=clock,
-            watcher=watcher,
-            options=options,
-            callbacks=callbacks or Callbacks(),
-        )
+        yield conditions.opened(directory, store=store, state_store=states)
 
 
 def _write_share(preparation: Preparation, directory: RunDirectory) -> None:
@@ -170,17 +158,15 @@ def _write_share(preparation: Preparation, directory: RunDirectory) -> None:
     write_text(directory.validation_rows, "".join(f"{row}\n" for row in rows))
 
 
-def open_state_store(
-    preparation: Preparation, directory: RunDirectory, *, options: RunOptions, num_tasks: int = 1
-) -> TrialStateStore:
+def open_state_store(preparation: Preparation, directory: RunDirectory, conditions: RunConditions) -> TrialStateStore:
     """Return an empty state store with a task's part of the memory that parked states may take."""
-    host = options.host_memory_bytes
+    host = conditions.options.host_memory_bytes
     if host is None:
         host = free_memory_bytes(torch.device("cpu")) // 2
     return TrialStateStore(
         directory,
-        memory_budget_bytes=host // num_tasks,
-        device_budget_bytes=preparation.sizes.device_state_bytes // num_tasks,
+        memory_budget_bytes=host // conditions.num_tasks,
+        device_budget_bytes=preparation.sizes.device_state_bytes // conditions.num_tasks,
         spares_on_host=preparation.machine.device.type == "cpu",
         optimizer=task_optimizer(preparation.task),
     )

@@ -252,8 +252,6 @@ class Session(Intake):
             task.join,
             executor,
             sizes=self._sizes,
-            options=self._options,
-            clock=self._clock,
             place=self._num_joined,
             num_tasks=len(self._tasks),
         )

@@ -72,4 +72,4 @@ class SessionMemory:
 
     def _note(self, line: str) -> None:
         for task in self._training.values():
-            task.watcher.note(line)
+            task.conditions.watcher.note(line)

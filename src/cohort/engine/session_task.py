@@ -8,18 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cohort.checkpoints.checkpoints import Manifest
-from cohort.core.clock import Clock
 from cohort.core.errors import CohortError, RunStateError, StorageFullError
-from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.run_resume import ReadyRun
 from cohort.engine.run_start import begun_run, new_directory
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import one_line
 from cohort.engine.train.joining import join_executor
-from cohort.engine.train.open_run import OpenRun, RunOptions
+from cohort.engine.train.open_run import OpenRun, RunConditions
 from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.train.task_run import TaskRun
-from cohort.engine.train.watching.progress import ProgressWatcher
 from cohort.memory.sizes import Sizes, size_facts
 from cohort.prepare.preparation import Preparation
 from cohort.ranks.training_executor import TrainingExecutor
@@ -52,7 +49,7 @@ class SessionTask:
         name: In results.
         directory: Its run's.
         preparation: The task, its inputs and its trials.
-        watcher, callbacks: The caller's.
+        conditions: The caller's watcher and callbacks, and the session's options and clock.
         ready: The run that it continues, locked; None begins one.
         is_done: Whether its results are written, and what no result needs.
     """
@@ -60,8 +57,7 @@ class SessionTask:
     name: str
     directory: Path
     preparation: Preparation
-    watcher: ProgressWatcher
-    callbacks: Callbacks | None = None
+    conditions: RunConditions
     ready: ReadyRun | None = None
     is_done: bool = False
     _run: TaskRun | None = None
@@ -93,8 +89,6 @@ class SessionTask:
         executor: TrainingExecutor,
         *,
         sizes: Sizes | None,
-        options: RunOptions,
-        clock: Clock,
         place: int,
         num_tasks: int,
     ) -> None:
@@ -115,29 +109,15 @@ class SessionTask:
             passes = PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens)
             facts = replace(self.preparation.facts, sizes=size_facts(sizes), passes=passes)
             self.preparation = replace(self.preparation, sizes=sizes, facts=facts)
-        run, checkpoint = self._open(options=options, clock=clock, num_tasks=num_tasks)
+        run, checkpoint = self._open(replace(self.conditions, num_tasks=num_tasks))
         self._run = join_executor(executor, self.preparation, run, place=place, checkpoint=checkpoint)
 
-    def _open(self, *, options: RunOptions, clock: Clock, num_tasks: int) -> tuple[OpenRun, Manifest | None]:
+    def _open(self, conditions: RunConditions) -> tuple[OpenRun, Manifest | None]:
         directory = self.claim()
         if directory is None:
             assert self.ready is not None, "a new run has a directory"
-            ready = self.ready.with_preparation(self.preparation)
-            return self._held.enter_context(
-                ready.opened(
-                    watcher=self.watcher, options=options, clock=clock, num_tasks=num_tasks, callbacks=self.callbacks
-                )
-            )
-        begun = begun_run(
-            self.preparation,
-            directory,
-            watcher=self.watcher,
-            options=options,
-            clock=clock,
-            num_tasks=num_tasks,
-            callbacks=self.callbacks,
-        )
-        return self._held.enter_context(begun), None
+            return self._held.enter_context(self.ready.with_preparation(self.preparation).opened(conditions))
+        return self._held.enter_context(begun_run(self.preparation, directory, conditions)), None
 
     @property
     def has_joined(self) -> bool:

@@ -13,6 +13,7 @@ from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.engine.run_start import prepare_task
+from cohort.engine.train.open_run import RunConditions
 from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.machine.compile_ahead.absent_gpu import absent_gpu
@@ -24,7 +25,6 @@ from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
 from cohort.machine.machine import choose_machine
 from cohort.machine.writable_directory import require_writable
 from cohort.memory.model_place import choose_model_place
-from cohort.memory.size_inputs import SizeRequest
 from cohort.models.source import find_model
 from cohort.models.weight_formats import PLAIN
 from cohort.prepare.inputs import read_inputs_and_machine
@@ -113,7 +113,7 @@ def warm_caches(
     phases = _Phases(watcher, clock)
     num_kernels: int | None = None
     if kind is None:
-        device = prepare_task(task, watcher=phases, clock=clock, request=SizeRequest()).machine.device_name
+        device = prepare_task(task, RunConditions(watcher=phases, clock=clock)).machine.device_name
     else:
         device, num_kernels = kind.name, _compile_for(kind, task, phases)
     return WarmReport(

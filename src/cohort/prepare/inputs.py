@@ -15,12 +15,9 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.core.errors import InputError, Problem, UnsupportedModelError, in_file_order
 from cohort.core.numerics import Numerics
-from cohort.core.setting_fields import setting_fields
 from cohort.core.unusual_path import unusual_path
-from cohort.data.chat import use_chat_template
-from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.loading import LoadedDataset
 from cohort.data.problems import LISTED_PROBLEMS
-from cohort.data.settings import DatasetSettings
 from cohort.data.tokenised import TokenisedRows
 from cohort.integrations.trackers import tracker_problems
 from cohort.machine.machine import Machine, choose_machine
@@ -34,7 +31,6 @@ from cohort.models.checkpoint_layout import adapter_layout, expert_parameters, l
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears, select_parameters
-from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import format_problem, stored_problem
 from cohort.prepare.adapters.adapter_specs import module_filter, variant_problems
 from cohort.prepare.adapters.block_checks import block_problems
@@ -45,14 +41,13 @@ from cohort.prepare.model_computation import model_problems
 from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
+from cohort.prepare.rows import context_problems, read_rows
 from cohort.prepare.strategy_problems import strategy_problems
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
 from cohort.training.trial import TrialSpec
 from cohort.tuning.samplers import count_configurations
 
 __all__ = ["TaskInputs", "load_fitting_task", "machine_of", "read_inputs", "read_inputs_and_machine"]
-
-_DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +172,7 @@ def read_inputs(
         num_trials = 0 if misfits else num_trials
     context = None if model is None else model[1].max_position_embeddings
     tokenised = (
-        _read_data(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
+        read_rows(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
         # another base model will have another tokenizer, so this one's problems are none
         if reads_rows and not is_unsupported
         else None
@@ -185,7 +180,7 @@ def read_inputs(
     demand_on = None
     # only inputs that are correct alone can be compared
     if model is not None and tokenised is not None:
-        problems += _misfits(task, model[1], tokenised[1])
+        problems += context_problems(task, model[1], tokenised[1])
         problems += reference_problems(task, model[1], model_directory=model[0])
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
         problems += loss_problems(task)
@@ -343,52 +338,3 @@ def _unmet(task: TaskFile) -> Problem:
         allowed="constraints that some configuration of the space meets",
         hint="Loosen one of them, or widen the space.",
     )
-
-
-def _read_data(
-    task: TaskFile,
-    problems: list[Problem],
-    *,
-    context: int | None,
-    max_problems: int | None,
-    can_skip: bool,
-) -> tuple[Any, LoadedDataset] | None:
-    try:
-        tokenizer = load_tokenizer(task.model_name_or_path)
-        use_chat_template(tokenizer, task.dataset.chat_template)
-        load = partial(
-            load_dataset,
-            tokenizer=tokenizer,
-            evaluation_max_examples=task.evaluation.max_examples,
-            max_problems=max_problems,
-            can_skip=can_skip,
-        )
-        settings = task.dataset_settings()
-        loaded = load(settings)
-        # The default was not chosen for this model. Rows are read again only where some are longer than its context, so
-        # that runs that have begun keep theirs.
-        if context is not None and settings.max_length == _DEFAULT_LENGTH and loaded.longest > context:
-            loaded = load(replace(settings, max_length=context))
-    except InputError as error:
-        # a model that cannot be found has no tokenizer either: say it once
-        problems.extend(found for found in map(task.located, error.problems) if found not in problems)
-        return None
-    return tokenizer, loaded
-
-
-def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:
-    """Return the problems of inputs that are correct alone but not together."""
-    problems = []
-    longest = data.longest
-    # the model was never trained on positions beyond its context
-    limit = config.max_position_embeddings
-    if longest > limit:
-        problems.append(
-            Problem(
-                where=task.where("dataset.max_length"),
-                found=f"rows of up to {longest} tokens",
-                allowed=f"at most {limit} tokens, the model's context",
-                hint=f"Write max_length: {limit}.",
-            )
-        )
-    return problems

@@ -24,7 +24,7 @@ from cohort.prepare.fingerprints import start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.loaded_backbone import LoadedBackbone
 from cohort.prepare.model_computation import model_note
-from cohort.prepare.numerics import NumericsChoice, numerics_note
+from cohort.prepare.numerics import numerics_note, recorded_choice
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.placed_model import PlacedModel, place_model
 from cohort.prepare.proposals import TrialProposals
@@ -39,7 +39,7 @@ from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.ranks.step_window import ahead_steps, pipeline_window_steps, window_steps
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.ranks.training_setup import TrainingSetup
-from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
+from cohort.runs.facts import Activity, PassFacts, RunFacts
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.objective import Objective
@@ -186,16 +186,14 @@ def prepare(
     request: SizeRequest | None = None,
     also: Sequence[Problem] = (),
     backbone: LoadedBackbone | None = None,
-    recorded: InputFacts | None = None,
-    numerics: NumericsChoice | None = None,
+    begun: RunFacts | None = None,
 ) -> Preparation:
     """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
 
     Args:
         also: Known problems, to be listed with the others.
         backbone: The same base model, where it is loaded already.
-        recorded: The inputs of a run that is resumed: it keeps its evaluations.
-        numerics: Those of a run that is resumed.
+        begun: The record of a run that is resumed: it keeps its evaluations and its numerics.
 
     Raises:
         InputError: every problem of the data, the model and the search space.
@@ -209,8 +207,7 @@ def prepare(
             request=request or SizeRequest(),
             also=also,
             backbone=backbone,
-            recorded=recorded,
-            numerics=numerics,
+            begun=begun,
             workers=workers,
         )
 
@@ -223,12 +220,12 @@ def _prepare(
     request: SizeRequest,
     also: Sequence[Problem],
     backbone: LoadedBackbone | None,
-    recorded: InputFacts | None,
-    numerics: NumericsChoice | None,
+    begun: RunFacts | None,
     workers: KernelCompiler | None,
 ) -> Preparation:
     started = clock.monotonic()
     say("reading and tokenising the data")
+    numerics = None if begun is None else recorded_choice(begun.machine.numerics)
     inputs, machine = read_inputs_and_machine(task, also=also, request=request, numerics=numerics)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
@@ -244,7 +241,7 @@ def _prepare(
     memory, machine = placed.memory, placed.memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(request)
-    plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
+    plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, begun=begun)
     split = split_notes(data.report, max_length=task.dataset.max_length)
     notes = (*split, evaluation, *placed.notes, *_machine_notes(memory, sizes, inputs))
     facts = RunFacts(
@@ -310,11 +307,11 @@ def _machine_notes(memory: MemoryPlan, sizes: Sizes, inputs: TaskInputs) -> tupl
 
 
 def _settle_evaluation(
-    task: TaskFile, proposals: TrialProposals, *, validation: TokenisedRows, recorded: InputFacts | None
+    task: TaskFile, proposals: TrialProposals, *, validation: TokenisedRows, begun: RunFacts | None
 ) -> tuple[EvaluationPlan, str | None]:
     """Plan how trials are evaluated, as they are to be from now on; return the plan and a note for the user."""
     # a resumed run showed its note when it began
-    kept = None if recorded is None else recorded_evaluation(recorded)
+    kept = None if begun is None else recorded_evaluation(begun.inputs)
     # by the first trials: evaluations must be the same for those that a sampler proposes later
     plan = kept or plan_evaluation(task, proposals.first, validation=validation)
     proposals.evaluate_at(plan.times)

@@ -8,9 +8,8 @@ from typing import Any
 from cohort.core.clock import ManualClock
 from cohort.engine.run_start import prepare_task
 from cohort.engine.train.executor_share import ExecutorShare
-from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.open_run import OpenRun, RunConditions
 from cohort.engine.train.task_run import TaskRun
-from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.preparation import Preparation
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.tuning.decisions import DecisionKind
@@ -54,4 +53,4 @@ class Begun:
 
 
 def prepared(folder: Path) -> Preparation:
-    return prepare_task(tiny_task(folder), watcher=Notes(), clock=ManualClock(), request=SizeRequest())
+    return prepare_task(tiny_task(folder), RunConditions(watcher=Notes(), clock=ManualClock()))

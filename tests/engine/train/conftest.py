@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.engine.run_start import begun_run, new_directory
-from cohort.engine.train.open_run import RunOptions
+from cohort.engine.train.open_run import RunConditions
 from tests.end_to_end.tiny_tasks import write_inputs
 from tests.engine.train.begun_task import Begun, prepared
 from tests.engine.train.fakes import Notes
@@ -27,6 +27,6 @@ def begun(begun_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     preparation = prepared(begun_folder)
     with (
         new_directory(tmp_path / "run", preparation.task) as directory,
-        begun_run(preparation, directory, watcher=Notes(), options=RunOptions(), clock=ManualClock()) as run,
+        begun_run(preparation, directory, RunConditions(watcher=Notes(), clock=ManualClock())) as run,
     ):
         yield Begun(begun_folder, run, preparation)

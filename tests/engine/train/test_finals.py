@@ -22,7 +22,7 @@ from cohort.engine.session import Session
 from cohort.engine.session_task import SessionTask
 from cohort.engine.train import task_run
 from cohort.engine.train.finals import Finals
-from cohort.engine.train.open_run import RunOptions
+from cohort.engine.train.open_run import RunConditions, RunOptions
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.tune import resume, tune
 from cohort.memory.size_inputs import SizeRequest
@@ -175,7 +175,8 @@ def test_another_tasks_trials_give_way_to_finalists_and_keep_their_bits(
     session = Session()
     for number, preparation in enumerate(preparations):
         path = tmp_path / f"shared-{number}"
-        session._hand_in(SessionTask(name=path.name, directory=path, preparation=preparation, watcher=Interrupting()))
+        conditions = RunConditions(watcher=Interrupting())
+        session._hand_in(SessionTask(name=path.name, directory=path, preparation=preparation, conditions=conditions))
     assert session.train() == []
     assert evicted, "the bank was full, so the test can fail"
     for number, task in enumerate(tasks):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.call_arguments import checks_arguments
-from cohort.core.clock import Clock
+from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
@@ -18,7 +18,7 @@ from cohort.ranks.launch.launched import LaunchedRanks
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
 
-__all__ = ["OpenRun", "RunOptions"]
+__all__ = ["OpenRun", "RunConditions", "RunOptions"]
 
 
 # from which value on, and whether it is whole; None is allowed where it is the default
@@ -112,27 +112,51 @@ def _wrong(name: str, value: object, *, allowed: str, hint: str) -> Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenRun:
+class RunConditions:
+    """Under which conditions a process carries out a run.
+
+    Attributes:
+        clock: Measures all of the run's time.
+        watcher: Receives progress and notes.
+        options: How the run is carried out.
+        callbacks: The caller's functions, called between two steps.
+        num_tasks: Tasks that share the memory for parked states.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    watcher: ProgressWatcher = field(default_factory=SilentWatcher)
+    options: RunOptions = field(default_factory=RunOptions)
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    num_tasks: int = 1
+
+    def opened(self, directory: RunDirectory, *, store: RunStore, state_store: TrialStateStore) -> OpenRun:
+        """Return a run whose parts are open."""
+        return OpenRun(
+            directory=directory,
+            store=store,
+            state_store=state_store,
+            clock=self.clock,
+            watcher=self.watcher,
+            options=self.options,
+            callbacks=self.callbacks,
+            num_tasks=self.num_tasks,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRun(RunConditions):
     """The parts of a run that its process holds until it closes them.
 
     Attributes:
         directory: The run's directory, locked.
         store: The run's record.
         state_store: States of trials that are out of the bank.
-        clock: Measures all of the run's time.
-        watcher: Receives progress and notes.
-        options: How the run is carried out.
-        callbacks: The caller's functions, called between two steps.
         time_spent: Adds up the run's seconds by activity.
     """
 
     directory: RunDirectory
     store: RunStore
     state_store: TrialStateStore
-    clock: Clock
-    watcher: ProgressWatcher = field(default_factory=SilentWatcher)
-    options: RunOptions = field(default_factory=RunOptions)
-    callbacks: Callbacks = field(default_factory=Callbacks)
     time_spent: TimeSpent = field(init=False)
 
     def __post_init__(self) -> None:

@@ -122,8 +122,7 @@ class TaskRun:
         )
 
     def _trials_to_forget(self) -> frozenset[int]:
-        limit = self._preparation.task.save_total_limit
-        if limit is None:
+        if (limit := self._preparation.task.save_total_limit) is None:
             return frozenset()
         return trials_to_forget(self._study, needed=self._trials_of_results(), limit=limit)
 
@@ -266,7 +265,14 @@ class TaskRun:
     def _compare(self, make_room: Callable[[], bool]) -> None:
         """Compare the best trials on all validation rows, and tell the trackers."""
         try:
-            finals = self._finals(make_room)
+            finals = Finals(
+                self._preparation,
+                self.run,
+                share=self._share,
+                evaluator=self._evaluator,
+                specs=self._specs,
+                make_room=make_room,
+            )
             finals.hold(self._study, say=self._say)
             finals.test(self._study, say=self._say)
             facts = self.run.store.reader.facts()
@@ -279,16 +285,6 @@ class TaskRun:
     def write_spares(self) -> SpareWriter:
         """Begin to write what no result needs, once the results are written."""
         return SpareWriter(self.run, say=self._say)
-
-    def _finals(self, make_room: Callable[[], bool]) -> Finals:
-        return Finals(
-            self._preparation,
-            self.run,
-            share=self._share,
-            evaluator=self._evaluator,
-            specs=self._specs,
-            make_room=make_room,
-        )
 
     def _say(self, phase: str) -> None:
         self.run.watcher.update(self._tracker.snapshot(phase))

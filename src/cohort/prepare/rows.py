@@ -1,0 +1,75 @@
+"""The rows of a task, tokenised for its base model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cohort.core.errors import InputError, Problem
+from cohort.core.setting_fields import setting_fields
+from cohort.data.chat import use_chat_template
+from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.settings import DatasetSettings
+from cohort.models.config import DecoderConfig
+from cohort.models.tokenizer import load_tokenizer
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["context_problems", "read_rows"]
+
+_DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
+
+
+def read_rows(
+    task: TaskFile,
+    problems: list[Problem],
+    *,
+    context: int | None,
+    max_problems: int | None,
+    can_skip: bool,
+) -> tuple[Any, LoadedDataset] | None:
+    """Return tokenizer and rows; None where ``problems`` got what is wrong with them.
+
+    Args:
+        context: Most tokens that the base model was trained on, where that is known.
+        max_problems, can_skip: As for :func:`cohort.data.loading.load_dataset`.
+    """
+    try:
+        tokenizer = load_tokenizer(task.model_name_or_path)
+        use_chat_template(tokenizer, task.dataset.chat_template)
+        load = partial(
+            load_dataset,
+            tokenizer=tokenizer,
+            evaluation_max_examples=task.evaluation.max_examples,
+            max_problems=max_problems,
+            can_skip=can_skip,
+        )
+        settings = task.dataset_settings()
+        loaded = load(settings)
+        # The default was not chosen for this model. Rows are read again only where some are longer than its context, so
+        # that runs that have begun keep theirs.
+        if context is not None and settings.max_length == _DEFAULT_LENGTH and loaded.longest > context:
+            loaded = load(replace(settings, max_length=context))
+    except InputError as error:
+        # a model that cannot be found has no tokenizer either: say it once
+        problems.extend(found for found in map(task.located, error.problems) if found not in problems)
+        return None
+    return tokenizer, loaded
+
+
+def context_problems(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:
+    """Return the problems of inputs that are correct alone but not together."""
+    problems = []
+    longest = data.longest
+    # the model was never trained on positions beyond its context
+    limit = config.max_position_embeddings
+    if longest > limit:
+        problems.append(
+            Problem(
+                where=task.where("dataset.max_length"),
+                found=f"rows of up to {longest} tokens",
+                allowed=f"at most {limit} tokens, the model's context",
+                hint=f"Write max_length: {limit}.",
+            )
+        )
+    return problems
