@@ -24,7 +24,7 @@ def test_the_rooms_are_those_of_the_contract_in_its_order() -> None:
 
 
 def test_the_rooms_of_engine_are_named() -> None:
-    section = TEXT[TEXT.index("Inside `engine`") : TEXT.index("Both orders")]
+    section = TEXT[TEXT.index("Inside `engine`") : TEXT.index("Inside `ranks`")]
     folders = {path.parent.name for path in (REPOSITORY / "src/cohort/engine").glob("*/__init__.py")}
     assert folders <= set(re.findall(r"`(\w+)`", section))
 

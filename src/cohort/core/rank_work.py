@@ -1,4 +1,4 @@
-"""What each of several ranks did, for those who watch them."""
+"""What each of several ranks did, for the display."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["RankWork"]
 
 @dataclass(frozen=True, kw_only=True)
 class RankWork:
-    """The work of one rank; what it waited for the others between two commands is not counted.
+    """The work of one rank; what it waited for the others between two calls is not counted.
 
     Attributes:
         rank: Its number, which is also that of its GPU.
-        train_seconds, evaluate_seconds: Spent on commands to step, and to evaluate or generate.
+        train_seconds, evaluate_seconds: Spent on calls to step, and to evaluate or generate.
         num_tokens: Trained.
     """
 

@@ -1,4 +1,4 @@
-"""Commands a group of ranks that hold one model together: shards of every linear, or stages of some layers.
+"""Calls a group of ranks that hold one model together: shards of every linear, or stages of some layers.
 
 Every rank is a process of its own, also where the user's process is: that one computes nothing, so it never waits in a
 collective, and can end the others when one is lost. All ranks carry out every call together.

@@ -20,7 +20,7 @@ class WorkMeter:
         self._totals = [RankWork(rank=rank) for rank in range(num_ranks)]
 
     def took(self, kind: PassKind, seconds: Mapping[int, float], values: Mapping[int, Any]) -> None:
-        """Count a command that each rank of ``seconds`` carried out, and the steps in what it returned."""
+        """Count a call that each rank of ``seconds`` carried out, and the steps in what it returned."""
         for rank, spent in seconds.items():
             before, trains = self._totals[rank], kind is PassKind.TRAIN
             self._totals[rank] = RankWork(

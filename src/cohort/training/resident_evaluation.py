@@ -15,7 +15,7 @@ from cohort.training.evaluation_loss import (
 )
 from cohort.training.micro_batches import MicroBatches, RowsTooLarge
 from cohort.training.objectives.objective import Objective
-from cohort.training.passes import Passes
+from cohort.training.passes import MeasuringPasses
 from cohort.training.step_samples import Resident
 
 __all__ = ["ResidentEvaluation"]
@@ -30,7 +30,7 @@ class ResidentEvaluation:
 
     def __init__(
         self,
-        passes: Passes,
+        passes: MeasuringPasses,
         *,
         micro_batches: MicroBatches,
         residents: Mapping[int, Resident],

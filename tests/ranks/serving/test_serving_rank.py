@@ -9,8 +9,12 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import InputError
 from cohort.models.weights import load_decoder
-from cohort.ranks.serving.serving_rank import ServingRank
+from cohort.ranks.calls import Call
+from cohort.ranks.group_meeting import Rendezvous
+from cohort.ranks.rank_process import RankProcess
+from cohort.ranks.serving.serving_rank import ServingRank, ServingSetup
 from cohort.serving.pass_record import PassRecord, SequencePart
 from tests.ranks.tensor.divided_models import save_divided_qwen2
 
@@ -48,3 +52,29 @@ def test_a_pass_needs_a_cache_and_keeps_nothing(rank: ServingRank) -> None:
     rank.compute(record)
     assert rank._computer is not None
     assert rank._computer.graphs is None, "a CPU records none"
+
+
+def test_a_model_that_is_not_there_is_reported(tmp_path: Path) -> None:
+    rendezvous = Rendezvous()
+    setup = ServingSetup(
+        rank=0,
+        size=1,
+        rendezvous=rendezvous.address,
+        model_directory=str(tmp_path / "nowhere"),
+        device="cpu",
+        dtype="float32",
+        threads=1,
+        num_slots=1,
+        num_rank_rows=16,
+    )
+    assert setup.torch_device == torch.device("cpu")
+    process = RankProcess(setup, advice="start again")
+    try:
+        assert process.answer().error is None, "it lives"
+        process.ask(Call.of(ServingRank.load, AdapterLayout({})))
+        error = process.answer().error
+        assert isinstance(error, InputError)
+        assert "nowhere" in str(error)
+    finally:
+        process.close()
+        rendezvous.remove()

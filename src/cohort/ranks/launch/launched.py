@@ -1,7 +1,7 @@
 """Ranks that torchrun has started, on one host or several: they connect to rank 0 and serve it.
 
 Rank 0 listens and writes its port and a key into torchrun's store; each other rank connects to it, proves that it has
-the key, and says which versions and which GPU it has. From then on a rank of another host is commanded over its
+the key, and says which versions and which GPU it has. From then on a rank of another host is called over its
 connection as a rank that rank 0 started itself. A closed connection is how either side learns that the other is gone.
 
 The store and the connections are those of a trusted network, as everything that torch.distributed does.
@@ -243,7 +243,7 @@ def _server() -> socket.socket:
 
 def _connection(opened: socket.socket) -> Connection:
     opened.setblocking(True)
-    # commands are small and waited for
+    # calls are small and waited for
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():

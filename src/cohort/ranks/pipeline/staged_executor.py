@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
@@ -28,14 +28,14 @@ from cohort.ranks.rank_group import PipelineGroup
 from cohort.ranks.step_window import StepWindow
 from cohort.scheduling.pipelines.simulation import PassTime
 from cohort.serving.generate import GenerateRequest, PickedToken, stream
-from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses, trial_losses
+from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.group_terms import group_slots
-from cohort.training.micro_batches import sample_too_large
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer
+from cohort.training.resident_evaluation import ResidentEvaluation
 from cohort.training.step_samples import Resident, samples_of
 from cohort.training.trial import TrialSpec, TrialState
 
@@ -86,6 +86,13 @@ class StagedExecutor(LocalExecutor):
         self._number, self._links = stage, links
         self._num_measured = 0
         self._generating: StageModel
+        self._evaluations = ResidentEvaluation(
+            self,
+            micro_batches=self._evaluation,
+            residents=self._residents,
+            too_large=self._too_large,
+            is_ahead=False,
+        )
         self._stage = PipelineStage(
             decoder,
             self.bank,
@@ -166,17 +173,14 @@ class StagedExecutor(LocalExecutor):
         objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
         """Return validation losses on the last stage, and numbers without a meaning on the others."""
-        return trial_losses(
-            self._residents,
-            trial_ids,
-            objective=objective,
-            losses_of=lambda objectives: self._evaluate(objectives, rows=rows, row_ids=row_ids),
-        )
+        with self._measuring():
+            return super().evaluate(trial_ids, rows=rows, row_ids=row_ids, objective=objective)
 
     def evaluate_base(
         self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
     ) -> EvaluationLoss:
-        return self._evaluate({BASE_SLOT: objective}, rows=rows, row_ids=row_ids)[BASE_SLOT]
+        with self._measuring():
+            return super().evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
 
     def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
         """Return the likeliest continuation of each prompt, without the stop token, on every stage."""
@@ -207,20 +211,11 @@ class StagedExecutor(LocalExecutor):
             f"the stages of a pipeline have no passes for a reference adapter ({reference.directory})"
         )
 
-    def _evaluate(
-        self, objectives: Mapping[int, Objective], *, rows: TokenisedRows, row_ids: Sequence[int]
-    ) -> dict[int, EvaluationLoss]:
+    @contextlib.contextmanager
+    def _measuring(self) -> Iterator[None]:
         self._num_measured = 0
-
-        def too_large(entry: SlotSample, words: str) -> SampleTooLargeError:
-            source = rows.sources[entry.sample.sample_id]
-            return sample_too_large(entry.sample, words, whose="an evaluation", source=source)
-
-        found = evaluation_losses(
-            self, micro_batches=self._evaluation, objectives=objectives, rows=rows, row_ids=row_ids, too_large=too_large
-        )
+        yield
         self._stage.flush()
-        return found
 
     def _stream(
         self, requests: Sequence[GenerateRequest], *, stop_ids: frozenset[int], token_budget: int

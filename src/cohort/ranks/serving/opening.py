@@ -21,8 +21,7 @@ from cohort.ranks.calls import Call
 from cohort.ranks.group_meeting import Rendezvous, leave_group
 from cohort.ranks.rank_process import RANK_ENVIRONMENT, RankProcess
 from cohort.ranks.serving.divided_ranks import DividedRanks
-from cohort.ranks.serving.serving_rank import ServingRank
-from cohort.ranks.serving.serving_setup import ServingSetup
+from cohort.ranks.serving.serving_rank import ServingRank, ServingSetup
 from cohort.ranks.tensor.base_shards import check_degree
 
 __all__ = ["DividedModel", "open_divided"]
