@@ -207,6 +207,8 @@ def _run_tests(copy: Path, tests: Sequence[str]) -> int:
     os.dup2(sink, 2)
     os.chdir(copy)
     sys.path[:0] = [str(copy / "src"), str(copy)]
+    # for the processes that tests start
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
     spec = importlib.util.find_spec("cohort")
     if spec is None or spec.origin is None or not Path(spec.origin).is_relative_to(copy):
         return 99
