@@ -245,8 +245,11 @@ def _forked(copy: Path, tests: Sequence[str], *, seconds: float) -> tuple[int | 
         time.sleep(0.02)
 
 
-def judge(mutants: Sequence[Mutant], copy: Path) -> Iterator[Verdict]:
+def judge(mutants: Sequence[Mutant], copy: Path, *, own_tests: bool = False) -> Iterator[Verdict]:
     """Yield what becomes of each mutant in a copy of the repository.
+
+    Args:
+        own_tests: Whether mutants meet the tests of their file alone.
 
     Raises:
         SystemExit: Tests fail without a mutant.
@@ -265,7 +268,8 @@ def judge(mutants: Sequence[Mutant], copy: Path) -> Iterator[Verdict]:
     for mutant in mutants:
         path, outcome, spent = copy / mutant.path, "survived", 0.0
         status: int | None = 0
-        for name, tests in (("killed", mirrors_of(mutant.path, repository=copy)), ("late", room_tests(mutant.path))):
+        own, room = mirrors_of(mutant.path, repository=copy), room_tests(mutant.path)
+        for name, tests in (("killed", own), ("late", room))[: 1 if own_tests else 2]:
             most = patience(tests)
             original, times = path.read_bytes(), path.stat()
             # a compiled file is known by the source's length and second: no mutant is to have those of another code
@@ -296,7 +300,7 @@ def page(verdicts: Sequence[Verdict], *, command: str) -> str:
         f"`{command}` on {datetime.datetime.now(datetime.UTC).date().isoformat()}"
         + (f", commit {commit}" if commit else "")
         + f": mutants_killed = {killed / len(verdicts):.2f}, which is {killed} of {len(verdicts)}. The tests that"
-        f" mirror its file noticed {by_own}, the others of its room the rest; {slow} were ended as they took too long.",
+        f" mirror its file noticed {by_own}, others of its room {killed - by_own}; {slow} were ended as they took too long.",
         "",
         "| file | without | with |",
         "|---|---|---|",
@@ -317,6 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--least", type=float, default=0.0, help="the share below which the exit code is 1 (default: 0)"
     )
     parser.add_argument("--only", nargs="*", default=[f"src/cohort/{room}" for room in ROOMS], metavar="PATH")
+    parser.add_argument("--own-tests", action="store_true", help="meet the tests of the mutant's file alone")
     parser.add_argument("--page", type=Path, help="a Markdown page to write")
     words = sys.argv[1:] if arguments is None else list(arguments)
     asked = parser.parse_args(words)
@@ -334,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         copy = Path(folder) / "copy"
         shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
         compileall.compile_dir(copy / "src", quiet=2)
-        for verdict in judge(mutants, copy):
+        for verdict in judge(mutants, copy, own_tests=asked.own_tests):
             verdicts.append(verdict)
             before, after = verdict.mutant.changed
             what = f"{verdict.mutant.path}:{verdict.mutant.line}  {before}  ->  {after}"

@@ -26,7 +26,7 @@ OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, token_bu
 VOCABULARY = 258
 SECTIONS: dict[str, Any] = {
     "lora": {"target_modules": "all-linear"},
-    "training": {"max_steps": 6},
+    "training": {"max_steps": 4},
     "evaluation": {"metric": "exact_match", "max_new_tokens": 3},
     "search": {"space": {"learning_rate": [1e-3, 1e-2], "r": [2, 4]}},
 }
@@ -78,7 +78,7 @@ def test_two_processes_give_the_bits_of_one(folder: Path, run: Path, tmp_path: P
     assert found["steps"] == expected["steps"]
 
 
-@pytest.mark.parametrize("objective", ["dpo", "kto"])
+@pytest.mark.parametrize("objective", ["dpo", pytest.param("kto", marks=pytest.mark.slow)])
 def test_preferences_are_trained(folder: Path, tmp_path: Path, objective: str) -> None:
     pairs = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"{n}!"} for n in range(24)]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))

@@ -41,7 +41,7 @@ OFTEN = RunOptions(checkpoint_seconds=0.0, checkpoint_share=1e9)
 SPACE = {"learning_rate": [1e-3, 3e-2]}
 TASKS: dict[str, dict[str, Any]] = {
     # long enough to say when it will end, on a fast machine as well
-    "low": {"training": {"max_steps": 60}, "search": {"space": {**SPACE, "r": [2, 4]}}},
+    "low": {"training": {"max_steps": 40}, "search": {"space": {**SPACE, "r": [2, 4]}}},
     "other_rows": {
         "training": {"max_steps": 16},
         "dataset": {"train": "more.jsonl"},

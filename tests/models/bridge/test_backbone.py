@@ -83,8 +83,8 @@ def test_recomputed_layers_give_the_same_bits(decoder: Decoder) -> None:
 def test_variants_train_and_end_lower(decoder: Decoder, name: str) -> None:
     rows = rows_of(12)
     executor = executor_of(decoder, rows)
-    executor.load(replace(spec_of(), adapter=VARIANTS[name], batch_size=12, num_steps=8))
-    losses, _ = trained(executor, 0, steps=8)
+    executor.load(replace(spec_of(), adapter=VARIANTS[name], batch_size=12, num_steps=4))
+    losses, _ = trained(executor, 0, steps=4)
     assert losses[-1] < losses[0]
 
 

@@ -15,7 +15,7 @@ from .exact_packing import solve_exactly
 from .packing_instances import problem, random_trials, trial
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
 def test_plans_hold_and_beat_training_alone(seed: int) -> None:
     given = problem(random_trials(seed, 24), num_gpus=(2, 4, 8)[seed % 3], room=(150_000, 400_000)[seed % 2])
     plan = plan_packs(given, settings=PackingSettings(most_solves=200, most_balancing=2000))
