@@ -300,7 +300,8 @@ def page(verdicts: Sequence[Verdict], *, command: str) -> str:
         f"`{command}` on {datetime.datetime.now(datetime.UTC).date().isoformat()}"
         + (f", commit {commit}" if commit else "")
         + f": mutants_killed = {killed / len(verdicts):.2f}, which is {killed} of {len(verdicts)}. The tests that"
-        f" mirror its file noticed {by_own}, others of its room {killed - by_own}; {slow} were ended as they took too long.",
+        f" mirror its file noticed {by_own}, others of its room {killed - by_own};"
+        f" {slow} were ended as they took too long.",
         "",
         "| file | without | with |",
         "|---|---|---|",

@@ -53,8 +53,8 @@ def test_the_page_lists_the_survivors() -> None:
         Verdict(mutant=mutant_of("", "a | 1"), outcome="survived", seconds=1.0),
     ]
     text = page(verdicts, command="python tools/mutants.py")
-    assert "mutants_killed = 0.50, which is 2 of 4. The tests that mirror its file noticed 1," in text
-    assert "1 were ended as they took too long" in text
+    assert "mutants_killed = 0.50, which is 2 of 4. The tests that mirror its file noticed 1, others of its" in text
+    assert "room 1; 1 were ended as they took too long" in text
     assert [line for line in text.splitlines() if line.startswith("| src")] == [
         "| src/cohort/core/ages.py:2 | `a >= 1` | `a > 1` |",
         "| src/cohort/core/ages.py:2 | `a >= 1` | `a \\| 1` |",
