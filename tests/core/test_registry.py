@@ -118,3 +118,15 @@ def test_a_declaration_that_cannot_be_read_is_named_and_stops_only_its_users(
     with pytest.raises(InputError, match=r"it cannot be imported \(ValueError: late\)"):
         OPTIMIZER_DECLARATIONS.load("unread_three")
     assert OPTIMIZER_DECLARATIONS.find("sgd") is not None, "an optimizer of ours needs no other package"
+
+
+def test_an_optimizer_of_ours_is_loaded_and_one_whose_module_is_gone_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert OPTIMIZER_DECLARATIONS.load("sgd") is import_module("cohort.training.optimizers.sgd").OPTIMIZER
+    with pytest.raises(KeyError):
+        OPTIMIZER_DECLARATIONS.load("nothing of the kind")
+    points = {"gone": "no_such_module_anywhere:OPTIMIZER"}
+    install(monkeypatch, tmp_path, package="own-steps", group="cohort.optimizers", points=points)
+    with pytest.raises(InputError, match="the text of no_such_module_anywhere is not to be found"):
+        OPTIMIZER_DECLARATIONS.find("gone")

@@ -73,6 +73,7 @@ def test_a_finished_run_keeps_only_what_can_still_be_of_use(folder: Path, tmp_pa
     with RunReader.open(run / "run.db") as reader:
         (checkpoint,) = reader.checkpoints()
         bests = {trial.trial_id: trial.best_step for trial in reader.trials()}
+        assert reader.facts().are_results_written is True
     assert _relative(run, "trials/*/state-*") == []
     assert _relative(run, "trials/*/best-*") == [
         f"trials/{n:04d}/best-{step:06d}.safetensors" for n, step in bests.items()

@@ -61,6 +61,13 @@ def test_a_small_range_of_whole_numbers_is_used_up_without_repeats(name: str) ->
 
 
 @pytest.mark.parametrize("name", DRAWN)
+def test_every_value_of_a_divided_range_is_proposed_and_none_beyond(name: str) -> None:
+    sampler = build_sampler(name, parse_space({"learning_rate": {"min": 0.1, "max": 0.5, "num": 5}}), trials=30)
+    found = sorted(float(str(c["learning_rate"])) for c in configurations(sampler, 30))
+    assert found == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_duplicates_in_the_space_are_no_reason_to_repeat(name: str) -> None:
     space = parse_space({"r": [8, 8, 16], "lora_alpha": ["2r", 16]})
     assert len(configurations(build_sampler(name, space, trials=60), 60)) == 3

@@ -38,6 +38,8 @@ def test_a_new_trial_has_a_number_that_no_search_proposes(begun: Begun) -> None:
     assert (trials[6].parameters["learning_rate"], trials[6].planned_steps) == (0.5, 8)
     assert trials[7].parameters["r"] == trials[0].parameters["r"]
     assert 7 in begun.task_run._study.trial_ids
+    begun.ask(RequestKind.ADD, values={"learning_rate": 0.125, "r": 2})
+    assert begun.decisions()[-1] == (8, DecisionKind.ADD)
 
 
 def test_a_warm_clone_begins_with_the_best_of_its_trial(begun: Begun) -> None:
