@@ -83,6 +83,16 @@ def test_a_value_on_its_bound_is_accepted(key: str, value: object) -> None:
     assert getattr(replace(Settings(), **{key: value}), key) == value  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("values", "hint"),
+    [({"count": 1}, "Write for example 2, the default."), ({"most": 0}, "Leave it out.")],
+)
+def test_the_hint_is_the_default_or_to_leave_the_key_out(values: dict[str, Any], hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Settings(**values)
+    assert [problem.hint for problem in caught.value.problems] == [hint]
+
+
 def test_all_problems_come_at_once_with_the_place_inside_a_value() -> None:
     with pytest.raises(InputError) as caught:
         Settings(count=0, word="nevr", evens=(2, 3, 5))

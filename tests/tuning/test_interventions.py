@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.events import Evaluated, StepDone
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.decisions import Decision, DecisionKind
+from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.interventions import Intervention, intervention_of
 from cohort.tuning.study import Study
 from cohort.tuning.study_trial import StudyError
@@ -135,3 +135,9 @@ def test_the_same_log_leads_to_the_same_decisions() -> None:
     again.replay([*log, *events], recorded=study.decisions)  # type: ignore[list-item]
     assert again.decisions == study.decisions
     assert [again.status(number) for number in range(3)] == [study.status(number) for number in range(3)]
+
+
+@pytest.mark.parametrize("rule", ["patterns", "zigzag", "study"])
+def test_what_a_rule_or_the_study_decided_is_nobodys_intervention(rule: str) -> None:
+    decision = Decision(trial_id=1, step=4, kind=DecisionKind.STOP, reason=Reason("slow", label="slow"), rule=rule)
+    assert intervention_of(decision) is None

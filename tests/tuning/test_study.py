@@ -28,6 +28,15 @@ def test_a_trial_behind_the_share_of_all_is_hopeless_before_the_last_arrives() -
     assert study.certain_to_stop() == {3, 4}, "with ten candidates three are kept"
 
 
+def test_a_trial_that_completes_is_recorded_with_its_last_loss_and_its_steps() -> None:
+    study = Study([curve(0, validation=[3.0, 2.0, 1.5]).candidate], by_rank(select_fraction=1.0))
+    while not study.is_finished:
+        advance(study, curve(0, validation=[3.0, 2.0, 1.5]))
+    done = [decision for decision in study.decisions if decision.kind is DecisionKind.FINISH]
+    steps = study.trajectory(0).num_steps
+    assert [dict(decision.numbers) for decision in done] == [{"validation_loss": 1.5, "planned_steps": steps}]
+
+
 def test_a_failure_is_final_and_its_best_still_competes() -> None:
     study = Study([curve(0, validation=[1.0] * 3).candidate], by_rank(select_fraction=1.0))
     study.start(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cohort.core.errors import InputError
@@ -36,6 +38,14 @@ def test_less_work_left_shortens_every_option() -> None:
     assert task("x", 2, 100.0).remaining(0.25).seconds_on(2) == 25.0
     with pytest.raises(ValueError, match="positive time"):
         TaskOption(num_gpus=1, seconds=0.0)
+
+
+def test_the_gap_is_the_share_by_which_a_plan_is_longer_than_the_bound() -> None:
+    cluster = Cluster.of_one_node(1)
+    plan = plan_placement([task("a", 1, 3.0), task("b", 1, 2.0)], cluster)
+    assert (plan.makespan_seconds, plan.gap) == (5.0, 0.0)
+    assert replace(plan, lower_bound_seconds=4.0).gap == 0.25
+    assert replace(plan, lower_bound_seconds=0.0).gap == 0.0
 
 
 def test_plans_are_compared_by_the_end_of_the_urgent_first() -> None:

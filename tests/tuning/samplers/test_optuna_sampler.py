@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import optuna
 import pytest
@@ -101,6 +102,14 @@ def test_telling(name: str) -> None:
     sampler.tell(1, float("nan"))
     with pytest.raises(ValueError, match="trial 2 was not proposed; ids below 2 were"):
         sampler.tell(2, 1.0)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_optuna_knows_each_proposal_with_its_result_or_as_running(name: str) -> None:
+    sampler: Any = build_sampler(name, RANGES, trials=3)
+    sampler.propose(3)
+    sampler.tell(1, 2.0)
+    assert [trial.state.name for trial in sampler._build_study().trials] == ["RUNNING", "COMPLETE", "RUNNING"]
 
 
 @pytest.mark.parametrize("name", DRAWN)
