@@ -22,6 +22,7 @@ import importlib
 import importlib.util
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -61,6 +62,8 @@ SAME_MEANING = ("Eq_Is", "NotEq_IsNot", "Is_Eq", "IsNot_NotEq")
 LEFT_BEHIND = (".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "build", "dist")
 # of a mutant, as a multiple of what its tests take without it, and at least and at most
 PATIENCE, LEAST_SECONDS = 6.0, 20.0
+
+SIGN = re.compile(r"[*/]\s*[,)]")
 
 Span = tuple[tuple[int, int], tuple[int, int]]
 
@@ -130,14 +133,16 @@ def mutants_of(path: Path) -> Iterator[tuple[str, int, tuple[int, int]]]:
     plugins, trees = importlib.import_module("cosmic_ray.plugins"), importlib.import_module("cosmic_ray.ast")
     source = path.read_text(encoding="utf-8")
     spans = unevaluated(ast.parse(source))
-    nodes = list(trees.ast_nodes(trees.get_ast(source)))
+    nodes, lines = list(trees.ast_nodes(trees.get_ast(source))), source.splitlines()
     for name in sorted(plugins.operator_names()):
         kind = plugins.get_operator(name)
         if kind.arguments() or name.endswith(SAME_MEANING):
             continue
         places = (place for node in nodes for place in kind().mutation_positions(node))
         for occurrence, (begin, _) in enumerate(places):
-            if not any(first <= begin < last for first, last in spans):
+            # the sign after which parameters need their names: with another, callers who write them do as before
+            is_mark = SIGN.match(lines[begin[0] - 1], begin[1]) is not None
+            if not is_mark and not any(first <= begin < last for first, last in spans):
                 yield name, occurrence, begin
 
 

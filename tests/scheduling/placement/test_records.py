@@ -34,6 +34,12 @@ def test_gpus_leave_and_join_a_cluster() -> None:
         Cluster(nodes={"a": (0,), "b": (0,)})
 
 
+def test_each_number_of_gpus_has_its_own_time() -> None:
+    options = tuple(TaskOption(num_gpus=count, seconds=seconds) for count, seconds in ((4, 3.0), (1, 8.0), (2, 5.0)))
+    given = replace(task("x", 1, 1.0), options=options)
+    assert [given.seconds_on(count) for count in (1, 2, 4)] == [8.0, 5.0, 3.0]
+
+
 def test_less_work_left_shortens_every_option() -> None:
     assert task("x", 2, 100.0).remaining(0.25).seconds_on(2) == 25.0
     with pytest.raises(ValueError, match="positive time"):

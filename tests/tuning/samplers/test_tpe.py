@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cohort.tuning.samplers import build_sampler
+from cohort.tuning.samplers import SAMPLERS, build_sampler
 from cohort.tuning.space import SearchSpace
 from cohort.tuning.space_syntax import parse_space
 
@@ -29,3 +29,9 @@ def test_tpe_learns_from_what_it_is_told(maximize: bool) -> None:
     # uniform draws over 4 decades have a mean distance of about 1.6
     assert mean_distance(space, "random", maximize=maximize) > 1.0
     assert mean_distance(space, "tpe", maximize=maximize) < 0.5
+
+
+def test_it_is_told_results_and_the_samplers_that_do_not_learn_are_not() -> None:
+    assert {sampler.name: sampler.learns for sampler in SAMPLERS.built_in()} == {
+        "grid": False, "random": False, "tpe": True,
+    }  # fmt: skip
