@@ -80,7 +80,7 @@ $(VENV)/.ready-mutants: $(VENV)/.ready-dev
 soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)
 	$(TEST_ENV) COHORT_TEST_DRAWS=new $(BIN)/python -m pytest -q -m "hypothesis and not slow and not gpu" $(PYTEST_ARGS)
-	$(TEST_ENV) $(BIN)/python tools/mutants.py --least 0.9
+	$(TEST_ENV) $(BIN)/python tools/mutants.py
 
 clean:
 	rm -rf $(VENV) .demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
