@@ -27,11 +27,16 @@ SIZES: dict[str, Any] = {
 }
 
 
-def save_checkpoint(folder: Path, family: str, *, max_shard_size: str = "1GB", seed: int = 0, **settings: Any) -> Path:
-    """Save a random checkpoint of ``family`` (``Llama``, ``Qwen2``, ...); all weights, norms and biases are random."""
+def save_checkpoint(
+    folder: Path, family: str, *, max_shard_size: str = "1GB", seed: int = 0, config: str = "", **settings: Any
+) -> Path:
+    """Save a random checkpoint of ``family`` (``Llama``, ``Qwen2``, ...); all weights, norms and biases are random.
+
+    ``config`` is what its configuration is called, where that is not the family.
+    """
     torch.manual_seed(seed)
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **settings})
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    made = getattr(transformers, f"{config or family}Config")(**{**SIZES, **settings})
+    model = getattr(transformers, f"{family}ForCausalLM")(made)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = 0.3 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5

@@ -48,7 +48,7 @@ def requests(slots: tuple[int | None, ...] = (None,) * 4) -> list[GenerateReques
     ]
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "gemma3_text", "qwen3_5_text", "bloom"])
+@pytest.mark.parametrize("name", ["gpt_oss", "olmo3", "qwen3_5_text", "bloom"])
 def test_answers_are_those_of_whole_passes(tmp_path: Path, name: str) -> None:
     """Windows and sinks, recurrent states, distances in the scores: whatever the model keeps between tokens."""
     folder = save_tiny(name, tmp_path)
@@ -56,7 +56,7 @@ def test_answers_are_those_of_whole_passes(tmp_path: Path, name: str) -> None:
     assert found == [greedy(folder, prompt) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "gemma3_text", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["gpt_oss", "olmo3", "deepseek_v3"])
 def test_a_packed_model_answers_with_our_attention(tmp_path: Path, name: str) -> None:
     folder = save_tiny(name, tmp_path)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

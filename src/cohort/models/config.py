@@ -109,6 +109,7 @@ class DecoderConfig:
         qk_norm: Queries and keys are normalised per head before the rotary embedding.
         has_fused_projections: q, k and v are one linear of the checkpoint, gate and up another: an adapter of one is a
             pair of factors over the fused output.
+        local_rotary: What layers with a window rotate by, where it is not what the others rotate by.
         unrotated_layers: Layers without a rotary embedding.
         residual_scale: Factor on the outputs of attention and MLP where they join the stream.
         head_scale: Factor on the logits.
@@ -158,6 +159,7 @@ class DecoderConfig:
     logit_cap: float | None = None
     stored_quantization: str = "none"
     has_fused_projections: bool = False
+    local_rotary: RotaryConfig | None = None
     unrotated_layers: frozenset[int] = frozenset()
     residual_scale: float = 1.0
     head_scale: float = 1.0

@@ -87,6 +87,7 @@ def _decoder(settings: Any, raw: Mapping[str, Any], family: ModelFamily, path: P
             qk_norm=family.qk_norm,
             windows=family.windows(settings),
             rotary=_rotary(settings, head_dim),
+            local_rotary=_plain_rotary(family.local_rotary_base(settings), head_dim),
             bos_token_id=settings.bos_token_id,
             eos_token_ids=_as_ids(settings.eos_token_id if stops is None else stops),
             pad_token_id=settings.pad_token_id,
@@ -214,6 +215,8 @@ def _rotary_settings(settings: Any) -> dict[str, Any]:
             "rope_theta": getattr(settings, "rope_theta", 10_000.0),
             **(getattr(settings, "rope_scaling", None) or {}),
         }
+    # where layers of two kinds rotate by two rules, a family says what the layers with a window rotate by
+    found = found.get("full_attention") or found
     return {**found, "rope_type": found.get("rope_type", found.get("type", "default"))}
 
 
@@ -224,7 +227,9 @@ def _scaled_rotary(config: Any, kind: str) -> dict[str, Any] | None:
         return None
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    by_kind = "full_attention" in (getattr(config, "rope_parameters", None) or {})
+    options = {"layer_type": "full_attention"} if by_kind else {}
+    frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), **options)
     return {"frequencies": frequencies.tolist(), "scale": float(scale)}
 
 
@@ -244,6 +249,14 @@ def _rotary(settings: Any, head_dim: int) -> RotaryConfig:
         scale=float(scale),
         max_positions=settings.max_position_embeddings if kind == "dynamic" else None,
     )
+
+
+def _plain_rotary(base: float | None, head_dim: int) -> RotaryConfig | None:
+    """Return frequencies without a scaling rule; None without a base."""
+    if base is None:
+        return None
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    return RotaryConfig(rope_type="default", inverse_frequencies=tuple((1.0 / (base**exponents)).tolist()))
 
 
 def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:

@@ -83,7 +83,10 @@ class Decoder:
             if name != "head" or not config.tie_word_embeddings or "embed" not in tensors
         )
         self.num_bytes += 0 if ring is None else ring.num_bytes
-        self._rotary = RotaryTable(config.rotary, dtype=self.dtype, device=self.device)
+        self._rotary, self._local_rotary = (
+            None if rotary is None else RotaryTable(rotary, dtype=self.dtype, device=self.device)
+            for rotary in (config.rotary, config.local_rotary)
+        )
         self.linears: dict[str, tuple[int, int]] = {
             part.name: (linear.frozen.in_features, part.out_features)
             for layer in self.layers
@@ -247,8 +250,12 @@ class Decoder:
         lora: LoraContext | None,
         gradient_checkpointing: bool,
     ) -> tuple[Tensor, Tensor | Apart | None]:
-        cos_TE, sin_TE = self._rotary.lookup(positions_T, num_positions=attention.num_positions)
-        shared = SharedByLayers(cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
+        angles, local = (
+            None if table is None else table.lookup(positions_T, num_positions=attention.num_positions)
+            for table in (self._rotary, self._local_rotary)
+        )
+        assert angles is not None, "every native family has rotary frequencies"
+        shared = SharedByLayers(angles=angles, local_angles=local or angles, attention=attention, lora=lora)
         delta_TD: Tensor | Apart | None = None
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
         for index, layer in zip(self.part, self.layers, strict=True):

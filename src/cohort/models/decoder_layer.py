@@ -41,10 +41,17 @@ class TensorRegion(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SharedByLayers:
-    """What every layer of one pass reads besides the stream: rotary angles [T, E], how rows attend, the adapters."""
+    """What every layer of one pass reads besides the stream.
 
-    cos_TE: Tensor
-    sin_TE: Tensor
+    Attributes:
+        angles: Cosines and sines [T, E] of layers that see the whole sequence.
+        local_angles: Those of layers with a window.
+        attention: How rows attend.
+        lora: The adapters.
+    """
+
+    angles: tuple[Tensor, Tensor]
+    local_angles: tuple[Tensor, Tensor]
     attention: AttentionContext
     lora: LoraContext | None
 
@@ -171,7 +178,8 @@ class DecoderLayer:
 
     def _queries_keys_values(self, qkv_TX: Tensor | Apart, shared: SharedByLayers) -> tuple[Tensor, Tensor, Tensor]:
         """Return q [T, H, E] and k [T, G, E], normed where the family does and rotated, and v [T, G, E]."""
-        config, cos_TE, sin_TE = self._config, shared.cos_TE, shared.sin_TE
+        config = self._config
+        cos_TE, sin_TE = shared.angles if self._rule.window is None else shared.local_angles
         heads = (config.num_heads, config.num_kv_heads)
         if self._joins_qkv:
             if isinstance(qkv_TX, Apart):

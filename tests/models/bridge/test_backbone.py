@@ -20,7 +20,7 @@ from tests.training.variants import VARIANTS
 
 # Fused projections, transposed linears and learned positions, experts, sinks, windows and norms after the blocks,
 # ALiBi, and a recurrent convolution.
-USUAL = ("glm", "gpt2", "qwen3_moe", "gpt_oss", "gemma3_text", "bloom", "lfm2")
+USUAL = ("glm", "gpt2", "qwen3_moe", "gpt_oss", "gemma4_text", "bloom", "lfm2")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.models.bridge.architectures import executor_of, rows_of, save_tiny, s
 pytestmark = pytest.mark.gpu
 
 # Fused projections, transposed linears, windows and soft caps, sinks, experts, values narrower than keys, recurrence.
-NAMES = ("glm", "gpt2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "qwen3_5_text", "lfm2")
+NAMES = ("glm", "gpt2", "gemma4_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "qwen3_5_text", "lfm2")
 
 
 def trained(folder: Path, device: str, *, dtype: str = "float32", neighbour: bool = False) -> tuple[list[float], Any]:
@@ -58,7 +58,7 @@ def test_bfloat16_is_proved_and_trains(tmp_path: Path, name: str) -> None:
     assert all(torch.isfinite(torch.tensor(losses)))
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "qwen3_5_text", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["gemma4_text", "gpt_oss", "qwen3_5_text", "deepseek_v3"])
 def test_answers_are_those_of_a_cpu(tmp_path: Path, name: str) -> None:
     folder = save_tiny(name, tmp_path)
     requests = [GenerateRequest(prompt_tokens=tuple(range(5, 5 + n)), max_new_tokens=6) for n in (3, 17, 30)]

@@ -26,7 +26,7 @@ def wrapped(folder: Path, *, is_packed: bool = True, dtype: torch.dtype = torch.
 
 
 @pytest.mark.parametrize(
-    "name", ["glm", "gpt2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text"]
+    "name", ["glm", "gpt2", "gemma4_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text"]
 )
 def test_a_stream_of_one_row_is_proved(tmp_path: Path, name: str) -> None:
     """Windows, sinks, grouped heads, experts, values of another width than keys, and recurrent layers."""

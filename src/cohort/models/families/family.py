@@ -42,6 +42,7 @@ class ModelFamily:
         gguf_architecture: What llama.cpp calls it; empty where no export to it was proved.
         gguf_pairs_rotated: llama.cpp keeps rows of q and k that are rotated together next to each other.
         rotates_part: ``partial_rotary_factor`` says which share of each head is rotated; others need 1.
+        local_rotary_base: Base of the rotary frequencies of layers with a window, where it is another.
         computes: Whether it computes a checkpoint, by the content of ``config.json``; any other goes to transformers.
         refused: Settings that nothing here computes: the checkpoint must leave them off.
     """
@@ -65,6 +66,7 @@ class ModelFamily:
     refused: tuple[str, ...] = ()
     has_fused_projections: bool = False
     rotates_part: bool = False
+    local_rotary_base: Callable[[Any], float | None] = lambda _: None
     unrotated_layers: Callable[[Any], frozenset[int]] = lambda _: frozenset()
     residual_scale: Callable[[Any], float] = lambda _: 1.0
     head_scale: Callable[[Any], float] = lambda _: 1.0
