@@ -13,8 +13,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from cohort.adapter_files.export import ExportForm, export_adapter
+from cohort.adapters.peft_files.peft_format import read_adapter
 from cohort.core.errors import InputError
 from cohort.engine.tune import resume, tune
+from cohort.serving.adapter_registry import require_shared_modules
 from tests.end_to_end.test_bridged import OPTIONS, write_bridged
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task
 
@@ -83,6 +85,11 @@ def test_merged_and_adapted_give_the_same_logits(folder: Path, run: Path, tmp_pa
 def test_other_forms_are_refused_with_the_reason(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Qwen3MoeForCausalLM, which transformers computes"):
         export_adapter(run, form=ExportForm.LORA, output=tmp_path / "out")
+
+
+def test_a_server_says_where_such_an_adapter_goes(run: Path) -> None:
+    with pytest.raises(InputError, match=r"adapters on experts .* and 7 more.*export --to merged"):
+        require_shared_modules(read_adapter(run / "best"), where="best")
 
 
 @pytest.mark.slow

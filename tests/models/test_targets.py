@@ -117,3 +117,11 @@ def test_a_parameter_that_is_not_there_is_named_with_the_nearest() -> None:
 def test_a_dense_model_has_no_experts_to_adapt() -> None:
     with pytest.raises(InputError, match="LlamaForCausalLM has no experts"):
         select_parameters(["mlp.experts.down_proj"], paths=(), architecture="LlamaForCausalLM")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [("down_proj", "mlp.experts.down_proj"), ("gate_proj", "mlp.experts.gate_up_proj")]
+)
+def test_experts_among_modules_are_shown_their_key(name: str, parameter: str) -> None:
+    with pytest.raises(InputError, match=rf"write target_parameters: \[{parameter}\]"):
+        select_linears(["q_proj", name], paths=("model.layers.0.self_attn.q_proj",), parameters=PARAMETERS)

@@ -59,7 +59,11 @@ def _has_name(path: str, name: str) -> bool:
 
 
 def select_linears(
-    targets: str | Sequence[str], *, paths: Iterable[str], narrowed: ModuleFilter | None = None
+    targets: str | Sequence[str],
+    *,
+    paths: Iterable[str],
+    narrowed: ModuleFilter | None = None,
+    parameters: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return those of ``paths`` that ``targets`` select and ``narrowed`` keeps, in their order.
 
@@ -68,6 +72,7 @@ def select_linears(
             name selects the modules whose path is that name or ends with ``.`` and that name. A text that is no such
             name is a regular expression for the whole path.
         paths: Full paths of the adaptable linears.
+        parameters: Those of stacked parameters of experts, for a message where a target names one.
 
     Raises:
         InputError: a name, a layer or an excluded name selects nothing, all such at once; nothing is left; or no name
@@ -77,7 +82,7 @@ def select_linears(
     narrowed = narrowed or ModuleFilter()
     problems = list(_filter_problems(narrowed, paths))
     try:
-        chosen = _selected(targets, paths)
+        chosen = _selected(targets, paths, parameters)
     except InputError as error:
         problems += error.problems
         chosen = ()
@@ -119,7 +124,7 @@ def select_parameters(targets: Sequence[str], *, paths: Sequence[str], architect
     Raises:
         InputError: names that select nothing, all of them at once.
     """
-    ends = sorted({".".join(path.rsplit(".", 3)[-3:]) for path in paths})
+    ends = _ends(paths)
     allowed = f"a list of {', '.join(ends)}"
     if targets and not paths:
         allowed = f"no target_parameters: {architecture} has no experts whose weights are stacked in one parameter"
@@ -142,7 +147,7 @@ def select_parameters(targets: Sequence[str], *, paths: Sequence[str], architect
     return tuple(path for path in paths if any(_has_name(path, name) for name in targets))
 
 
-def _selected(targets: str | Sequence[str], paths: tuple[str, ...]) -> tuple[str, ...]:
+def _selected(targets: str | Sequence[str], paths: tuple[str, ...], parameters: Sequence[str]) -> tuple[str, ...]:
     if targets == ALL_LINEAR or list(targets) == [ALL_LINEAR]:
         return paths
     names = [targets] if isinstance(targets, str) else list(targets)
@@ -159,17 +164,24 @@ def _selected(targets: str | Sequence[str], paths: tuple[str, ...]) -> tuple[str
         chosen |= matches
         if not matches:
             nearest = difflib.get_close_matches(name, [*suffixes, ALL_LINEAR, *paths], n=3)
-            problems.append(
-                Problem(
-                    where=where,
-                    found=repr(name),
-                    allowed=allowed,
-                    hint=f"Did you mean {' or '.join(nearest)}?" if nearest else "Choose from these.",
-                )
-            )
+            hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "Choose from these."
+            if of_experts := _ends(path for path in parameters if _is_expert_name(path, name)):
+                hint = f"Experts are stacked in parameters here: write target_parameters: [{', '.join(of_experts)}]."
+            problems.append(Problem(where=where, found=repr(name), allowed=allowed, hint=hint))
     if problems:
         raise InputError(problems)
     return tuple(path for path in paths if path in chosen)
+
+
+def _ends(parameters: Iterable[str]) -> list[str]:
+    return sorted({".".join(path.rsplit(".", 3)[-3:]) for path in parameters})
+
+
+def _is_expert_name(parameter: str, name: str) -> bool:
+    """Return whether ``name`` is what a stacked parameter is called, or was when experts were linears."""
+    own = parameter.rsplit(".", 1)[-1]
+    older = {"gate_up_proj": ("gate_proj", "up_proj", "w1", "w3"), "down_proj": ("w2",)}
+    return _has_name(parameter, name) or name.rsplit(".", 1)[-1] in older.get(own, ())
 
 
 def _fully_matches(expression: str, path: str) -> bool:

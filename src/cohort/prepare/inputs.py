@@ -283,7 +283,12 @@ def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Proble
     try:
         # as in PEFT an empty list adapts parameters alone
         if task.lora.target_modules or not wanted:
-            chosen = select_linears(task.lora.target_modules, paths=linear_shapes(config), narrowed=module_filter(task))
+            chosen = select_linears(
+                task.lora.target_modules,
+                paths=linear_shapes(config),
+                narrowed=module_filter(task),
+                parameters=tuple(experts),
+            )
     except InputError as error:
         found += error.problems
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from cohort.adapters.expert_names import parameters_among
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import (
     CONFIG_FILE,
@@ -98,11 +99,21 @@ class AdapterStatus:
 
 
 def require_shared_modules(adapter: PeftAdapter, *, where: str) -> None:
-    """Refuse an adapter with an embedding or a head of its own.
+    """Refuse an adapter with an embedding or a head of its own, or with adapters on experts.
 
     Raises:
-        InputError: it has one.
+        InputError: it has one of these.
     """
+    if experts := parameters_among(adapter.modules):
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"adapters on experts ({next(iter(experts))} and {len(experts) - 1} more)",
+                allowed="adapters of linears: every slot of a server would need room for the factors of all experts",
+                hint="Export it with `cohort export --to merged` and serve that model; `cohort generate`, `chat` and "
+                "`evaluate` take it as it is.",
+            )
+        )
     if (saved := adapter.spec.saved) is not None:
         raise InputError(
             Problem(
