@@ -23,7 +23,7 @@ from cohort.scheduling.admission import Capacity, Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_step_cost
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
 from cohort.scheduling.cost.model import AdapterWork, StepCost
-from cohort.scheduling.cost.task_time import WaitingWork, training_time
+from cohort.scheduling.cost.task_time import training_time
 from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.planner import PlacementSettings, plan_placement
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskOption, TaskRequest
@@ -128,15 +128,17 @@ def _task(number: int, num_trials: int, degrees: Sequence[int], *, cost: StepCos
     options = []
     for degree in degrees:
         capacity = Capacity(rank_rows=64 * 16, num_slots=64, tokens_per_step=16_384, num_ranks=degree)
-        seconds = START_SECONDS + training_time(trials, capacity=capacity, cost=cost).seconds
+        requests = [request for request, _ in trials]
+        works = {request.trial_id: work for request, work in trials}
+        seconds = START_SECONDS + training_time(requests, works=works, capacity=capacity, cost=cost).seconds
         options.append(TaskOption(num_gpus=degree, seconds=seconds))
     return TaskRequest(task_id=f"task{number:02d}, {num_trials} trials", options=tuple(options))
 
 
-def _trial(trial_id: int, *, batch_size: int, steps: int) -> WaitingWork:
+def _trial(trial_id: int, *, batch_size: int, steps: int) -> tuple[Request, AdapterWork]:
     request = Request(trial_id=trial_id, r=16, batch_size=batch_size, mean_length=float(ROW_TOKENS))
     work = AdapterWork(r=16, num_tokens=float(batch_size * ROW_TOKENS), num_steps=steps, num_sequences=batch_size)
-    return WaitingWork(request=request, work=work)
+    return request, work
 
 
 def _step_cost(config: DecoderConfig) -> StepCost:

@@ -14,7 +14,7 @@ def test_a_task_that_joins_moves_all_ends() -> None:
     executors.start("a", small_work(seconds=10.0), gpu_ids=(0,), now=100.0, seconds=20.0)
     assert executors.room_at((0,)) == 100.0
     ((name, left),) = executors.left((0,), now=110.0)
-    assert (name, left.trials[0].work.num_steps) == ("a", 50)
+    assert (name, left.works[0].num_steps) == ("a", 50)
     ends = executors.join("b", small_work(seconds=10.0), hosts={"a"}, gpu_ids=(0,), now=110.0)
     assert ends == {"a": pytest.approx(120.0), "b": pytest.approx(130.0)}
     # after a has ended, b is alone

@@ -77,7 +77,7 @@ def test_what_is_left_of_a_task_that_could_share_a_gpu(folder: Path, tmp_path: P
     task = queued(folder, tmp_path, num_gpus="auto")
     work = ExpectedTime(tmp_path, gpu).work(task)
     assert work is not None
-    assert [trial.work.num_steps for trial in work.trials] == [8] * 6
+    assert [own.num_steps for own in work.works.values()] == [8] * 6
     assert work.start_seconds > 0
     alone = shared_time([work]).seconds
     # a task of other ranks and rows can share, one with another memory section cannot
@@ -97,7 +97,7 @@ def test_what_is_left_of_a_task_that_could_share_a_gpu(folder: Path, tmp_path: P
         tune(tiny_task(folder), tmp_path / task.name, watcher=Interrupting(20), clock=TickingClock())
     left = ExpectedTime(tmp_path, gpu).work(task)
     assert left is not None
-    assert 0 < sum(trial.work.num_steps for trial in left.trials) <= 28
+    assert 0 < sum(own.num_steps for own in left.works.values()) <= 28
     assert shared_time([left]).seconds < alone
     # a CPU has no passes that are too small, and answers of a reference model are computed before training
     assert ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(1, num_threads=1))).work(task) is None

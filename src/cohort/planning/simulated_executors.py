@@ -42,7 +42,7 @@ class SimulatedExecutor:
     def left(self, now: float) -> dict[str, SharedWork]:
         """Return what is left of each task that has not ended."""
         after = works_after(self.works, (now - self.since) / self.scale if self.scale else 0.0)
-        return {task: work for task, work in zip(self.tasks, after, strict=True) if work.trials}
+        return {task: work for task, work in zip(self.tasks, after, strict=True) if work.requests}
 
 
 class SimulatedExecutors:

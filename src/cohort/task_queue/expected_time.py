@@ -89,18 +89,14 @@ class ExpectedTime:
             return work
         with RunReader.open(directory.database) as reader:
             records = reader.trials()
-        left = {
+        # a sampler proposes further trials as others end: those that are not there yet have all their steps ahead
+        planned = {trial_id: own.num_steps for trial_id, own in work.works.items()}
+        left = planned | {
             entry.trial_id: 0 if entry.status.is_final else entry.planned_steps - entry.steps_done for entry in records
         }
-        total = sum(trial.work.num_steps for trial in work.trials)
-        # a sampler proposes further trials as others end: those that are not there yet have all their steps ahead
-        trials = tuple(
-            replace(trial, work=replace(trial.work, num_steps=steps))
-            for trial in work.trials
-            if (steps := left.get(trial.request.trial_id, trial.work.num_steps)) > 0
-        )
-        share = sum(trial.work.num_steps for trial in trials) / total if total else 0.0
-        return replace(work, trials=trials, other_seconds=work.other_seconds * share)
+        rest = work.with_steps(left)
+        total, num_left = sum(planned.values()), sum(own.num_steps for own in rest.works.values())
+        return replace(rest, other_seconds=work.other_seconds * (num_left / total if total else 0.0))
 
     def _estimate(self, queued: QueuedTask) -> TaskEstimate:
         known, estimate = self._estimates.get(queued.name, (None, None))

@@ -7,7 +7,6 @@ import random
 from cohort.scheduling.admission import Capacity, Request
 from cohort.scheduling.cost.model import AdapterWork, StepCost
 from cohort.scheduling.cost.shared_time import SharedWork
-from cohort.scheduling.cost.task_time import WaitingWork
 from cohort.scheduling.placement.records import Cluster, RunningTask, TaskOption, TaskRequest
 
 
@@ -27,16 +26,11 @@ def small_work(
     key: str = "one base", *, seconds: float = 10.0, num_trials: int = 1, tokens: float = 100.0, start: float = 0.0
 ) -> SharedWork:
     """Trials of so few tokens that a step of several costs as much as that of one: 0.1 seconds, of 1,000 tokens."""
-    trials = tuple(
-        WaitingWork(
-            request=Request(trial_id=trial_id, r=16, batch_size=1, mean_length=tokens),
-            work=AdapterWork(r=16, num_tokens=tokens, num_steps=max(1, round(10 * seconds))),
-        )
-        for trial_id in range(num_trials)
-    )
+    work = AdapterWork(r=16, num_tokens=tokens, num_steps=max(1, round(10 * seconds)))
     return SharedWork(
         key=key,
-        trials=trials,
+        requests=tuple(Request(trial_id=n, r=16, batch_size=1, mean_length=tokens) for n in range(num_trials)),
+        works=dict.fromkeys(range(num_trials), work),
         capacity=Capacity(rank_rows=256, num_slots=16, tokens_per_step=1000.0),
         cost=StepCost(fixed_seconds=0.1, seconds_per_token=0.0),
         start_seconds=start,

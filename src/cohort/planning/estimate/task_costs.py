@@ -36,7 +36,7 @@ from cohort.scheduling.cost.fit import fit_step_cost
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.cost.model import AdapterWork, CostSource, LaunchRegime, StepCost, derive_cost
 from cohort.scheduling.cost.shared_time import SharedWork
-from cohort.scheduling.cost.task_time import WaitingWork, training_time
+from cohort.scheduling.cost.task_time import training_time
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
@@ -137,19 +137,16 @@ class TaskCosts:
         plain = replace(cost, launches=None)
         return derive_cost(plain, num_gpus=num_gpus, interconnect=interconnect), CostSource.ANALYTIC
 
-    def waiting(self) -> tuple[WaitingWork, ...]:
-        """Return the trials as they are at the start: all wait for a slot."""
+    def requests(self) -> tuple[Request, ...]:
+        """Return what the trials want at the start, when all wait for a slot."""
         mean_length = float(self.inputs.data.train.lengths.mean())
         return tuple(
-            WaitingWork(
-                request=Request(
-                    trial_id=trial_id,
-                    r=aligned_rank(trial.spec.adapter.num_rows),
-                    batch_size=trial.spec.batch_size,
-                    mean_length=mean_length,
-                    priority=self.task.priority,
-                ),
-                work=self.works[trial_id],
+            Request(
+                trial_id=trial_id,
+                r=self.works[trial_id].r,
+                batch_size=trial.spec.batch_size,
+                mean_length=mean_length,
+                priority=self.task.priority,
             )
             for trial_id, trial in enumerate(self.trials)
         )
@@ -178,7 +175,8 @@ class TaskCosts:
         cost, _ = self.step_cost(1, tokens_per_pass=sizes.executor.token_budget)
         return SharedWork(
             key=json.dumps(alike, sort_keys=True),
-            trials=self.waiting(),
+            requests=self.requests(),
+            works=self.works,
             capacity=sizes.capacity,
             cost=cost,
             other_seconds=time.evaluation + time.comparison + time.rest,
@@ -190,7 +188,7 @@ class TaskCosts:
         """Return the seconds of the task on ``num_gpus`` devices that divide its trials, each with ``sizes``."""
         # a step of one executor costs the same whatever the others do: no number passes between them in a step
         cost, source = self.step_cost(1, tokens_per_pass=sizes.executor.token_budget)
-        training = training_time(self.waiting(), capacity=sizes.capacity, cost=cost)
+        training = training_time(self.requests(), works=self.works, capacity=sizes.capacity, cost=cost)
         # of one device's seconds, where several work on each step together
         together = self.memory.strategy.holds_together(num_gpus)
         share = 1 / self.memory.strategy.speed_up(num_gpus) if together else 1.0

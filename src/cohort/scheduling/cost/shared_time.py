@@ -7,12 +7,12 @@ as before, and is spread evenly over the time; what starting a worker on a base 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cohort.scheduling.admission import Capacity
-from cohort.scheduling.cost.model import StepCost
-from cohort.scheduling.cost.task_time import TrainingPhase, WaitingWork, training_phases
+from cohort.scheduling.admission import Capacity, Request
+from cohort.scheduling.cost.model import AdapterWork, StepCost
+from cohort.scheduling.cost.task_time import TrainingPhase, training_phases
 
 __all__ = ["LEAST_ROOM", "SharedTime", "SharedWork", "shared_time", "works_after"]
 
@@ -28,7 +28,8 @@ class SharedWork:
 
     Attributes:
         key: Tasks of one key can share: base model, adapted linears, device and memory limits are the same.
-        trials: Those that have not ended, with the steps they have left.
+        requests: The trials that have not ended.
+        works: What their steps cost, and how many each has left, by trial.
         capacity: Of the executor that is built for the task, if it comes first.
         cost: Of a step.
         other_seconds: Evaluations, comparison, records and results.
@@ -36,7 +37,8 @@ class SharedWork:
     """
 
     key: str
-    trials: tuple[WaitingWork, ...]
+    requests: tuple[Request, ...]
+    works: Mapping[int, AdapterWork]
     capacity: Capacity
     cost: StepCost
     other_seconds: float = 0.0
@@ -44,12 +46,18 @@ class SharedWork:
 
     def fits(self, capacity: Capacity) -> bool:
         """Return whether each trial finds room in a bank of this size."""
-        return capacity.num_slots > 0 and all(trial.request.r <= capacity.rank_rows for trial in self.trials)
+        return capacity.num_slots > 0 and all(request.r <= capacity.rank_rows for request in self.requests)
 
     def shortened(self, share: float) -> SharedWork:
         """Return the work if each trial did ``share`` of its steps."""
-        trials = tuple(_with_steps(trial, max(1, round(trial.work.num_steps * share))) for trial in self.trials)
-        return replace(self, trials=trials, other_seconds=self.other_seconds * share)
+        left = {trial_id: max(1, round(work.num_steps * share)) for trial_id, work in self.works.items()}
+        return replace(self.with_steps(left), other_seconds=self.other_seconds * share)
+
+    def with_steps(self, left: Mapping[int, int]) -> SharedWork:
+        """Return the work if each trial has this number of steps left; those without any have ended."""
+        requests = tuple(request for request in self.requests if left[request.trial_id] > 0)
+        works = {r.trial_id: replace(self.works[r.trial_id], num_steps=left[r.trial_id]) for r in requests}
+        return replace(self, requests=requests, works=works)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +88,7 @@ def shared_time(works: Sequence[SharedWork]) -> SharedTime:
     phases = list(_phases(works))
     training = sum(phase.seconds for phase in phases)
     stretch = _stretch(works, training)
-    requests = {trial.request.trial_id: trial.request for trial in _joined(works)}
+    requests = {request.trial_id: request for request in _joined(works)}
     ends, now, room_from = [0.0] * len(works), 0.0, None
     for phase in phases:
         tokens = sum(requests[key].tokens_per_step for key in phase.resident)
@@ -102,7 +110,7 @@ def works_after(works: Sequence[SharedWork], seconds: float) -> tuple[SharedWork
     phases = list(_phases(works))
     training = sum(phase.seconds for phase in phases)
     stretch = _stretch(works, training)
-    left = {trial.request.trial_id: trial.work.num_steps for trial in _joined(works)}
+    left = {key: work.num_steps for key, work in _joined_works(works).items()}
     until = seconds / stretch if stretch else 0.0
     for phase in phases:
         share = min(1.0, max(0.0, until / phase.seconds)) if phase.seconds else 1.0
@@ -114,12 +122,7 @@ def works_after(works: Sequence[SharedWork], seconds: float) -> tuple[SharedWork
     done = min(1.0, seconds / (training * stretch)) if training else 1.0
     return tuple(
         replace(
-            work,
-            trials=tuple(
-                _with_steps(trial, steps)
-                for trial in work.trials
-                if (steps := left[_key(index, trial.request.trial_id)]) > 0
-            ),
+            work.with_steps({trial_id: left[_key(index, trial_id)] for trial_id in work.works}),
             other_seconds=work.other_seconds * (1 - done),
         )
         for index, work in enumerate(works)
@@ -127,25 +130,27 @@ def works_after(works: Sequence[SharedWork], seconds: float) -> tuple[SharedWork
 
 
 def _phases(works: Sequence[SharedWork]) -> Sequence[TrainingPhase]:
-    return tuple(training_phases(_joined(works), capacity=works[0].capacity, cost=works[0].cost))
+    first = works[0]
+    phases = training_phases(_joined(works), works=_joined_works(works), capacity=first.capacity, cost=first.cost)
+    return tuple(phases)
 
 
 def _stretch(works: Sequence[SharedWork], training: float) -> float:
     return 1 + sum(work.other_seconds for work in works) / training if training else 0.0
 
 
-def _joined(works: Sequence[SharedWork]) -> list[WaitingWork]:
+def _joined(works: Sequence[SharedWork]) -> list[Request]:
     """Return the trials of all tasks under numbers of their own, the first task's first in admission's order."""
     return [
-        replace(trial, request=replace(trial.request, trial_id=_key(index, trial.request.trial_id), arrival=index))
+        replace(request, trial_id=_key(index, request.trial_id), arrival=index)
         for index, work in enumerate(works)
-        for trial in work.trials
+        for request in work.requests
     ]
+
+
+def _joined_works(works: Sequence[SharedWork]) -> dict[int, AdapterWork]:
+    return {_key(index, trial_id): own for index, work in enumerate(works) for trial_id, own in work.works.items()}
 
 
 def _key(index: int, trial_id: int) -> int:
     return index * _MOST_TRIALS + trial_id
-
-
-def _with_steps(trial: WaitingWork, num_steps: int) -> WaitingWork:
-    return replace(trial, work=replace(trial.work, num_steps=num_steps))

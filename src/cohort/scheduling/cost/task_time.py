@@ -15,7 +15,6 @@ __all__ = [
     "EvaluationWork",
     "TrainingPhase",
     "TrainingTime",
-    "WaitingWork",
     "evaluation_seconds",
     "training_phases",
     "training_time",
@@ -23,14 +22,6 @@ __all__ = [
 
 # an evaluated token is a forward pass only
 EVALUATION_SHARE = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class WaitingWork:
-    """An adapter that wants room, and what its steps cost."""
-
-    request: Request
-    work: AdapterWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +64,21 @@ class TrainingPhase:
     num_waiting: int
 
 
-def training_phases(trials: Sequence[WaitingWork], *, capacity: Capacity, cost: StepCost) -> Iterator[TrainingPhase]:
-    """Yield how ``trials`` pass through an executor when residents step together and leavers make room.
+def training_phases(
+    requests: Sequence[Request], *, works: Mapping[int, AdapterWork], capacity: Capacity, cost: StepCost
+) -> Iterator[TrainingPhase]:
+    """Yield how adapters pass through an executor when residents step together and leavers make room.
+
+    Args:
+        requests: Those that want room.
+        works: What their steps cost, by trial.
 
     Raises:
         InputError: a trial does not fit even alone.
     """
-    works = {trial.request.trial_id: trial.work for trial in trials}
-    left = {trial_id: work.num_steps for trial_id, work in works.items()}
+    left = {request.trial_id: works[request.trial_id].num_steps for request in requests}
     # in admission's order: of tasks that share an executor the first goes first
-    waiting = sorted((trial.request for trial in trials), key=lambda r: (-r.priority, r.arrival, -r.batch_size))
+    waiting = sorted(requests, key=lambda r: (-r.priority, r.arrival, -r.batch_size))
     resident: list[Request] = []
     vacated: list[int] = []
     while waiting or resident:
@@ -115,13 +111,15 @@ def training_phases(trials: Sequence[WaitingWork], *, capacity: Capacity, cost: 
         resident = [request for request in resident if left[request.trial_id]]
 
 
-def training_time(trials: Sequence[WaitingWork], *, capacity: Capacity, cost: StepCost) -> TrainingTime:
-    """Return the time until the last of ``trials`` ends.
+def training_time(
+    requests: Sequence[Request], *, works: Mapping[int, AdapterWork], capacity: Capacity, cost: StepCost
+) -> TrainingTime:
+    """Return the time until the last of :func:`training_phases` ends.
 
     Raises:
         InputError: a trial does not fit even alone.
     """
-    phases = list(training_phases(trials, capacity=capacity, cost=cost))
+    phases = list(training_phases(requests, works=works, capacity=capacity, cost=cost))
     return TrainingTime(
         seconds=sum(phase.seconds for phase in phases), num_steps=sum(phase.num_steps for phase in phases)
     )
