@@ -39,7 +39,7 @@ def _normed(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """Return dx; the inverse norm is computed again, since ``x`` is read anyway."""
     x32_TD = x_TD.to(torch.float32)
-    # one buffer for all that is as large as x: fresh ones cost as much again in page faults
+    # one buffer for all that is as large as x: fresh ones are not in the caches
     room_TD = x32_TD.pow(2)
     inverse_T1 = torch.rsqrt(room_TD.mean(-1, keepdim=True) + eps)
     is_gain = weight_D.dtype != x_TD.dtype

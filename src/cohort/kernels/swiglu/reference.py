@@ -34,7 +34,7 @@ def swiglu_backward(dy_TF: Tensor, *, gate_up_TF: Tensor, room: CodeRoom | None 
     working = torch.promote_types(gate_up_TF.dtype, torch.float32)
     gate, up = gate_up_TF.to(working).chunk(2, dim=-1)
     dy = dy_TF.to(working)
-    # each operation in a buffer that is there: fresh ones of this size cost as much again in page faults
+    # each operation in a buffer that is there: fresh ones of this size are not in the caches
     written_TF = torch.empty(gate_up_TF.shape, dtype=working, device=gate_up_TF.device)
     dgate, dup = written_TF.chunk(2, dim=-1)
     sigmoid = torch.neg(gate).exp_().add_(1).reciprocal_()
