@@ -148,7 +148,7 @@ class PackedLinear:
         )
 
     def apart(self, x_TK: Tensor, lora: LoraContext | None, *, codes: Fp8Rows | None = None) -> Tensor | Apart:
-        """Return y, or where few rows of many adapters are decoded the product and its LoRA terms apart.
+        """Return y, or where few rows of many adapters are decoded the product and its LoRA terms separately.
 
         The arguments are those of a call.
         """

@@ -57,7 +57,7 @@ class PackedMlp:
         )
 
     def apart(self, x_TD: Tensor, lora: LoraContext | None, *, codes: Fp8Rows | None = None) -> Tensor | Apart:
-        """Return y, or where few rows of many adapters are decoded the product of down and its LoRA terms apart.
+        """Return y, or where few rows of many adapters are decoded the product of down and its LoRA terms separately.
 
         The arguments are those of a call.
         """

@@ -2,8 +2,8 @@
 
 The states of a sweep on an 8B model are tens of gigabytes: copying them from the GPU, hashing and writing them takes a
 minute that nothing else needs to wait for. All of it lets the interpreter go on. A checkpoint waits for what it names,
-and only that has a SHA-256 and has to be on the disk, but for the last checkpoint's, which results follow at once; what
-is written behind survives the process and has a CRC-32.
+and only that has a SHA-256 and has to be on the disk. The last checkpoint does not wait, since results follow at once.
+Spare files survive the process and have a CRC-32.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _message(error: BaseException, *, resume: Path | None, is_again: bool) -> tu
         return format_input_error(error), EXIT_INPUT
     if isinstance(error, CohortError):
         # a full disk is no fault of the program: the user can free space, and the run continues from its checkpoint
-        # nor is a run that another process works on, which `cohort tune` calls wrong input, too
+        # a run that another process works on is none either: `cohort tune` calls it wrong input, too
         return f"error: {error}", EXIT_INPUT if isinstance(error, StorageFullError | InUseError) else EXIT_FAILED
     if isinstance(error, KeyboardInterrupt):
         return _interruption(error, resume=resume, is_again=is_again), interrupted_code(error)

@@ -46,7 +46,7 @@ def launched_ranks() -> Iterator[LaunchedRanks | None]:
         RunStateError: a rank, or rank 0, cannot be reached.
         typer.Exit: this process was a rank that served.
     """
-    # most runs are no launch, and need not load torch to learn it
+    # most runs are no launch: they do not load torch to learn that
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         yield None
         return

@@ -1,4 +1,4 @@
-"""A product whose LoRA terms are still apart: whichever kernel reads the product next adds them as it reads.
+"""A product whose LoRA terms are returned separately: the kernel that reads the product next adds them as it reads.
 
 Shapes:  T rows of the stream · N output width
 """
@@ -43,7 +43,7 @@ def check_term(y_TN: Tensor, term_TN: Tensor) -> None:
     Raises:
         ShapeError: it is not float32, contiguous and of ``y``'s shape.
     """
-    assert not torch.is_grad_enabled(), "terms are had apart where there are no gradients"
+    assert not torch.is_grad_enabled(), "terms are returned separately only where there are no gradients"
     if term_TN.shape != y_TN.shape or term_TN.dtype != torch.float32 or not term_TN.is_contiguous():
         raise ShapeError(
             f"a term {term_TN.dtype} {tuple(term_TN.shape)} cannot be added to {tuple(y_TN.shape)}: it is float32, "

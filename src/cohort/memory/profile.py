@@ -126,7 +126,7 @@ def profile_memory(
     """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
 
     The search is by prediction, and a pass checks its answer; where the pass takes more, the model learns that and the
-    search is repeated. Known passes are not measured again, nor is a pass that is no larger than one that was run.
+    search is repeated. Known passes are not measured again, and a pass no larger than one that was run is not measured.
     Recomputed passes are measured where the longest row hardly fits with everything kept, or where all are recomputed.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the sizes of an executor follow from, but for the memory that is free: trials, rows, passes and wishes."""
+"""What the sizes of an executor follow from, except for the memory that is free: trials, rows, passes and requests."""
 
 from __future__ import annotations
 

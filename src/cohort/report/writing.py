@@ -117,7 +117,7 @@ def _effects(results: RunResults) -> dict[str, Any]:
 
 def _slots_note(reader: RunReader) -> str:
     stays = reader.log.residencies()
-    # every stay that ended is followed by another one of its trial, but for the last
+    # every stay that ended is followed by another one of its trial, except for the last
     ended = [stay.trial_id for stay in stays if stay.stop_seconds is not None]
     parked = len(ended) - len(set(ended))
     slots = len({stay.slot for stay in stays})

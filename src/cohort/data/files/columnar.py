@@ -60,7 +60,7 @@ def hub_rows(
     # the hub client raises many unrelated types (network, authentication, missing names, ambiguous configs): all are
     # reported alike
     except Exception as error:
-        # an explicit wish, so it is named before guesses
+        # the user asked for it, so it is named before guesses
         from huggingface_hub import constants
 
         offline = "Unset HF_HUB_OFFLINE, which keeps the hub from being asked. " if constants.HF_HUB_OFFLINE else ""

@@ -107,8 +107,8 @@ def price_rows(
 ) -> tuple[Tensor, Tensor]:
     """Return the losses [M] of some rows, and the gradient [M, D] of each row's loss ([0, D] without gradients).
 
-    What :func:`linear_cross_entropy` is made of, for rows whose losses and gradients are computed apart. A row's bits
-    do not depend on the others that are priced with it, as far as those of the head's products do not.
+    What :func:`linear_cross_entropy` is made of, for rows whose losses and gradients are computed separately. A row's
+    bits do not depend on the others that are priced with it, as far as those of the head's products do not.
 
     Args:
         targets_M: Of each of the rows.

@@ -100,10 +100,10 @@ def product_and_term(
     segments: SegmentTable,
     tables: RowTables,
 ) -> Apart | None:
-    """Return what :func:`packed_linear` returns with row tables before it is added; None where it is not had apart.
+    """Return what :func:`packed_linear` returns with row tables, before the term is added; None where it cannot.
 
     Both halves are computed at the same time where ``tables`` have a stream for the terms and a graph is recorded.
-    They are had apart where up to three siblings own all columns of the product. The arguments and errors are those of
+    It can where up to three siblings own all columns of the product. The arguments and errors are those of
     :func:`packed_linear`.
     """
     kernels = implementation("packed_linear.rows", Backend.TRITON)
