@@ -5,6 +5,7 @@
 #   make bench      the benchmarks that this machine can run
 #   make test-gpu   tests marked gpu
 #   make test-avx2  the tests of numerics as on a CPU without AVX-512
+#   make test-clients  the unmodified tinker package, in an environment of its own, against a server of this checkout
 #   make soak       full counts of the kill, fault and property tests, and mutants of the rooms that only compute
 
 SHELL := /bin/bash
@@ -13,6 +14,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 VENV ?= .venv
+CLIENTS ?= .venv-clients
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
@@ -28,7 +30,7 @@ AVX2_ENV := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCT
 NUMERICS_TESTS := tests/kernels tests/adapters tests/models tests/training tests/serving tests/integrations \
 	tests/checkpoints tests/end_to_end/test_kill_and_resume.py tests/end_to_end/test_isolated_trials.py
 
-.PHONY: help demo test check bench test-gpu test-avx2 soak clean
+.PHONY: help demo test check bench test-gpu test-avx2 test-clients soak clean
 
 help:
 	@sed -n '2,9p' Makefile | cut -c3-
@@ -83,4 +85,4 @@ soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python tools/mutants.py
 
 clean:
-	rm -rf $(VENV) .demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) .demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
