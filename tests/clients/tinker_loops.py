@@ -1,4 +1,4 @@
-"""Loops of the unmodified ``tinker`` package against a server: ``python tinker_loops.py URL``; prints what they reached.
+"""Loops of the unmodified ``tinker`` package against a server: ``tinker_loops.py URL`` prints what they reached.
 
 It runs in an environment of its own (`make test-clients`), and imports nothing of Cohort.
 """
