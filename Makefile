@@ -79,6 +79,15 @@ $(VENV)/.ready-mutants: $(VENV)/.ready-dev
 	@$(PIP) -c constraints.txt -e '.[mutants]'
 	@touch $@
 
+# An environment of its own: the pins of other people's clients are not ours.
+$(CLIENTS)/.ready:
+	@$(PYTHON) -m venv --clear $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check tinker==0.38.0
+	@touch $@
+
+test-clients: $(VENV)/.ready-dev $(CLIENTS)/.ready
+	$(TEST_ENV) COHORT_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest -q tests/clients $(PYTEST_ARGS)
+
 soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)
 	$(TEST_ENV) COHORT_TEST_DRAWS=new $(BIN)/python -m pytest -q -m "hypothesis and not slow and not gpu" $(PYTEST_ARGS)
