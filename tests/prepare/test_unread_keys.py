@@ -23,8 +23,8 @@ RULES = [entry.name for entry in EXIT_RULES.built_in()]
 # what every task reads, whatever else it says
 READ_ALWAYS = {
     "evaluation": "max_examples warmup_evaluations every_fraction max_cost_fraction finalists metric metrics",
-    "lora": "target_modules modules_to_save exclude_modules layers_to_transform rank_pattern alpha_pattern r "
-    "lora_alpha",
+    "lora": "target_modules target_parameters modules_to_save exclude_modules layers_to_transform rank_pattern "
+    "alpha_pattern r lora_alpha",
     "training": "max_steps seed learning_rate batch_size max_grad_norm optim lr_scheduler_type",
     "search": "sampler space constraints",
     "memory": "limit margin profile gradient_checkpointing host_streamed_layers",

@@ -288,12 +288,17 @@ def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
+def _short(native: str) -> str:
+    """Return the families without what all their names end with."""
+    return native.replace("ForCausalLM", "")
+
+
 def _unsupported(path: Path, found: str, native: str) -> UnsupportedModelError:
     return UnsupportedModelError(
         Problem(
             where=f"{path}: architectures",
             found=found,
-            allowed=f"any causal language model that transformers loads (ForCausalLM); computed natively: {native}",
+            allowed=f"any causal language model that transformers loads; natively: {_short(native)} (ForCausalLM)",
             hint="Choose a base model that generates text.",
         )
     )
@@ -320,7 +325,7 @@ def _not_built(path: Path, error: Exception, *, named: str, native: str) -> Inpu
             found=f"{named}, which transformers {transformers.__version__} does not have"
             + (f"; the checkpoint was written by transformers {written}" if written else ""),
             allowed=f"any causal language model that the installed transformers (at least {_LEAST_VERSION}) loads; "
-            f"computed natively: {native}",
+            f"natively: {_short(native)}",
             hint=f"Install transformers {written} or newer." if written else "Install a newer transformers.",
         )
     )
