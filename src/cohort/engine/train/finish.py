@@ -11,9 +11,9 @@ from cohort.adapter_files.model_card import render_model_card
 from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_directory, write_adapter_files
 from cohort.checkpoints.checkpoints import keep_last_checkpoint
 from cohort.core.errors import RunStateError
+from cohort.engine.train.early_weights import EarlyWeights
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.result_trials import has_adapter_directory
-from cohort.engine.train.weights_ahead import WeightsAhead
 from cohort.models.checkpoint_layout import expert_parameters, module_names
 from cohort.prepare.preparation import Preparation
 from cohort.report.writing import write_report
@@ -40,7 +40,7 @@ def finish_run(
     *,
     specs: Mapping[int, TrialSpec],
     study: Study,
-    weights: WeightsAhead,
+    weights: EarlyWeights,
     save: Callable[[], None] = lambda: None,
 ) -> None:
     """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.

@@ -275,7 +275,7 @@ class StepLoop:
             raise window.error
         seconds = self._clock.monotonic() - began
         for member in [*self._members] if window.error is None else ():
-            self._guard(member, member.evaluate_ahead)
+            self._guard(member, member.evaluate_reached)
         total = sum(event.num_tokens for events in window.rounds for event in events)
         for events in window.rounds:
             share = sum(event.num_tokens for event in events) / total if total else 1 / len(window.rounds)

@@ -259,7 +259,7 @@ class Supervisor:
         self._run.store.append(events, decisions)
         self._on_tick(events, decisions)
 
-    def evaluate_ahead(self) -> None:
+    def evaluate_reached(self) -> None:
         """Evaluate at once all residents that a window of steps has brought to an evaluation, by whichever step."""
         if len(reached := self._reached()) > 1:
             with self._run.time_spent.on(Activity.EVALUATE):

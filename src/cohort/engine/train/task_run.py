@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from cohort.core.errors import InputError, Problem, RunStateError, StorageFullError
 from cohort.core.events import TrialEvent
 from cohort.engine.callbacks.callback_caller import CallbackCaller
+from cohort.engine.train.early_weights import EarlyWeights
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finals import Finals
@@ -26,7 +27,6 @@ from cohort.engine.train.watching.progress_tracker import ProgressTracker
 from cohort.engine.train.watching.step_costs import StepRecorder
 from cohort.engine.train.watching.tracker_reporting import TrackerReporter
 from cohort.engine.train.watching.work_recorder import WorkRecorder
-from cohort.engine.train.weights_ahead import WeightsAhead
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import FLAT_TOKENS
 from cohort.models.finite_weights import non_finite_weights
@@ -244,7 +244,7 @@ class TaskRun:
         self.control.close()
         save = self.supervisor.complete_last_checkpoint
         try:
-            with WeightsAhead(self._preparation.inputs.layout, folder_of=self.run.directory.trial) as weights:
+            with EarlyWeights(self._preparation.inputs.layout, folder_of=self.run.directory.trial) as weights:
                 weights.begin_first(self._study, specs=self._specs, best_of=self.run.state_store.best)
                 self._compare(make_room)
                 self._work.flush()

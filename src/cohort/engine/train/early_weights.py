@@ -23,25 +23,25 @@ from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.training.trial import TrialSpec
 from cohort.tuning.study import Study
 
-__all__ = ["LEAST_AHEAD", "MOST_AHEAD", "WeightsAhead"]
+__all__ = ["LEAST_EARLY", "MOST_EARLY", "EarlyWeights"]
 
 # adapters whose weights are written before it is known which is the best: all that are usual where they are on a GPU,
 # fewer where each takes host memory until it is written
-MOST_AHEAD, LEAST_AHEAD = 16, 4
+MOST_EARLY, LEAST_EARLY = 16, 4
 WRITERS = 4
 
 
-class WeightsAhead:
+class EarlyWeights:
     """Writes weights into the folders of their trials, in threads that end with the block."""
 
     def __init__(self, layout: AdapterLayout, *, folder_of: Callable[[int], Path]) -> None:
         """``folder_of`` returns the folder of a trial, which is made."""
         self._layout, self._folder_of = layout, folder_of
-        self._threads = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="cohort-weights-ahead")
+        self._threads = ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="cohort-early-weights")
         self._writing: dict[int, Future[None]] = {}
         self.copies = HostCopies()
 
-    def __enter__(self) -> WeightsAhead:
+    def __enter__(self) -> EarlyWeights:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,9 +60,9 @@ class WeightsAhead:
             best_of: Returns weights [r, D] and step of a trial's best checkpoint; all trials have ended.
         """
         first = [best.trial_id for best in study.leaders() if has_adapter_directory(study.reason(best.trial_id))]
-        for place, trial_id in enumerate(first[:MOST_AHEAD]):
+        for place, trial_id in enumerate(first[:MOST_EARLY]):
             kept = best_of(trial_id)
-            if kept is not None and place >= LEAST_AHEAD and not kept[0].is_cuda:
+            if kept is not None and place >= LEAST_EARLY and not kept[0].is_cuda:
                 break
             if kept is not None:
                 spec = specs[trial_id].adapter

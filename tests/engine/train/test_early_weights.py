@@ -15,8 +15,8 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import WEIGHTS_FILE, peft_tensors
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import StorageFullError
-from cohort.engine.train import weights_ahead
-from cohort.engine.train.weights_ahead import LEAST_AHEAD, WeightsAhead
+from cohort.engine.train import early_weights
+from cohort.engine.train.early_weights import LEAST_EARLY, EarlyWeights
 from cohort.tuning.decisions import FAILED
 
 LAYOUT = AdapterLayout({"layers.0.q_proj": (6, 5)})
@@ -24,7 +24,7 @@ SPEC = AdapterSpec(r=3, lora_alpha=6.0)
 WEIGHTS = {trial_id: torch.randn(3, LAYOUT.width) for trial_id in range(8)}
 
 
-def begun(ahead: WeightsAhead, *, failed: tuple[int, ...] = ()) -> None:
+def begun(ahead: EarlyWeights, *, failed: tuple[int, ...] = ()) -> None:
     study: Any = SimpleNamespace(
         leaders=lambda: [SimpleNamespace(trial_id=trial_id) for trial_id in (5, 3, 7, 1, 0, 2)],
         reason=lambda trial_id: FAILED if trial_id in failed else None,
@@ -38,10 +38,10 @@ def begun(ahead: WeightsAhead, *, failed: tuple[int, ...] = ()) -> None:
 
 
 def test_the_first_trials_that_get_an_adapter_are_written(tmp_path: Path) -> None:
-    with WeightsAhead(LAYOUT, folder_of=lambda trial_id: tmp_path / str(trial_id)) as ahead:
+    with EarlyWeights(LAYOUT, folder_of=lambda trial_id: tmp_path / str(trial_id)) as ahead:
         begun(ahead, failed=(3,))
         written = [trial_id for trial_id in WEIGHTS if ahead.are_written(trial_id)]
-        assert written == [0, 1, 5], f"{LEAST_AHEAD} of those that did not fail, of which trial 7 has no checkpoint"
+        assert written == [0, 1, 5], f"{LEAST_EARLY} of those that did not fail, of which trial 7 has no checkpoint"
         assert not ahead.are_written(5), "told once"
     for trial_id in written:
         file = tmp_path / str(trial_id) / WEIGHTS_FILE
@@ -55,8 +55,8 @@ def test_a_full_disk_is_told_where_weights_are_written_again(tmp_path: Path, mon
     def full(folder: Path, **_: object) -> None:
         raise StorageFullError("no space left") if folder.name == "5" else ValueError("wrong")
 
-    monkeypatch.setattr(weights_ahead, "write_adapter_weights", full)
-    with WeightsAhead(LAYOUT, folder_of=lambda trial_id: tmp_path / str(trial_id)) as ahead:
+    monkeypatch.setattr(early_weights, "write_adapter_weights", full)
+    with EarlyWeights(LAYOUT, folder_of=lambda trial_id: tmp_path / str(trial_id)) as ahead:
         begun(ahead)
         assert not ahead.are_written(5)
         with pytest.raises(ValueError, match="wrong"):
