@@ -33,7 +33,7 @@ class RemoteExecutor(TrainingExecutor):
     """Keeps the places of trials. Members say on which ranks a call is carried out."""
 
     def __init__(self, *, slots_per_rank: int) -> None:
-        """Begin without a trial; each rank has a bank of so many slots."""
+        """Begin without a trial; the bank of each rank has ``slots_per_rank`` slots."""
         self._places: dict[int, Place] = {}
         self._slots_per_rank = slots_per_rank
 

@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.errors import InputError
-from cohort.training.requests.client_models import UnknownModelError
 from cohort.training.requests.request_executor import AdamParameters, PassRequest, RequestExecutor
 from tests.training.requests.client_data import NAMES, a_loss, open_executor, random_datum
 from tests.training.small_models import save_llama
@@ -133,27 +131,3 @@ def test_a_pass_that_fails_leaves_other_models_and_clears_the_gradients_of_its_o
     assert kept is not None
     assert after is not None
     assert torch.equal(kept, after)
-
-
-def test_a_state_goes_on_where_it_was_taken(model: Path) -> None:
-    executor, loss = open_executor(model), a_loss("ppo")
-    rng, spec = np.random.default_rng(4), AdapterSpec(r=4, lora_alpha=32.0)
-    executor.models.create("one", spec, seed=1, state=None)
-    before, after = ((random_datum(rng, loss),) for _ in range(2))
-    executor.run([PassRequest(model_id="one", data=before, loss=loss, trains=True)])
-    executor.step([("one", AdamParameters(learning_rate=1e-2))])
-    executor.models.create("two", spec, seed=9, state=executor.models.state("one"))
-    for name in ("one", "two"):
-        executor.run([PassRequest(model_id=name, data=after, loss=loss, trains=True)])
-        executor.step([(name, AdamParameters(learning_rate=1e-2))])
-    one, two = executor.models.state("one"), executor.models.state("two")
-    assert (one.step, two.step) == (2, 2)
-    assert all(torch.equal(one.adapter.tensors[name], two.adapter.tensors[name]) for name in one.adapter.tensors)
-
-
-def test_models_that_are_unknown_or_never_fit_are_refused(model: Path) -> None:
-    executor = open_executor(model, num_rank_rows=32)
-    with pytest.raises(InputError, match=r"lora_config.rank: found 40; allowed: 1 to 32"):
-        executor.models.create("m", AdapterSpec(r=40, lora_alpha=32.0), seed=1, state=None)
-    with pytest.raises(UnknownModelError, match="there is no model 'm'"):
-        executor.step([("m", AdamParameters())])

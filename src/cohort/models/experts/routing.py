@@ -64,7 +64,7 @@ def route_rows(index_TJ: Tensor, *, num_experts: int, segments: SegmentTable, pa
         index_TJ: The experts of each token; numbers from ``num_experts`` on name none.
         segments: Rows of each slot and sample of the stream.
         pads: Whether each expert's rows are filled up to a multiple of 16, at least 32: a row's bits are then its own
-            on a CPU, whoever else the expert gets.
+            on a CPU, whatever other rows the expert gets.
     """
     num_tokens, each = index_TJ.shape
     expert_S = index_TJ.detach().reshape(-1).cpu()

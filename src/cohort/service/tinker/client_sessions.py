@@ -75,7 +75,7 @@ class Session:
 
 
 class ClientSessions:
-    """Sessions, models and samplers by name. Names of sessions are random: nobody guesses another's."""
+    """Sessions, models and samplers by name. Names of sessions are random, so that none can be guessed."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}

@@ -160,7 +160,7 @@ class TrainingCalls:
         return PassRequest(model_id=body.model_id, data=data, loss=loss, trains=not body.forward_only)
 
     def _checked(self, make: Callable[[], Any]) -> Any:
-        """Return the work of a call, or for a wrong one work that says so: its number is used up all the same."""
+        """Return the work of a call, or for a wrong one work that says so: its number is used up too."""
         try:
             return make()
         except CohortError as error:

@@ -1,0 +1,73 @@
+"""Calls of a model: saved and gone on from, wrong ones refused in their turn."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from cohort.adapters.peft_files.peft_format import read_adapter
+from tests.service.running_server import RunningServer
+from tests.service.tinker.tinker_calls import TinkerCalls, pass_message
+from tests.service.tinker.trained_models import TOKENS, trained
+
+
+def test_a_checkpoint_goes_on_with_the_same_bits_and_is_an_adapter(
+    client: TinkerCalls, tinker_server: RunningServer
+) -> None:
+    model_id = client.model(rank=4, seed=3)
+    trained(client, model_id, steps=2)
+    path = client.result("save_weights", {"model_id": model_id, "seq_id": 5, "path": "two"})["path"]
+    assert path == f"tinker://{model_id}/weights/two"
+    loaded = client.result(
+        "load_weights", {"session_id": client.session_id, "model_seq_id": 1, "path": path, "optimizer": True}
+    )
+    assert trained(client, model_id, first=6) == trained(client, loaded["model_id"], first=1)
+    (saved,) = client.get(f"training_runs/{model_id}/checkpoints")["checkpoints"]
+    assert (saved["tinker_path"], saved["checkpoint_type"]) == (path, "training")
+    info = client.done("weights_info", {"tinker_path": path})
+    assert (info["lora_rank"], info["base_model"]) == (4, "base")
+    tinker = tinker_server.opened.tinker
+    assert tinker is not None
+    folder = tinker.routes._store.find(path).folder
+    assert read_adapter(folder).spec.lora_alpha == 32.0
+    run = client.get(f"training_runs/{model_id}")
+    assert run["last_checkpoint"]["tinker_path"] == path
+    assert client.put(f"training_runs/{model_id}/checkpoints/weights/two/ttl", {"ttl_seconds": 3600}) == 200
+    assert client.delete(f"training_runs/{model_id}/checkpoints/weights/two") == 204
+    assert client.post("weights_info", {"tinker_path": path}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("loss", "inputs", "words"),
+    [
+        ("nothing", {"weights": [1.0] * 6}, "loss_fn: found 'nothing'; allowed: cispo, cross_entropy"),
+        ("cross_entropy", {"weights": [1.0] * 5}, "found shape [5] next to target_tokens of shape [6]"),
+        ("cross_entropy", {"weights": [math.nan] * 6}, "loss_fn_inputs.weights: found nan at position 0"),
+        ("ppo", {"weights": [1.0] * 6}, "no logprobs; allowed: target_tokens, logprobs, advantages"),
+    ],
+)
+def test_a_wrong_pass_fails_in_its_turn_and_the_model_goes_on(
+    client: TinkerCalls, loss: str, inputs: dict[str, Any], words: str
+) -> None:
+    model_id = client.model(rank=4)
+    wrong = [(TOKENS[:-1], {"target_tokens": TOKENS[1:], **inputs})]
+    found = client.result("forward_backward", pass_message(model_id, 1, wrong, loss=loss))
+    assert found["category"] == "user"
+    assert words in found["error"]
+    assert trained(client, model_id, first=2, steps=1)
+
+
+def test_wrong_models_are_refused(client: TinkerCalls) -> None:
+    asked = {"session_id": client.session_id, "model_seq_id": 0, "base_model": "other"}
+    for changed, words in (
+        ({}, "base_model: found 'other'; allowed: base"),
+        ({"base_model": "base", "lora_config": {"rank": 17}}, "lora_config.rank: found 17; allowed: 1 to 16"),
+        ({"base_model": "base", "lora_config": {"rank": 0}}, "lora_config.rank"),
+        ({"base_model": "base", "optimizer_config": {"type": "dimuon"}}, "optimizer_config.type: found 'dimuon'"),
+    ):
+        response = client.post("create_model", {**asked, **changed})
+        assert response.status_code == 400
+        assert words in response.json()["detail"]
+    assert client.post("get_info", {"model_id": "foreign:train:0"}).status_code == 404
