@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cohort.scheduling.pipelines.microbatch.records import AdapterBatches, MicroBatch
 from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
+from cohort.scheduling.pipelines.pass_order import Direction
 from cohort.scheduling.pipelines.simulation import PassTime, simulate_pipeline
-from cohort.scheduling.pipelines.stage_order import Direction
 
 FIGURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "pipeline-timeline.svg"
 NUM_STAGES, CAPACITY = 4, 100

@@ -33,9 +33,9 @@ from cohort.models.config import DecoderConfig
 from cohort.scheduling.pipelines.microbatch.packing import PackingLimits
 from cohort.scheduling.pipelines.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
 from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
+from cohort.scheduling.pipelines.pass_order import batch_distance
 from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
 from cohort.scheduling.pipelines.stage_balance import balance_stages, divide_head
-from cohort.scheduling.pipelines.stage_order import batch_distance
 
 __all__ = ["QUESTION", "measure"]
 

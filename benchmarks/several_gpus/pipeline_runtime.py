@@ -21,8 +21,8 @@ from benchmarks.several_gpus.strategies import start
 from benchmarks.steps.step_timing import trial_specs
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.grouped_executor import GroupedExecutor
+from cohort.scheduling.pipelines.pass_order import Direction
 from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
-from cohort.scheduling.pipelines.stage_order import Direction
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 

@@ -153,7 +153,7 @@ def best_plan(requests: Sequence[TaskRequest], cluster: Cluster = GPUS) -> Place
     """Return the solver's plan, or the searched one where there is no solver."""
     if importlib.util.find_spec("ortools") is None:
         return search_plan(requests, cluster)
-    from cohort.scheduling.placement.planner import plan_placement
+    from cohort.scheduling.placement.task_planner import plan_placement
 
     return plan_placement(requests, cluster)
 

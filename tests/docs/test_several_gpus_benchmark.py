@@ -23,7 +23,7 @@ from benchmarks.several_gpus.run_tasks import measure as measure_run_tasks
 from benchmarks.several_gpus.scaling import measure as measure_scaling
 from benchmarks.several_gpus.sweep import measure as measure_sweep
 from benchmarks.several_gpus.sweep_simulated import measure as measure_sweep_simulated
-from cohort.scheduling.placement.planner import plan_placement
+from cohort.scheduling.placement.task_planner import plan_placement
 from cohort.scheduling.placement.verify import check_plan
 
 

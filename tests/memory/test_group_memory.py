@@ -13,8 +13,8 @@ from cohort.machine.machine import Machine
 from cohort.memory import group_memory as module
 from cohort.memory.demand import Demand
 from cohort.memory.group_memory import GroupMemory, group_memory
-from cohort.memory.limit import weight_bytes
 from cohort.memory.rank_groups import pipeline_group
+from cohort.memory.smallest_memory import weight_bytes
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
 from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of

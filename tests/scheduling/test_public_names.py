@@ -9,7 +9,7 @@ import pytest
 
 import cohort.scheduling
 from cohort.scheduling.packing.planner import plan_packs
-from cohort.scheduling.placement.planner import plan_placement
+from cohort.scheduling.placement.task_planner import plan_placement
 
 
 def test_the_planners_are_public() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.tasks.loading import TaskFile, load_task
 from cohort.tasks.other_names import ACCEPTED, NOT_NEEDED, OTHER_WORDS, use_own_names
-from cohort.tasks.problems import known_keys
+from cohort.tasks.unknown_keys import known_keys
 
 BASE = "base_model: model\ndataset: {train: train.jsonl}\n"
 

@@ -113,7 +113,7 @@ def test_the_resolved_file_is_the_same_task(folder: Path, tmp_path_factory: pyte
 
 
 def test_every_default_is_written_out(folder: Path) -> None:
-    from cohort.tasks.problems import known_keys
+    from cohort.tasks.unknown_keys import known_keys
 
     # a section that is null has no keys to write: this one is there
     blocks = "lora: {use_bdlora: {nblocks: 2}}"

@@ -16,14 +16,14 @@ from cohort.core.errors import InputError
 from cohort.core.units import format_bytes
 from cohort.machine.machine import free_memory_bytes
 from cohort.memory.demand import Demand
-from cohort.memory.limit import limit_problem, weight_bytes
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.plan import CONTEXT_BYTES, MemoryPlan
+from cohort.memory.smallest_memory import limit_problem, weight_bytes
 from cohort.models.config import DecoderConfig
 from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan
 from cohort.ranks.tensor.base_shards import shard_config
 from cohort.scheduling.pass_sizes import MemoryNeeds
-from cohort.scheduling.pipelines.stage_order import most_in_flight
+from cohort.scheduling.pipelines.pass_order import most_in_flight
 
 __all__ = ["GroupMemory", "group_memory"]
 

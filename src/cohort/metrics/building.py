@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from cohort.core.errors import InputError
-from cohort.core.nearest_word import nearest_word
+from cohort.core.nearest_value import nearest_word
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal
-from cohort.metrics.answers import find_answer, normalized
 from cohort.metrics.functions import FunctionRefusedError, code_identity, function_path, load_function
 from cohort.metrics.kinds import METRIC_KINDS
 from cohort.metrics.metric import (
@@ -25,6 +24,7 @@ from cohort.metrics.metric import (
     MetricOptions,
     Row,
 )
+from cohort.metrics.normalization import find_answer, normalized
 
 __all__ = [
     "METRICS_ALLOWED",

@@ -11,8 +11,8 @@ from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes, least_weight_bytes
-from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter
 from cohort.memory.model_place import choose_model_place
+from cohort.memory.smallest_memory import estimated_inputs, require_room_for_an_adapter
 from cohort.models.counts import count_model
 from cohort.models.finite_weights import checked_weights
 from cohort.planning.estimate.estimate import estimate_task, hardware_of

@@ -24,8 +24,8 @@ from cohort.machine.machine import Machine, choose_machine
 from cohort.machine.measurements import CostKey
 from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import least_weight_bytes
-from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory
 from cohort.memory.size_inputs import SizeRequest
+from cohort.memory.smallest_memory import estimated_inputs, limit_problem, smallest_memory
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import adapter_layout, expert_parameters, linear_shapes
 from cohort.models.config import DecoderConfig

@@ -10,7 +10,7 @@ from cohort.data.chat import ChatRenderer
 from cohort.data.problems import ProblemKind
 from cohort.data.settings import template_fields
 from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
-from cohort.metrics.answers import find_answer, last_number
+from cohort.metrics.normalization import find_answer, last_number
 from cohort.models.untrained_tokens import looks_untrained
 from cohort.prepare.adapters.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs

@@ -13,7 +13,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.units import counted
 from cohort.report.final_comparison import final_comparisons
 from cohort.report.followed_parameters import followed_parameters
-from cohort.report.headline_bars import headline_bars
+from cohort.report.headline_cards import headline_bars
 from cohort.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.report.importance import importance_bars
 from cohort.report.labels import model_label, value_label

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cohort.scheduling.packing.planner import plan_packs
-    from cohort.scheduling.placement.planner import plan_placement
+    from cohort.scheduling.placement.task_planner import plan_placement
 
 __all__ = ["plan_packs", "plan_placement"]
 
-_HOMES = {"plan_packs": "cohort.scheduling.packing.planner", "plan_placement": "cohort.scheduling.placement.planner"}
+_HOMES = {
+    "plan_packs": "cohort.scheduling.packing.planner",
+    "plan_placement": "cohort.scheduling.placement.task_planner",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState, RoomFound
 from cohort.scheduling.placement.list_policies import ListPolicy
-from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan
 from cohort.scheduling.placement.replan import Replan, advance, apply_event, replan, start_due
 from cohort.scheduling.placement.sharing import Joined
+from cohort.scheduling.placement.task_planner import PlacementSettings
 
 __all__ = ["Changes", "Replanner"]
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
-from cohort.core.nearest_word import nearest_file
+from cohort.core.nearest_value import nearest_file
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.core.unusual_path import unusual_path
 from cohort.data.files.given_rows import GivenRows

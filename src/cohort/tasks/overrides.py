@@ -12,9 +12,9 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.other_names import ACCEPTED
-from cohort.tasks.problems import known_keys, unknown_key_hint
 from cohort.tasks.sections.early_exit_section import is_plugin_key
 from cohort.tasks.sections.objective_section import is_objective_value
+from cohort.tasks.unknown_keys import known_keys, unknown_key_hint
 from cohort.tasks.yaml_lines import parse_yaml_value
 
 __all__ = ["Override", "apply_overrides", "parse_overrides"]

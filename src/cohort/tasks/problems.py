@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import get_args
 
 from pydantic import BaseModel, ValidationError
@@ -12,32 +11,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from cohort.core.errors import Problem
-from cohort.core.nearest_word import nearest_word
+from cohort.core.nearest_value import nearest_word
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
 from cohort.tasks.hyperparameters import quoted_number, unbounded_number
-from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
+from cohort.tasks.unknown_keys import section_of, unknown_key_hint
 from cohort.tasks.yaml_lines import TaskOrigin, with_spaced_colon
 
-__all__ = ["known_keys", "problems_from", "unknown_key_hint"]
-
-
-def known_keys(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """Return every key of a task file by its dotted name, sections included."""
-    found: dict[str, FieldInfo] = {}
-    for name, info in model.model_fields.items():
-        found[prefix + name] = info
-        if (section := _section_of(info)) is not None:
-            found |= known_keys(section, f"{prefix}{name}.")
-    return found
-
-
-def _section_of(info: FieldInfo) -> type[BaseModel] | None:
-    # an optional section is a union with None
-    for annotation in (info.annotation, *get_args(info.annotation)):
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            return annotation
-    return None
+__all__ = ["problems_from"]
 
 
 def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
@@ -49,39 +30,8 @@ def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
         if current is None or part not in current.model_fields:
             break
         found = current.model_fields[str(part)]
-        current = _section_of(found)
+        current = section_of(found)
     return found
-
-
-def unknown_key_hint(model: type[BaseModel], path: KeyPath, *, elsewhere: str = "Move it there.") -> str:
-    """Return the hint for an unknown key: its name here, the section it belongs to, or the nearest key.
-
-    ``elsewhere`` is what to do about a key that belongs to another section.
-    """
-    key, section = str(path[-1]), ".".join(str(part) for part in path[:-1])
-    word = key.lower().replace("-", "_")
-    if word in NOT_NEEDED:
-        return f"Remove it: {NOT_NEEDED[word]}."
-    keys = known_keys(model)
-    prefix = f"{section}." if section else ""
-    siblings = [name.removeprefix(prefix) for name in keys if name.startswith(prefix)]
-    # tried after the names of other tools, which must not lose to a vague likeness
-    near = get_close_matches(word, [name for name in siblings if "." not in name], n=1, cutoff=0.75)
-    of_others = [name for name in keys if name.rsplit(".", 1)[-1] == word]
-    # the right name in the wrong section is likelier than a misspelt name of the right section
-    if of_others:
-        return f"Did you mean {of_others[0]}? {elsewhere}"
-    if word in OTHER_WORDS:
-        own = OTHER_WORDS[word]
-        # a searched key has its place in the space
-        if section == "search.space":
-            own = f"{section}.{own.rpartition('.')[2]}"
-        return f"Did you mean {own}? Rename it."
-    if near:
-        return f"Did you mean {prefix}{near[0]}? Rename it."
-    by_leaf = {name.rsplit(".", 1)[-1]: name for name in keys}
-    far = get_close_matches(word, by_leaf, n=1, cutoff=0.6)
-    return f"Did you mean {by_leaf[far[0]]}? Rename it." if far else "Remove it."
 
 
 def _allowed(info: FieldInfo | None) -> str:
@@ -128,7 +78,7 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
         placed = [((*path, *refusal.at), refusal) for refusal in refusals_of(detail.get("ctx"))]
         return [(at, replace(refusal.problem(Place()), where=origin.where(at))) for at, refusal in placed]
     if detail["type"] == "extra_forbidden":
-        section = _section_of(info) if info is not None else model
+        section = section_of(info) if info is not None else model
         found = f"the unknown key {str(path[-1])!r}"
         allowed = f"the keys {', '.join((section or model).model_fields)}"
         hint = unknown_key_hint(model, path)
@@ -138,7 +88,7 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
     elif detail["type"] == "missing":
         found, allowed = "nothing", _allowed(info)
         hint = f"Add {dotted(path)}: {(info.description if info else None) or 'a value'}."
-    elif info is not None and (section := _section_of(info)) is not None:
+    elif info is not None and (section := section_of(info)) is not None:
         found, allowed = _found(detail["input"]), f"a section with the keys {', '.join(section.model_fields)}"
         hint = "Write the keys below it, indented; in Python a dict."
         # a list of files is as natural to write as one, and both are what the section needs most

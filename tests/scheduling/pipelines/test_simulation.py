@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cohort.scheduling.pipelines.pass_order import Direction, StagePass
 from cohort.scheduling.pipelines.simulation import simulate_pipeline
-from cohort.scheduling.pipelines.stage_order import Direction, StagePass
 
 
 def drawn(seed: int) -> tuple[list[list[list[float]]], float]:

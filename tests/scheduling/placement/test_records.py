@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.scheduling.placement.planner import plan_placement
 from cohort.scheduling.placement.records import (
     Cluster,
     Placement,
     TaskOption,
     level_makespans,
 )
+from cohort.scheduling.placement.task_planner import plan_placement
 
 from .placement_instances import task
 

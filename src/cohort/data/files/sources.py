@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from cohort.core.hub_ids import is_hub_id
-from cohort.core.nearest_word import nearest_file
+from cohort.core.nearest_value import nearest_file
 from cohort.core.place import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.data.files.given_rows import GivenRows

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cohort.metrics.answers import last_number
 from cohort.metrics.metric import MetricKind
+from cohort.metrics.normalization import last_number
 
 __all__ = ["METRIC", "number_match"]
 

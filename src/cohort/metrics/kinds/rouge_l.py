@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from cohort.metrics.answers import words
 from cohort.metrics.metric import MetricKind
+from cohort.metrics.normalization import words
 
 __all__ = ["METRIC", "rouge_l"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cohort.metrics.answers import normalized
 from cohort.metrics.metric import MetricKind
+from cohort.metrics.normalization import normalized
 
 __all__ = ["METRIC", "token_f1"]
 

@@ -14,7 +14,9 @@ from cohort.core.units import format_bytes
 from cohort.machine.machine import Machine
 from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import choose_streamed_layers
-from cohort.memory.limit import (
+from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
+from cohort.memory.sizes import Sizes, choose_sizes
+from cohort.memory.smallest_memory import (
     estimated_inputs,
     limit_problem,
     require_room_for_an_adapter,
@@ -22,8 +24,6 @@ from cohort.memory.limit import (
     smallest_memory,
     weight_bytes,
 )
-from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
-from cohort.memory.sizes import Sizes, choose_sizes
 from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.planning.estimate.device_weights import DeviceWeights
 from cohort.planning.estimate.likely_strategy import LikelyStrategy

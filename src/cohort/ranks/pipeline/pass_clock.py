@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from cohort.scheduling.pipelines.pass_order import StagePass
 from cohort.scheduling.pipelines.simulation import PassTime, PipelineTimes
-from cohort.scheduling.pipelines.stage_order import StagePass
 
 __all__ = ["PassClock", "joined_times"]
 

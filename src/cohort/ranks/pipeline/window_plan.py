@@ -14,8 +14,8 @@ from cohort.ranks.step_window import FLOPS_PER_SECOND
 from cohort.scheduling.cost.analytic import HOST_LAYER_SECONDS
 from cohort.scheduling.pipelines.microbatch.records import MicroBatch
 from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, choose_schedule
+from cohort.scheduling.pipelines.pass_order import batch_distance
 from cohort.scheduling.pipelines.simulation import simulate_pipeline
-from cohort.scheduling.pipelines.stage_order import batch_distance
 from cohort.training.step_samples import Resident
 
 __all__ = ["PlannedWindow", "flat_tokens", "plan_window"]

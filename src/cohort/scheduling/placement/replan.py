@@ -27,7 +27,6 @@ from cohort.scheduling.placement.cluster_events import (
     TaskWithdrawn,
 )
 from cohort.scheduling.placement.list_policies import ListPolicy, list_plan, plan_in_order
-from cohort.scheduling.placement.planner import PlacementSettings, plan_placement
 from cohort.scheduling.placement.records import (
     PlacementPlan,
     RunningTask,
@@ -36,6 +35,7 @@ from cohort.scheduling.placement.records import (
     find_unplaceable,
 )
 from cohort.scheduling.placement.sharing import Joined, choose_joining, joined_state
+from cohort.scheduling.placement.task_planner import PlacementSettings, plan_placement
 
 __all__ = [
     "Replan",

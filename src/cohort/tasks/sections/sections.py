@@ -19,7 +19,11 @@ from cohort.tasks.module_choice import MOST_LAYERS, module_choice_fields
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tasks.sections.block_section import BdLoraSection
-from cohort.tasks.sections.schedule_section import ScheduleSection, parse_schedule_section, plain_schedule_section
+from cohort.tasks.sections.schedule_options_section import (
+    ScheduleSection,
+    parse_schedule_section,
+    plain_schedule_section,
+)
 from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.training.schedules import ScheduleOptions
 from cohort.tuning.parameters import MultipleOf, Parameter

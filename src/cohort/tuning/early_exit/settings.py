@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
-from cohort.core.nearest_word import nearest_word
+from cohort.core.nearest_value import nearest_word
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
 from cohort.core.setting_fields import SettingField, problems_of, setting_fields

@@ -10,7 +10,9 @@ import torch
 
 from cohort.core.errors import InputError
 from cohort.machine.machine import Machine
-from cohort.memory.limit import (
+from cohort.memory.size_inputs import SizeInputs
+from cohort.memory.sizes import choose_sizes
+from cohort.memory.smallest_memory import (
     SmallestMemory,
     estimated_inputs,
     limit_problem,
@@ -19,8 +21,6 @@ from cohort.memory.limit import (
     smallest_memory,
     weight_bytes,
 )
-from cohort.memory.size_inputs import SizeInputs
-from cohort.memory.sizes import choose_sizes
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.task_file import TaskFile

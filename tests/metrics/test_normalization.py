@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.metrics.answers import find_answer, last_number, normalized, words
+from cohort.metrics.normalization import find_answer, last_number, normalized, words
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan
-from cohort.scheduling.placement.planner import PlacementSettings, plan_placement
 from cohort.scheduling.placement.records import (
     Cluster,
     RunningTask,
@@ -20,6 +19,7 @@ from cohort.scheduling.placement.records import (
     TaskRequest,
     level_makespans,
 )
+from cohort.scheduling.placement.task_planner import PlacementSettings, plan_placement
 from cohort.scheduling.placement.verify import check_plan, placement_lower_bound
 
 from .placement_instances import random_instance, task

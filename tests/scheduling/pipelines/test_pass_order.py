@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cohort.scheduling.pipelines.stage_order import Direction, StagePass, batch_distance, most_in_flight, stage_order
+from cohort.scheduling.pipelines.pass_order import Direction, StagePass, batch_distance, most_in_flight, stage_order
 
 
 @given(st.integers(0, 40), st.integers(1, 6), st.booleans())

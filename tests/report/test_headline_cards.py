@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.report.headline_bars import headline_bars
+from cohort.report.headline_cards import headline_bars
 from cohort.report.writing import render_report
 from cohort.runs.facts import Activity
 from cohort.runs.reader import RunReader

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cohort.tasks.sections.schedule_section import ScheduleSection, parse_schedule_section, plain_schedule_section
+from cohort.tasks.sections.schedule_options_section import (
+    ScheduleSection,
+    parse_schedule_section,
+    plain_schedule_section,
+)
 from cohort.training.schedules import ScheduleOptions
 
 
