@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ class FakeExecutor:
 
     def __init__(self) -> None:
         self.token_budget, self.rounds = 100, list[list[str]]()
-        self.models = FakeModels({"a"})
+        self.models = FakeModels({"a", "b", "c"})
         self.gate = threading.Event()
         self.gate.set()
         self.error: Exception | None = None
@@ -106,6 +107,33 @@ def test_an_error_fails_its_round_and_the_next_goes_on(trainer: ClientTrainer, e
     with pytest.raises(CohortError, match="wrong"):
         submit(trainer, "a", 3, refuse).result(10)
     assert submit(trainer, "a", 4, AdamParameters()).result(10) == 0.5
+
+
+def test_a_model_that_could_not_be_made_fails_alone(trainer: ClientTrainer, executor: FakeExecutor) -> None:
+    trainer.open("unmade")
+    executor.gate.clear()
+    submit(trainer, "a", 1, a_pass("a"))
+    while trainer._logs["a"].waiting:
+        threading.Event().wait(0.005)
+    # they wait for the next round, which they share
+    wrong = [submit(trainer, "unmade", 1, a_pass("unmade")), submit(trainer, "unmade", 2, AdamParameters())]
+    right = submit(trainer, "b", 1, a_pass("b"))
+    executor.gate.set()
+    for failed in wrong:
+        with pytest.raises(UnknownModelError, match="model 'unmade' could not be made"):
+            failed.result(10)
+    assert right.result(10) == "passed b"
+    assert [name for names in executor.rounds for name in names] == ["a", "b"]
+
+
+def test_the_data_of_an_operation_that_has_run_is_let_go(trainer: ClientTrainer) -> None:
+    work = a_pass("a")
+    gone = weakref.ref(work)
+    submit(trainer, "a", 1, work).result(10)
+    del work
+    submit(trainer, "a", 2, AdamParameters()).result(10)
+    submit(trainer, "a", 3, AdamParameters()).result(10)
+    assert gone() is None
 
 
 def test_a_model_that_is_gone_takes_no_calls_and_those_that_wait_fail(

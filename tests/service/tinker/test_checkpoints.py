@@ -78,6 +78,48 @@ def test_a_checkpoint_expires(store: CheckpointStore, monkeypatch: pytest.Monkey
     assert not found.folder.exists()
 
 
+def test_a_kill_while_the_expiry_is_written_loses_nothing(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = save(store)
+
+    def killed(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:5])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", killed)
+        patched.setattr(Path, "write_text", lambda path, text, **_: killed(path, text.encode()))
+        with pytest.raises(KeyboardInterrupt):
+            store.set_expiry(store.find(uri), ttl_seconds=60)
+    assert store.find(uri).expires_at is None
+
+
+def test_a_kill_while_a_checkpoint_is_deleted_leaves_none_in_part(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = store.find(save(store))
+
+    def killed(folder: Path, **_: object) -> None:
+        (folder / "state.safetensors").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cohort.service.tinker.checkpoints.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.delete(found)
+    with pytest.raises(UnknownCheckpointError):
+        store.find(found.uri)
+
+
+def test_a_checkpoint_of_another_base_model_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
+    uri = save(store)
+    layout = AdapterLayout({"model.layers.0.self_attn.q_proj": (8, 4)})
+    other = CheckpointStore(tmp_path / "tinker", base_model="larger", layout=layout)
+    with pytest.raises(InputError, match=r"path: found tinker://s:train:0/weights/one, .*; allowed: .* of larger"):
+        other.load(other.find(uri), optimizer=True)
+
+
 def test_a_version_for_sampling_has_no_state_to_train_on(store: CheckpointStore) -> None:
     found = store.find(save(store, kind="sampler_weights"))
     with pytest.raises(UnknownCheckpointError, match="is for sampling"):

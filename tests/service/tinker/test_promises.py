@@ -71,3 +71,42 @@ def test_only_the_last_answers_are_kept() -> None:
             await promises.wait("m:3", timeout_seconds=1)
 
     asyncio.run(scenario())
+
+
+def test_large_answers_make_room_for_later_ones() -> None:
+    async def run() -> Answer:
+        return Answer(message=bytes(60))
+
+    async def scenario() -> None:
+        promises = Promises(most_bytes=130)
+        for number in range(3):
+            promises.make(f"m:{number}", b"", run)
+            assert await promises.wait(f"m:{number}", timeout_seconds=1) is not None
+        with pytest.raises(GoneError):
+            await promises.wait("m:0", timeout_seconds=1)
+        assert await promises.wait("m:1", timeout_seconds=1) is not None
+        promises.cancel("m:1")
+        # one that is larger than all together is kept for its client
+        promises = Promises(most_bytes=10)
+        promises.make("m:9", b"", run)
+        await asyncio.sleep(0.01)
+        assert await promises.wait("m:9", timeout_seconds=1) is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_is_cancelled_while_its_answer_is_waited_for_is_gone() -> None:
+    async def run() -> Answer:
+        await asyncio.sleep(60)
+        return Answer(json={})
+
+    async def scenario() -> None:
+        promises = Promises()
+        promises.make("m:1", b"", run)
+        waiting = asyncio.ensure_future(promises.wait("m:1", timeout_seconds=60))
+        await asyncio.sleep(0.01)
+        promises.cancel("m:1")
+        with pytest.raises(GoneError, match="call 'm:1' was cancelled"):
+            await waiting
+
+    asyncio.run(scenario())

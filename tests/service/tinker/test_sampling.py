@@ -54,3 +54,16 @@ def test_sampling_ends_with_the_token_or_text_that_stops_it(client: TinkerCalls)
     # the same draws, with the token that stops them
     first = whole.index(whole[3])
     assert (tokens, own, reason) == (whole[: first + 1], logprobs[: first + 1], 0)
+
+
+def test_a_part_of_a_prompts_log_probabilities_is_refused(client: TinkerCalls) -> None:
+    body = {"session_id": client.session_id, "sampling_session_seq_id": 70, "base_model": "base"}
+    asked = {
+        "sampling_session_id": client.done("create_sampling_session", body)["sampling_session_id"],
+        "seq_id": 1,
+        "prompt": {"chunks": [{"tokens": TOKENS}]},
+        "prompt_logprobs_last_n": 2,
+    }
+    refused = client.post("asample", asked)
+    assert refused.status_code == 400
+    assert "Leave prompt_logprobs_last_n out" in refused.json()["detail"]

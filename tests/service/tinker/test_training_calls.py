@@ -10,7 +10,7 @@ import pytest
 from cohort.adapters.peft_files.peft_format import read_adapter
 from tests.service.running_server import RunningServer
 from tests.service.tinker.tinker_calls import TinkerCalls, pass_message
-from tests.service.tinker.trained_models import TOKENS, trained
+from tests.service.tinker.trained_models import TOKENS, data, trained
 
 
 def test_a_checkpoint_goes_on_with_the_same_bits_and_is_an_adapter(
@@ -71,3 +71,22 @@ def test_wrong_models_are_refused(client: TinkerCalls) -> None:
         assert response.status_code == 400
         assert words in response.json()["detail"]
     assert client.post("get_info", {"model_id": "foreign:train:0"}).status_code == 404
+
+
+def test_a_norm_that_is_no_number_is_left_out(client: TinkerCalls) -> None:
+    model_id = client.model(rank=4)
+    # weights that grow a trillion times a step: soon passes have no finite gradients
+    for number in range(1, 11, 2):
+        client.train(model_id, number, data())
+        found = client.step(model_id, number + 1, learning_rate=1e6, weight_decay=1e6)
+    assert found == {"metrics": {}}
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "eps", "weight_decay", "grad_clip_norm"])
+def test_a_number_of_a_step_that_would_overflow_is_refused(client: TinkerCalls, name: str) -> None:
+    # the launch would fail with the steps of other clients in it
+    model_id = client.model(rank=4)
+    body = {"model_id": model_id, "seq_id": 1, "adam_params": {name: 1e38}}
+    refused = client.post("optim_step", body)
+    assert refused.status_code == 400
+    assert name in refused.json()["detail"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.training.requests.request_executor import AdamParameters, PassRequest, RequestExecutor
+from cohort.training.requests.token_passes import train_tokens
 from tests.training.requests.client_data import NAMES, a_loss, open_executor, random_datum
 from tests.training.small_models import save_llama
 
@@ -131,3 +133,28 @@ def test_a_pass_that_fails_leaves_other_models_and_clears_the_gradients_of_its_o
     assert kept is not None
     assert after is not None
     assert torch.equal(kept, after)
+
+
+@pytest.mark.parametrize("num_slots", [1, 2])
+def test_when_a_later_part_of_a_pass_fails_no_call_of_it_has_left_gradients(
+    model: Path, monkeypatch: pytest.MonkeyPatch, num_slots: int
+) -> None:
+    # a part for each model: in passes of few tokens, or in a bank of one slot
+    executor, loss = open_executor(model, num_slots=num_slots, token_budget=1), a_loss("cross_entropy")
+    data = (random_datum(np.random.default_rng(3), loss),)
+    for name in ("one", "two"):
+        executor.models.create(name, AdapterSpec(r=4, lora_alpha=32.0), seed=1, state=None)
+    done = list[int]()
+
+    def only_once(*arguments: Any, **named: Any) -> Any:
+        if done:
+            raise MemoryError
+        done.append(1)
+        return train_tokens(*arguments, **named)
+
+    monkeypatch.setattr("cohort.training.requests.request_executor.train_tokens", only_once)
+    with pytest.raises(MemoryError):
+        executor.run([PassRequest(model_id=name, data=data, loss=loss, trains=True) for name in ("one", "two")])
+    assert done
+    assert executor.models.state("one").gradients is None
+    assert executor.models.state("two").gradients is None

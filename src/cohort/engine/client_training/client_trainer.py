@@ -189,6 +189,7 @@ class ClientTrainer:
         return taken
 
     def _run_round(self, operations: Sequence[Operation]) -> None:
+        operations = self._possible(operations)
         passes = [operation for operation in operations if isinstance(operation.work, PassRequest)]
         requests = [operation.work for operation in passes if isinstance(operation.work, PassRequest)]
         steps = [operation for operation in operations if isinstance(operation.work, AdamParameters)]
@@ -199,6 +200,20 @@ class ClientTrainer:
             work = operation.work
             if not isinstance(work, (PassRequest, AdamParameters)):
                 _answer([operation], lambda work=work: [work()])  # type: ignore[misc]
+        for operation in operations:
+            # its answer is kept for repeats; with its data a thousand calls would fill the memory
+            operation.work = _has_run
+
+    def _possible(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Fail passes and steps of models that could not be made: in a shared pass they would fail the others'."""
+        found = []
+        for operation in operations:
+            shares = isinstance(operation.work, (PassRequest, AdamParameters))
+            if shares and operation.model_id not in self.executor.models:
+                _fail(operation, UnknownModelError(f"model {operation.model_id!r} could not be made"))
+            else:
+                found.append(operation)
+        return found
 
 
 def _answer(operations: Sequence[Operation], run: Callable[[], Sequence[Any]]) -> None:
@@ -215,6 +230,10 @@ def _answer(operations: Sequence[Operation], run: Callable[[], Sequence[Any]]) -
     for operation, answer in zip(operations, found, strict=True):
         with contextlib.suppress(Exception):
             operation.answer.set_result(answer)
+
+
+def _has_run() -> None:
+    """Stand for the work of an operation that is not run again."""
 
 
 def _fail(operation: Operation, error: Exception) -> None:

@@ -38,7 +38,7 @@ class Operation:
 class OperationLog:
     """What a model has been asked for. A client repeats calls whose answers it has not seen."""
 
-    def __init__(self, model_id: str, *, first: int = 1, keeps: int = 1024) -> None:
+    def __init__(self, model_id: str, *, first: int = 1, keeps: int = 64) -> None:
         """Begin with number ``first``; the last ``keeps`` operations that have run are remembered for repeats."""
         self._model_id, self._next, self._keeps = model_id, first, keeps
         self._waiting: dict[int, Operation] = {}

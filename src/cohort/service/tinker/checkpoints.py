@@ -21,7 +21,7 @@ from cohort.adapter_files.write import AdapterContent, write_adapter_files
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.durable_files import atomic_directory
+from cohort.core.durable_files import atomic_directory, write_text
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.training.requests.client_models import ModelState
 
@@ -172,6 +172,7 @@ class CheckpointStore:
 
         Raises:
             UnknownCheckpointError: it is one for sampling alone.
+            InputError: it was saved on a base model of other sizes.
         """
         if checkpoint.kind != "weights":
             raise UnknownCheckpointError(
@@ -179,6 +180,15 @@ class CheckpointStore:
             )
         tensors = load_file(checkpoint.folder / _STATE)
         weights, gradients = tensors.pop("weights"), tensors.pop("gradients", None)
+        if weights.shape[1] != self._layout.width:
+            raise InputError(
+                Problem(
+                    where="path",
+                    found=f"{checkpoint.uri}, saved on {checkpoint.about.get('base_model')}",
+                    allowed=f"a checkpoint of {self._base_model}, which this server trains",
+                    hint="Load it into a server of the model that it was saved on.",
+                )
+            )
         if not optimizer:
             return ModelState(adapter=AdapterState(weights=weights))
         return ModelState(
@@ -186,13 +196,16 @@ class CheckpointStore:
         )
 
     def delete(self, checkpoint: Checkpoint) -> None:
+        # first what makes it a checkpoint: one whose deletion was cut short must not be found in part
+        (checkpoint.folder / _ABOUT).unlink(missing_ok=True)
         shutil.rmtree(checkpoint.folder, ignore_errors=True)
 
     def set_expiry(self, checkpoint: Checkpoint, *, ttl_seconds: int | None) -> None:
         """Let a checkpoint expire in ``ttl_seconds``, or never."""
         expires = None if ttl_seconds is None else time.time() + ttl_seconds
         about = {**checkpoint.about, "expires_at": expires}
-        (checkpoint.folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
+        # whole or not at all: a checkpoint without it would be lost
+        write_text(checkpoint.folder / _ABOUT, json.dumps(about))
 
     def _read(self, folder: Path, *, uri: str, kind: str, name: str) -> Checkpoint | None:
         try:

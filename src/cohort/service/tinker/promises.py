@@ -38,14 +38,15 @@ class Answer:
 class _Promise:
     fingerprint: bytes
     task: asyncio.Task[Answer]
+    num_bytes: int = 0
 
 
 class Promises:
     """Calls by number. The same call again is the same promise."""
 
-    def __init__(self, *, most: int = 20_000) -> None:
-        """Keep the answers of at most ``most`` calls that have ended."""
-        self._most = most
+    def __init__(self, *, most: int = 20_000, most_bytes: int = 256 << 20) -> None:
+        """Keep the answers of at most ``most`` calls that have ended, with messages of ``most_bytes`` together."""
+        self._most, self._most_bytes, self._num_bytes = most, most_bytes, 0
         self._found: OrderedDict[str, _Promise] = OrderedDict()
 
     def make(self, request_id: str, fingerprint: bytes, run: Callable[[], Awaitable[Answer]]) -> str:
@@ -65,8 +66,10 @@ class Promises:
                     )
                 )
             return request_id
-        self._found[request_id] = _Promise(fingerprint=fingerprint, task=asyncio.ensure_future(_answered(run)))
-        self._forget_old()
+        promise = _Promise(fingerprint=fingerprint, task=asyncio.ensure_future(_answered(run)))
+        promise.task.add_done_callback(lambda _: self._ended(request_id, promise))
+        self._found[request_id] = promise
+        self._forget_old(but=request_id)
         return request_id
 
     async def wait(self, request_id: str, *, timeout_seconds: float) -> Answer | None:
@@ -79,18 +82,39 @@ class Promises:
         if promise is None:
             raise GoneError(f"there is no call {request_id!r}, or its answer is no longer kept")
         done, _ = await asyncio.wait({promise.task}, timeout=timeout_seconds)
+        if promise.task.cancelled():
+            raise GoneError(f"call {request_id!r} was cancelled")
         return promise.task.result() if done else None
 
     def cancel(self, request_id: str) -> None:
         """End a call whose client no longer wants its answer."""
-        promise = self._found.pop(request_id, None)
+        promise = self._forget(request_id)
         if promise is not None:
             promise.task.cancel()
 
-    def _forget_old(self) -> None:
-        for request_id in list(self._found)[: max(0, len(self._found) - self._most)]:
-            if self._found[request_id].task.done():
-                del self._found[request_id]
+    def _ended(self, request_id: str, promise: _Promise) -> None:
+        if self._found.get(request_id) is promise:
+            promise.num_bytes = len(promise.task.result().message or b"")
+            self._num_bytes += promise.num_bytes
+            self._forget_old(but=request_id)
+
+    def _forget_old(self, *, but: str) -> None:
+        """Forget the oldest answers that are too many or too large, except that of one call."""
+        if self._fits():
+            return
+        for request_id in list(self._found):
+            if request_id != but and self._found[request_id].task.done():
+                self._forget(request_id)
+                if self._fits():
+                    return
+
+    def _fits(self) -> bool:
+        return len(self._found) <= self._most and self._num_bytes <= self._most_bytes
+
+    def _forget(self, request_id: str) -> _Promise | None:
+        promise = self._found.pop(request_id, None)
+        self._num_bytes -= 0 if promise is None else promise.num_bytes
+        return promise
 
 
 async def _answered(run: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -33,6 +33,7 @@ _UNSERVED = (
     "topk_sample_logprobs",
     "target_prompt_logprobs",
     "prompt_alt_tokens_k",
+    "prompt_logprobs_last_n",
     "record_stability_info",
 )
 

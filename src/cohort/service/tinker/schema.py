@@ -75,15 +75,20 @@ class _NumberedCall(ModelCall):
     seq_id: Annotated[int, Field(ge=1)]
 
 
+# far above what trains. A number that overflows float32 fails the launch, in which the models of other clients step too
+_MOST = 1e6
+
+
 class AdamParams(_Body):
     """The numbers of one step."""
 
-    learning_rate: Annotated[float, Field(ge=0.0)] = 1e-4
+    learning_rate: Annotated[float, Field(ge=0.0, le=_MOST)] = 1e-4
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
-    eps: Annotated[float, Field(ge=0.0)] = 1e-12
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
-    grad_clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
+    eps: Annotated[float, Field(ge=0.0, le=_MOST)] = 1e-12
+    weight_decay: Annotated[float, Field(ge=0.0, le=_MOST)] = 0.0
+    # a huge norm is how some clients say that nothing is clipped
+    grad_clip_norm: Annotated[float, Field(ge=0.0, le=1e30)] = 0.0
 
 
 class OptimStep(_NumberedCall):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -174,7 +175,9 @@ class TrainingCalls:
     async def step(self, asked: OptimStep, *, fingerprint: bytes) -> Answer:
         """Take an optimizer step."""
         norm = await self._run(asked.model_id, asked.seq_id, fingerprint, self._checked(lambda: _numbers(asked)))
-        return Answer(json={"metrics": {"unclipped_grad_l2:mean": float(norm)}})
+        # JSON has no word for a norm that is not finite
+        metrics = {"unclipped_grad_l2:mean": float(norm)} if math.isfinite(norm) else {}
+        return Answer(json={"metrics": metrics})
 
     async def save(self, asked: SaveWeights, *, fingerprint: bytes) -> Answer:
         """Write a training checkpoint; the answer comes once it is on the disk."""

@@ -112,6 +112,17 @@ class RequestExecutor:
             UnknownModelError: a request names no model.
         """
         names = list(dict.fromkeys(r.model_id for r in requests if r.model_id is not None))
+        for name in names:
+            _ = self.models[name]
+        try:
+            return self._run_in_turns(requests, names)
+        except BaseException:
+            # of all parts: the call of a model whose own part succeeded fails as well
+            for name in {r.model_id for r in requests if r.model_id is not None and r.trains and r.data}:
+                self.models.clear_gradients(name)
+            raise
+
+    def _run_in_turns(self, requests: Sequence[PassRequest], names: Sequence[str]) -> list[list[DatumResult]]:
         fitting = self.models.fitting(names) if names else []
         if len(fitting) < len(names):
             # more models than the bank holds: those that fit now, then the others
@@ -149,14 +160,9 @@ class RequestExecutor:
         by_slot = {model.slot: model for model in map(self.models.__getitem__, self.models.names)}
         present = [by_slot[slot] for slot in sorted({entry.slot for entry in entries})]
         fresh = [model.slot for model in present if not model.has_gradients and model.slot is not None]
-        try:
-            results = train_tokens(
-                self.decoder, self._bank, entries, fresh_slots=fresh if self._bank.writes_gradients else ()
-            )
-        except BaseException:
-            for model in present:
-                self.models.clear_gradients(model.model_id)
-            raise
+        results = train_tokens(
+            self.decoder, self._bank, entries, fresh_slots=fresh if self._bank.writes_gradients else ()
+        )
         for model in present:
             model.has_gradients = True
         return results
