@@ -101,10 +101,12 @@ def limits(folder: Path, roomy: Path) -> dict[str, int]:
     fixed = preparation.decoder.num_bytes
     state = 16 * rank_row_bytes(preparation.inputs.layout, has_compute_copy=False)
 
-    def limit(passes: float) -> int:
-        return int(fixed + (state + passes) / 0.95)
+    def limit(passes: float, *, trials: int) -> int:
+        return int(fixed + (trials * state + passes) / 0.95)
 
-    return {"recomputed": limit(0.5 * (kept + recomputed)), "nothing": limit(0.7 * recomputed)}
+    # room for both trials: one after the other they would decide in another order
+    enough = limit(0.5 * (kept + recomputed), trials=2)
+    return {"recomputed": enough, "nothing": limit(0.7 * recomputed, trials=1)}
 
 
 def _prepare(task: TaskFile) -> Any:

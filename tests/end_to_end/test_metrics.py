@@ -107,7 +107,7 @@ def test_choices_are_compared_without_generating(folder: Path, tmp_path: Path, m
         ({"metric": "mine:length", "metrics": ["other:length"]}, "length twice"),
         ({"metric": "loss", "greater_is_better": False}, "whose direction is known"),
         ({"normalize": True}, "normalize with loss, which does not read it"),
-        ({"metric": "number_match", "normalize": True}, "allowed: normalize with contains, exact_match"),
+        ({"metric": "number_match", "normalize": True}, "allowed: normalize with exact_match, contains"),
         ({"metric": "exact_match", "answer_pattern": "(a"}, "missing \\)"),
         ({"metric": "exact_match", "answer_pattern": "number"}, "number_match"),
         ({"metric": "mine:length", "answer_pattern": "a"}, "answer_pattern with length"),

@@ -107,7 +107,7 @@ def test_every_problem_of_a_task_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "found"),
     [
-        ({"strategy": "tensor_parallel"}, "Leave strategy out"),
+        ({"strategy": "tensor_parallel"}, "an unknown argument; allowed: total_gpus"),
         ({"total_gpus": -1}, "-1"),
         ({"total_gpus": True}, "True"),
     ],

@@ -106,7 +106,7 @@ class Session(Intake):
         self._errors = []
         try:
             # directories before the executor and records after it: if a bank does not fit, a resume may choose others
-            waiting = [task for task in self._take_submitted() if self._begins(task, task.claim)]
+            waiting = [task for task in self._take_submitted() if self._stays(task) and self._begins(task, task.claim)]
             self._open_executor(waiting)
             if self._executor is not None and self._largest is not None:
                 self._train(self._executor, self._largest, waiting)
@@ -233,6 +233,13 @@ class Session(Intake):
         for task in self._take_submitted():
             self._join(task, executor, loop)
 
+    def _stays(self, task: SessionTask) -> bool:
+        """Return whether a task is to begin; one that was asked to leave before leaves nothing behind."""
+        if task.name in self._leaving:
+            self._end(task, has_left=True)
+            return False
+        return True
+
     def _begins(self, task: SessionTask, act: Callable[[], object]) -> bool:
         """Do something to begin a task; return False if an error ended it, in which the others have no part."""
         try:
@@ -245,8 +252,7 @@ class Session(Intake):
         return True
 
     def _join(self, task: SessionTask, executor: TrainingExecutor, loop: StepLoop) -> None:
-        if task.name in self._leaving:
-            self._end(task, has_left=True)
+        if not self._stays(task):
             return
         join = partial(
             task.join,

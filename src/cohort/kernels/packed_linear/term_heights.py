@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["MOST_ROWS", "TermShape", "least_height"]
 
@@ -68,11 +69,13 @@ def least_height(shape: TermShape) -> int | None:
 def _asked(shape: TermShape) -> int | None:
     generator = torch.Generator().manual_seed(0)
     least = 1
-    for product in _products(shape, generator):
-        found = _least_of(product, generator)
-        if found is None:
-            return None
-        least = max(least, found)
+    # the first pass of a shape asks; a meter of its memory must not count what is asked only once
+    with _disable_current_modes():
+        for product in _products(shape, generator):
+            found = _least_of(product, generator)
+            if found is None:
+                return None
+            least = max(least, found)
     return least
 
 
