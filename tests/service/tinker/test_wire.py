@@ -68,7 +68,7 @@ def broken(**changes: Any) -> bytes:
         (broken(dtype=9), "loss_fn_inputs.weights: found dtype 9 and shape .2.; allowed: float32 or int64 values"),
         (broken(shape=[3]), "found values that do not fill shape .3."),
         (broken(shape=[-1]), "found dtype 1 and shape .-1."),
-        (broken(shape=[1 << 40]), "shape .1099511627776.; allowed: float32"),
+        (broken(shape=[1 << 40]), "data: found 1,099,511,627,776 values; allowed: at most 16,777,216 in a call"),
         (broken(dense=b"\0" * 7), "found values that do not fill shape .2."),
         (broken(shape=[1, 2], crow=[0, 1], col=2), "found values that do not fill shape .1, 2."),
         (broken(shape=[1, 2], crow=[0, 5], col=0), "found values that do not fill"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class TrainingCalls:
                 hint="Choose a smaller rank, or start the server with a larger --max-lora-rank.",
             )
         trains = {"train_mlp": lora.train_mlp, "train_attn": lora.train_attn}
-        frozen = frozenset(name for name in self._layout.linears if not trains[_part_of(name)])
+        frozen = self._frozen(trains)
         if len(frozen) == len(self._layout.linears):
             raise _wrong(
                 "lora_config",
@@ -120,6 +120,9 @@ class TrainingCalls:
             trains=trains,
             metadata=asked.user_metadata,
         )
+
+    def _frozen(self, trains: Mapping[str, bool]) -> frozenset[str]:
+        return frozenset(name for name in self._layout.linears if not trains[_part_of(name)])
 
     async def create(self, model: TrainedModel, *, fingerprint: bytes) -> Answer:
         """Make a model with fresh weights."""
@@ -274,7 +277,7 @@ class TrainingCalls:
             model_id=model_id,
             spec=AdapterSpec(r=int(about["rank"]), lora_alpha=LORA_ALPHA),
             seed=int(about["seed"]),
-            frozen=frozenset(name for name in self._layout.linears if not trains[_part_of(name)]),
+            frozen=self._frozen(trains),
             trains=trains,
             metadata=asked.user_metadata,
         )

@@ -5,6 +5,7 @@ Only field numbers are on the wire; the messages are described here, so nothing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,8 @@ _MESSAGES: dict[str, dict[str, tuple[int, str, bool]]] = {
 }
 _DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<i8"), 3: np.dtype("<i4")}
 _FLOAT32 = 1
+MOST_VALUES = 1 << 24
+"""Most values of all tensors of a call: a sparse one of a few bytes may ask for any number."""
 _MESSAGE_KIND, _REPEATED, _OPTIONAL = 11, 3, 1
 
 
@@ -129,6 +132,14 @@ class PassBody:
                     hint="Send a number, or leave it out.",
                 )
             self.config[entry.key] = entry.value.number
+        num_values = sum(_num_values(entry.value) for datum in message.data for entry in datum.loss_fn_inputs)
+        if num_values > MOST_VALUES:
+            raise _wrong(
+                "data",
+                found=f"{num_values:,} values",
+                allowed=f"at most {MOST_VALUES:,} in a call",
+                hint="Send fewer data, or fewer targets of a position.",
+            )
         self.data = [
             (
                 _tokens(datum.chunks, where=f"data[{place}].model_input"),
@@ -177,9 +188,14 @@ def _tokens(chunks: Sequence[Any], *, where: str) -> NDArray[np.int64]:
     return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
+def _num_values(tensor: Any) -> int:
+    # of any size: a product in 64 bits could come out small
+    return math.prod(max(0, int(size)) for size in tensor.shape) if len(tensor.shape) else 0
+
+
 def _array(tensor: Any, *, where: str) -> NDArray[np.generic]:
     shape = [int(size) for size in tensor.shape]
-    if tensor.dtype not in _DTYPES or min(shape, default=1) < 0 or int(np.prod(shape, dtype=object)) > 1 << 28:
+    if tensor.dtype not in _DTYPES or min(shape, default=1) < 0:
         found = f"dtype {tensor.dtype} and shape {shape}"
         raise _wrong(where, found=found, allowed="float32 or int64 values", hint="Send a tensor of numbers.")
     dtype = _DTYPES[tensor.dtype]

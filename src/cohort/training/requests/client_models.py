@@ -9,10 +9,9 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.models.decoder import Decoder
@@ -154,7 +153,7 @@ class ClientModels:
         """Return as many of ``wanted``, from the first on, as the bank holds at once; at least one."""
         rows, found = 0, list[str]()
         for model_id in wanted:
-            rows += -(-self[model_id].spec.num_rows // 16) * 16
+            rows += aligned_rank(self[model_id].spec.num_rows)
             if found and (rows > self._bank.num_rank_rows or len(found) == self._bank.num_slots):
                 break
             found.append(model_id)
@@ -210,7 +209,3 @@ class ClientModels:
         slot = self[model_id].slot
         assert slot is not None, "enter brings a model into the bank"
         return slot
-
-    @property
-    def device(self) -> torch.device:
-        return self._bank.weights_RD.device
