@@ -19,7 +19,14 @@ def test_the_assignment_alone_is_evaluated() -> None:
     assert declaration_in(source, words=WORDS) == {"name": "own", "reads": ("a", "b"), "least": -1}
 
 
-@pytest.mark.parametrize("source", ["", "x = 1\n", "def f():\n    DECLARATION = 1\n", "# DECLARATION = 1\n"])
+@pytest.mark.parametrize("written", ["DECLARATION=made(a=1)", "DECLARATION: Mapping[str, int] = made(a=1)"])
+def test_other_ways_to_write_it_are_read(written: str) -> None:
+    assert declaration_in(f"import nothing\n\n{written}\n", words=WORDS) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "source", ["", "DECLARATION: int\n", "x = 1\n", "def f():\n    DECLARATION = 1\n", "# DECLARATION = 1\n"]
+)
 def test_a_file_without_one_declares_nothing(source: str) -> None:
     assert declaration_in(source, words=WORDS) is None
 

@@ -9,6 +9,7 @@ so that type checkers see ordinary code.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,10 +32,10 @@ def declaration_in(source: str, *, words: Mapping[str, Any]) -> Any:
         UnreadableDeclarationError: it uses other names, or its evaluation raised.
     """
     # most files of a folder have none, and parsing takes longest
-    if f"\n{_CONSTANT} = " not in f"\n{source}":
+    if re.search(rf"^{_CONSTANT}\s*[:=]", source, flags=re.MULTILINE) is None:
         return None
     statement = next((node for node in ast.parse(source).body if _declares(node)), None)
-    if not isinstance(statement, ast.Assign):
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return None
     used = {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
     if unknown := sorted(used - words.keys()):
@@ -50,6 +51,5 @@ def declaration_in(source: str, *, words: Mapping[str, Any]) -> Any:
 
 
 def _declares(node: ast.stmt) -> bool:
-    if not isinstance(node, ast.Assign):
-        return False
-    return any(isinstance(target, ast.Name) and target.id == _CONSTANT for target in node.targets)
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return any(isinstance(target, ast.Name) and target.id == _CONSTANT for target in targets)
