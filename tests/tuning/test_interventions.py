@@ -141,3 +141,13 @@ def test_the_same_log_leads_to_the_same_decisions() -> None:
 def test_what_a_rule_or_the_study_decided_is_nobodys_intervention(rule: str) -> None:
     decision = Decision(trial_id=1, step=4, kind=DecisionKind.STOP, reason=Reason("slow", label="slow"), rule=rule)
     assert intervention_of(decision) is None
+
+
+def test_an_intervention_carries_its_numbers_and_not_the_studys() -> None:
+    numbers = {"lr": 0.1, "number": 3.0, "steps": 8.0}
+    decision = Decision(
+        trial_id=1, step=4, kind=DecisionKind.STOP, reason=Reason("user", label="user"), rule="user", numbers=numbers
+    )
+    found = intervention_of(decision)
+    assert found is not None
+    assert found.numbers == {"lr": 0.1, "steps": 8.0}

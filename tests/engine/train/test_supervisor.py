@@ -144,3 +144,17 @@ def test_a_checkpoint_records_the_seconds_spent(tmp_path: Path, clock: ManualClo
         step(task, executor, seconds=1.5)
         task.supervisor.checkpoint()
     assert task.run.store.reader.facts().seconds[Activity.TRAIN] == pytest.approx(3.0)
+
+
+def test_residents_that_a_window_brought_to_an_evaluation_are_evaluated_together(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor
+) -> None:
+    task = Task(tmp_path / "run", executor, [spec_of(0), spec_of(1)], clock=clock)
+    for trial_id in (0, 1):
+        task.supervisor.enter(trial_id)
+    step(task, executor)
+    task.supervisor.evaluate_reached()
+    assert task.evaluated == []
+    executor.step(executor.resident)
+    task.supervisor.evaluate_reached()
+    assert task.evaluated == [{0: 2, 1: 2}]
