@@ -63,13 +63,13 @@ def equal_groups(rewards_GN: Rewards) -> NDArray[np.bool_]:
     highest_G = np.where(counted_GN, rewards_GN, -np.inf).max(axis=1)
     lowest_G = np.where(counted_GN, rewards_GN, np.inf).min(axis=1)
     # without any reward the highest is below the lowest
-    return highest_G <= lowest_G
+    return np.asarray(highest_G <= lowest_G)
 
 
 def _means(rewards_GN: Rewards) -> Rewards:
     counted_GN = np.isfinite(rewards_GN)
     sums_G1 = np.where(counted_GN, rewards_GN, 0.0).sum(axis=1, keepdims=True)
-    return sums_G1 / np.maximum(counted_GN.sum(axis=1, keepdims=True), 1)
+    return np.asarray(sums_G1 / np.maximum(counted_GN.sum(axis=1, keepdims=True), 1))
 
 
 def _deviations(rewards_GN: Rewards) -> Rewards:
@@ -77,4 +77,4 @@ def _deviations(rewards_GN: Rewards) -> Rewards:
     counted_GN = np.isfinite(rewards_GN)
     away_GN = np.where(counted_GN, rewards_GN - _means(rewards_GN), 0.0)
     counts_G1 = counted_GN.sum(axis=1, keepdims=True)
-    return np.sqrt((away_GN * away_GN).sum(axis=1, keepdims=True) / np.maximum(counts_G1 - 1, 1))
+    return np.asarray(np.sqrt((away_GN * away_GN).sum(axis=1, keepdims=True) / np.maximum(counts_G1 - 1, 1)))
