@@ -1,4 +1,4 @@
-"""Loss, derivative of each token, KL, advantages and gradients of each loss type are those of TRL's GRPOTrainer.
+"""Loss with its KL, derivative of each token, advantages and gradients of each loss type are those of TRL's GRPOTrainer.
 
 TRL scores the same answers with the same adapter: its own code computes old and reference log-probabilities,
 advantages, masks and divisors. The answers are given to it where it would generate.
@@ -28,7 +28,7 @@ from cohort.training.optimizers.adamw import AdamW
 from cohort.training.requests.datum import Datum, TokenLoss
 from cohort.training.requests.token_passes import SlotDatum, train_tokens
 from cohort.training.token_objectives.group_relative import GROUP_LOSSES
-from cohort.training.token_objectives.group_relative.group_loss import NUMBERS, POLICY_INPUTS, answer_shares
+from cohort.training.token_objectives.group_relative.group_loss import NUMBERS, answer_shares
 from tests.training.small_models import VOCABULARY, save_llama
 
 trl = pytest.importorskip("trl")
@@ -175,10 +175,9 @@ def test_each_loss_type_has_a_case() -> None:
     assert {case.split()[0] for case in CASES} == set(GROUP_LOSSES) - {"rloo", "reinforce_plus_plus"}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_loss_derivatives_kl_and_gradients_are_trls(scored: Scored, case: str) -> None:
-    kind, options, trainer = case.split()[0], CASES[case], scored.trainer
-    args = trainer.args
+def loss_of_trl(scored: Scored, kind: str, options: dict[str, Any]) -> tuple[dict[str, Tensor], float, Tensor]:
+    """Return TRL's batch of the answers, its loss, and its log-probabilities with their derivatives."""
+    trainer, args = scored.trainer, scored.trainer.args
     for key, default in (("delta", None), ("use_bias_correction_kl", True), ("num_iterations", 2)):
         setattr(args, key, options.get(key, default))
     trainer.num_iterations = args.num_iterations
@@ -189,75 +188,72 @@ def test_loss_derivatives_kl_and_gradients_are_trls(scored: Scored, case: str) -
     trainer.loss_type = "grpo" if kind == "gspo" else kind
     trainer.importance_sampling_level = "sequence" if kind == "gspo" else "token"
     trainer.current_gradient_accumulation_steps = 1
-
     redraw(trainer, seed=1)
-    rows = [trainer.train_dataset[place // SIZE] for place in range(GROUPS * SIZE)]
-    batch = trainer._generate_and_score_completions(rows)
+    batch = trainer._generate_and_score_completions([trainer.train_dataset[n // SIZE] for n in range(GROUPS * SIZE)])
     if args.num_iterations > 1:
         redraw(trainer, seed=2)
     scored.logps.clear()
-    trainer._metrics["train"].clear()
     trainer.model.zero_grad()
     loss = trainer._compute_loss(trainer.model, batch)
     loss.backward()
-    (their_logps,) = scored.logps
-    assert their_logps.grad is not None
+    (logps,) = scored.logps
+    return batch, float(loss.detach()), logps
 
-    # advantages, from the rewards that the functions give
-    group_loss = GROUP_LOSSES[kind]
-    ids = {"completion_ids": scored.answers}
-    both = np.array([last_token(**ids), nothing_for_short(**ids)], dtype=np.float64)  # None becomes NaN
+
+def our_data(scored: Scored, kind: str, options: dict[str, Any], batch: dict[str, Tensor]) -> list[SlotDatum]:
+    """Return the same answers as data of ours, with advantages from the rewards that the functions give."""
+    group_loss, trainer = GROUP_LOSSES[kind], scored.trainer
+    both = np.array([own(scored.answers) for own in (last_token, nothing_for_short)], dtype=np.float64)
+    # None becomes NaN
     rewards = np.where(np.isnan(both).all(axis=0), np.nan, np.nansum(both * [[1.0], [0.5]], axis=0))
     advantages = group_loss.advantages(rewards.reshape(GROUPS, SIZE), scale=trainer.scale_rewards).ravel()
     assert advantages == pytest.approx(batch["advantages"].numpy(), abs=1e-5)
-
-    # the same answers as data of ours
     lengths = [len(own) for own in scored.answers]
     left_out = [trainer.mask_truncated_completions and own[-1] != EOS for own in scored.answers]
     shares = answer_shares(group_loss, lengths, left_out=left_out, max_completion_length=LONGEST)
-    on_policy = args.num_iterations == 1
-    numbers = (
-        dict(NUMBERS)
-        | {key: float(options[key]) for key in NUMBERS if key in options}
-        | {"on_policy": float(on_policy)}
-    )
-    loss_of_ours = TokenLoss(objective=group_loss.objective, numbers=numbers)
-    entries = [
+    numbers = {key: float(options.get(key, default)) for key, default in NUMBERS.items()}
+    numbers["on_policy"] = float(trainer.args.num_iterations == 1)
+    loss = TokenLoss(objective=group_loss.objective, numbers=numbers)
+    return [
         SlotDatum(
             slot=0,
-            loss=loss_of_ours,
+            loss=loss,
             datum=a_datum(batch, place, length=lengths[place], advantage=advantages[place], share=shares[place]),
         )
         for place in range(GROUPS * SIZE)
     ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_advantages_and_gradients_are_trls(scored: Scored, case: str) -> None:
+    kind, options = case.split()[0], CASES[case]
+    batch, their_loss, their_logps = loss_of_trl(scored, kind, options)
+    entries = our_data(scored, kind, options, batch)
     decoder = load_decoder(scored.directory, dtype="float32", device="cpu")
     layout = AdapterLayout(linear_shapes(decoder.config))
     bank = AdapterBank(
         layout, num_slots=1, num_rank_rows=8, device=torch.device("cpu"), dtype=torch.float32, moments=AdamW.moments
     )
-    parameters = adapter_of(trainer)
+    parameters = adapter_of(scored.trainer)
     weights = flat(layout, parameters, gradient=False)
     slot = bank.insert(AdapterSpec(r=4, lora_alpha=8.0), AdapterState(weights=weights))
     results = train_tokens(decoder, bank, entries, fresh_slots=[slot])
 
-    assert sum(result.loss for result in results) == pytest.approx(float(loss.detach()), rel=1e-5, abs=1e-6)
+    assert sum(result.loss for result in results) == pytest.approx(their_loss, rel=1e-5, abs=1e-6)
     gradient = flat(layout, parameters, gradient=True)
     away = torch.linalg.vector_norm(bank.grads_RD[bank.rank_rows(slot)] - gradient)
     assert float(away / torch.linalg.vector_norm(gradient)) <= 1e-5
+    assert_derivatives(entries, scored.answers, their_logps)
 
-    # from TRL's own log-probabilities: the derivative of each token, and what is logged
-    offsets = [0, *np.cumsum([len(entry.datum.tokens) for entry in entries]).tolist()]
-    inputs = {
-        name: torch.from_numpy(np.concatenate([entry.datum.inputs[name].ravel() for entry in entries])).float()
-        for name in POLICY_INPUTS
-    }
-    leaf = torch.zeros(offsets[-1])
-    for place, answer in enumerate(scored.answers):
-        leaf[offsets[place + 1] - len(answer) : offsets[place + 1]] = their_logps[place, : len(answer)].detach()
-    leaf.requires_grad_()
-    terms = group_loss.objective.terms(leaf, inputs=inputs, numbers=numbers, offsets=offsets)
-    (slopes,) = torch.autograd.grad(terms.sum(), leaf)
-    for place, answer in enumerate(scored.answers):
-        theirs = their_logps.grad[place, : len(answer)].numpy()
-        own = slopes[offsets[place + 1] - len(answer) : offsets[place + 1]].numpy()
-        assert own == pytest.approx(theirs, rel=1e-5, abs=1e-7), place
+
+def assert_derivatives(entries: list[SlotDatum], answers: list[list[int]], their_logps: Tensor) -> None:
+    """Compare the derivative in each token's log-probability, from TRL's own log-probabilities."""
+    for entry, answer, logps, slopes in zip(entries, answers, their_logps, their_logps.grad, strict=True):  # type: ignore[arg-type]
+        size, datum = len(answer), entry.datum
+        leaf = torch.zeros(len(datum.tokens))
+        leaf[-size:] = logps[:size].detach()
+        leaf.requires_grad_()
+        inputs = {name: torch.from_numpy(own.ravel()).float() for name, own in datum.inputs.items()}
+        terms = entry.loss.objective.terms(leaf, inputs=inputs, numbers=entry.loss.numbers, offsets=[0, len(leaf)])
+        (own_slopes,) = torch.autograd.grad(terms.sum(), leaf)
+        assert own_slopes[-size:].numpy() == pytest.approx(slopes[:size].numpy(), rel=1e-5, abs=1e-7)
