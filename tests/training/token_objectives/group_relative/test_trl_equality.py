@@ -1,4 +1,4 @@
-"""Loss with its KL, derivative of each token, advantages and gradients of each loss type are those of TRL's GRPOTrainer.
+"""Loss with its KL, derivative of each token, advantages and gradients of each loss type are those of TRL.
 
 TRL scores the same answers with the same adapter: its own code computes old and reference log-probabilities,
 advantages, masks and divisors. The answers are given to it where it would generate.
