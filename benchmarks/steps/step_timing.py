@@ -156,16 +156,29 @@ def peft_step(
 
 
 def peft_loop(
-    model: Any, rows: TokenisedRows, *, batch_size: int, r: int = 16, device: str = "cuda"
+    model: Any,
+    rows: TokenisedRows,
+    *,
+    batch_size: int,
+    r: int = 16,
+    device: str = "cuda",
+    targets: str | list[str] = "all-linear",
+    parameters: Sequence[str] = (),
 ) -> tuple[Callable[[], int], Any]:
-    """Return a step that trains a LoRA adapter on ``model`` as a plain loop does; and the PEFT model."""
+    """Return a step that trains a LoRA adapter on ``model`` as a plain loop does; and the PEFT model.
+
+    Args:
+        targets: PEFT's ``target_modules``.
+        parameters: PEFT's ``target_parameters``: stacked experts.
+    """
     from peft import LoraConfig, get_peft_model
 
-    lora = LoraConfig(r=r, lora_alpha=2 * r, target_modules="all-linear", task_type="CAUSAL_LM")
+    lora = LoraConfig(r=r, lora_alpha=2 * r, target_modules=targets, task_type="CAUSAL_LM")
+    lora.target_parameters = list(parameters) or None
     model = get_peft_model(model, lora).to(device)
     model.train()
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     place = 0
 
     def step() -> int:
@@ -186,7 +199,7 @@ def peft_loop(
         if not bool(mask.all()):
             inputs["attention_mask"] = mask.to(device)
         model(**inputs).loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return sum(len(sample.tokens) for sample in samples)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.lfm2 import modeling_lfm2
+from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from cohort.core.errors import InputError
+from cohort.models.bridge import recurrent
 from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.loading import wrap_model
 from cohort.models.bridge.probe import prove
+from cohort.models.bridge.sequence_bounds import SequenceBounds
 from cohort.models.config_file import read_config
 from cohort.models.weight_formats import PLAIN
 from tests.models.bridge.architectures import save_tiny
@@ -106,3 +112,49 @@ def test_a_recurrent_function_is_what_it_was_outside_of_a_packed_pass(tmp_path: 
     function: Any = modeling_lfm2.causal_conv1d_fn
     x, weight = torch.randn(1, 8, 41), torch.randn(8, 3)
     assert torch.equal(function(x, weight, None), function.__wrapped__(x, weight, None))
+
+
+def taking_bounds(seen: list[Any], torch_form: Any) -> Any:
+    """Return a delta rule as transformers wraps that of another package, which takes bounds."""
+    applicable_params = ("q", "k", "v", "g", "beta", "initial_state", "output_final_state", "cu_seqlens")
+
+    @functools.wraps(torch_form)
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        given = {name: value for name, value in options.items() if name in applicable_params}
+        offsets = given["cu_seqlens"]
+        seen.append([0, arguments[0].shape[1]] if offsets is None else offsets.tolist())
+        bounds = list(pairwise(seen[-1]))
+        own = {name: given[name] for name in ("g", "beta")}
+        pieces = [
+            torch_form(
+                *(x[:, start:stop] for x in arguments),
+                **{name: x[:, start:stop] for name, x in own.items()},
+                use_qk_l2norm_in_kernel=True,
+            )[0]
+            for start, stop in bounds
+        ]
+        return torch.cat(pieces, dim=1), None
+
+    return wrapped
+
+
+def test_a_delta_rule_of_another_package_gets_the_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes them is called once for a whole stream, rows behind the last sequence among them."""
+    seen: list[Any] = []
+    bare = inspect.unwrap(modeling_qwen3_5.torch_chunk_gated_delta_rule)
+    theirs = taking_bounds(seen, bare)
+    monkeypatch.setattr(modeling_qwen3_5, "torch_chunk_gated_delta_rule", theirs)
+    monkeypatch.setattr(recurrent, "_is_taken_elsewhere", lambda *_: True)
+    decoder = wrapped(save_tiny("qwen3_5_text", tmp_path))
+    prove(decoder, where="model")
+    # two of its four layers are recurrent
+    assert [bounds for bounds in seen if len(bounds) > 2] == 2 * [[0, 7, 20, 41]]
+
+
+def test_without_one_sequences_of_about_one_length_go_side_by_side() -> None:
+    bounds = SequenceBounds(ends=(0, 7, 7, 200, 290))
+    groups = bounds.groups(300, torch.device("cpu"))
+    assert [list(group.source_BL.shape) for group in groups] == [[2, 64], [1, 128], [1, 256]]
+    rows = torch.cat([group.row_R for group in groups])
+    assert sorted(rows.tolist()) == list(range(300))
+    assert bounds.groups(300, torch.device("cpu")) is groups

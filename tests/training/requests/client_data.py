@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.core.numerics import Numerics
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.weights import load_decoder
 from cohort.training.requests.datum import Datum, TokenLoss, checked_datum, checked_loss
@@ -19,10 +21,17 @@ NAMES = tuple(sorted(TOKEN_OBJECTIVES))
 
 
 def open_executor(
-    directory: Path, *, num_slots: int = 16, num_rank_rows: int = 512, token_budget: int = 512, dtype: str = "float32"
+    directory: Path,
+    *,
+    num_slots: int = 16,
+    num_rank_rows: int = 512,
+    token_budget: int = 512,
+    dtype: str = "float32",
+    device: str = "cpu",
+    numerics: Numerics = Numerics.FAST,
 ) -> RequestExecutor:
     """Return an executor of the model in ``directory`` with every linear adapted."""
-    decoder = load_decoder(directory, dtype=dtype, device="cpu")
+    decoder = load_decoder(directory, dtype=dtype, device=device)
     layout = AdapterLayout(linear_shapes(decoder.config))
     return RequestExecutor(
         decoder,
@@ -30,7 +39,9 @@ def open_executor(
         num_slots=num_slots,
         num_rank_rows=num_rank_rows,
         token_budget=token_budget,
-        dtype=decoder.dtype,
+        dtype=decoder.dtype if device == "cpu" else torch.float32,
+        compute_dtype=decoder.dtype,
+        numerics=numerics,
     )
 
 

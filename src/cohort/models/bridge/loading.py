@@ -55,9 +55,9 @@ def wrap_model(
     adapt_experts(model, config.bridged.layers)
     mark_token_rows(model.get_input_embeddings())
     recompute_layers(model.get_submodule(config.bridged.layers))
+    bound_recurrent_functions(model)
     if is_packed:
         register_attention()
-        bound_recurrent_functions(model)
         model.set_attn_implementation(ATTENTION)
     return BridgedDecoder(config, model, linears=linears, is_packed=is_packed)
 

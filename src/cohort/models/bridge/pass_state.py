@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cohort.adapters.linear import LoraContext
 from cohort.models.attention import PackedAttention
+from cohort.models.bridge.sequence_bounds import SequenceBounds
 
 __all__ = ["BridgedPass", "current_pass", "during"]
 
@@ -36,6 +38,11 @@ class BridgedPass:
     recomputes: bool = False
     uses_own_experts: bool = False
     rows_seen: dict[str, list[int]] | None = field(default=None)
+
+    @cached_property
+    def sequence_bounds(self) -> SequenceBounds | None:
+        """Where the sequences of a packed stream are; None where the model sees one sequence."""
+        return None if self.attention is None else SequenceBounds(ends=tuple(self.attention.sequence_offsets))
 
 
 _CURRENT: ContextVar[BridgedPass | None] = ContextVar("bridged_pass", default=None)

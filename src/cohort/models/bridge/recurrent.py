@@ -1,78 +1,147 @@
 """Gives recurrent layers the bounds of the sequences in a stream: state that runs on over one is a leak.
 
-The functions are transformers' torch forms, which know no bounds; each sequence goes through them by itself. What is
-around them (projections, norms, gates) works row by row and sees the whole stream.
+transformers calls functions of other packages where they are installed (flash-linear-attention, causal-conv1d) and its
+own torch forms elsewhere. A delta rule of flash-linear-attention takes bounds; its torch form gets sequences of about
+one length side by side; a convolution gets empty rows between sequences, as many as it looks back. What is around them
+(projections, norms, gates) works row by row and sees the whole stream.
+
+Shapes:  T rows of the stream · B sequences of a group · L their padded length · C channels · W taps
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cohort.models.bridge.pass_state import current_pass
+from cohort.models.bridge.sequence_bounds import SequenceBounds
 
 __all__ = ["bound_recurrent_functions"]
 
-# by the name in a modeling file, the axis of its operands that counts rows
-_ROW_AXES: Mapping[str, int] = {
-    "causal_conv1d_fn": 2,
-    "chunk_gated_delta_rule": 1,
-    "torch_chunk_gated_delta_rule": 1,
-}
 # what says the same to other implementations
 _OTHER_BOUNDS = ("cu_seqlens", "seq_idx")
 _MARK = "_cohort_bounds"
+
+Function = Callable[..., Any]
 
 
 def bound_recurrent_functions(model: nn.Module) -> None:
     """Let the recurrent functions that a model's layers call see the sequences of a packed pass.
 
-    A layer calls them by their names in its own file, so they are replaced there, once. Without a packed pass they
-    are what they were, for every other model of this process.
+    A layer calls them by their names in its own file, so they are replaced there, once. Outside of a pass they are what
+    they were, for every other model of this process. In a pass they are transformers' torch forms where other packages
+    do not compute: on a CPU, and the delta rule in float32.
     """
     files = {type(module).__module__ for module in model.modules()}
     for name in files:
         if not name.startswith("transformers.models."):
             continue
         file = sys.modules[name]
-        for function, axis in _ROW_AXES.items():
+        for function, bounded in _BOUNDED.items():
             found = getattr(file, function, None)
             if callable(found) and not hasattr(found, _MARK):
-                setattr(file, function, _by_sequence(found, axis))
+                setattr(file, function, _in_passes(found, bounded))
 
 
-def _by_sequence(function: Callable[..., Any], axis: int) -> Callable[..., Any]:
+def _in_passes(function: Function, bounded: Callable[..., Any] | None) -> Function:
     @functools.wraps(function)
     def run(x: Tensor, *arguments: Any, **options: Any) -> Any:
         now = current_pass()
-        if now is None or now.attention is None:
+        if now is None:
             return function(x, *arguments, **options)
-        num_rows = x.shape[axis]
-        ends = now.attention.sequence_offsets
-        # rows behind the last sequence are of none: one more piece, which none of the others sees
-        bounds = [*ends, num_rows] if ends[-1] < num_rows else list(ends)
-        given = {name: value for name, value in options.items() if name not in _OTHER_BOUNDS}
-        pieces = []
-        for start, stop in pairwise(bounds):
-            if start == stop:
-                continue
-
-            def cut(value: Any, start: int = start, stop: int = stop) -> Any:
-                has_rows = isinstance(value, Tensor) and value.dim() > axis and value.shape[axis] == num_rows
-                return value.narrow(axis, start, stop - start) if has_rows else value
-
-            own = {name: cut(value) for name, value in given.items()}
-            pieces.append(function(cut(x), *map(cut, arguments), **own))
-        if isinstance(pieces[0], tuple):
-            # what follows the output is a state for the next tokens, which no packed pass keeps
-            return torch.cat([piece[0] for piece in pieces], dim=axis), pieces[-1][1]
-        return torch.cat(pieces, dim=axis)
+        chosen = function if _is_taken_elsewhere(x, bounded) else inspect.unwrap(function)
+        bounds = now.sequence_bounds
+        if bounds is None or bounded is None:
+            return chosen(x, *arguments, **options)
+        return bounded(chosen, bounds, x, *arguments, **options)
 
     setattr(run, _MARK, True)
     return run
+
+
+def _is_taken_elsewhere(x: Tensor, bounded: Callable[..., Any] | None) -> bool:
+    """Return whether another package's function may compute ``x``; the chunked delta rule takes 16 bits alone."""
+    return x.is_cuda and (bounded is not _delta_rule or x.dtype.itemsize == 2)
+
+
+def _convolution(
+    function: Function, bounds: SequenceBounds, x_1CT: Tensor, weight_CW: Tensor, *arguments: Any, **options: Any
+) -> Tensor:
+    """Return the causal convolution [1, C, T] of each sequence."""
+    given = {name: value for name, value in options.items() if name not in _OTHER_BOUNDS}
+    num_rows = x_1CT.shape[2]
+    if len(bounds.pieces(num_rows)) == 1:
+        found: Tensor = function(x_1CT, weight_CW, *arguments, **given)
+        return found
+    source, places = bounds.with_gaps(num_rows, weight_CW.shape[-1] - 1, x_1CT.device)
+    zero_1C1 = x_1CT.new_zeros(1, x_1CT.shape[1], 1)
+    spread = torch.cat([x_1CT, zero_1C1], dim=2).index_select(2, source)
+    y_1CG: Tensor = function(spread, weight_CW, *arguments, **given)
+    return y_1CG.index_select(2, places)
+
+
+def _delta_rule(
+    function: Function, bounds: SequenceBounds, q_1THE: Tensor, *arguments: Any, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gated delta rule [1, T, H, E] of each sequence, and the state behind the only one."""
+    given = {name: value for name, value in options.items() if name not in _OTHER_BOUNDS}
+    num_rows = q_1THE.shape[1]
+    if len(bounds.pieces(num_rows)) == 1:
+        only: tuple[Tensor, Tensor | None] = function(q_1THE, *arguments, **given)
+        return only
+    # a packed pass continues no sequence and keeps no state
+    given |= {"initial_state": None, "output_final_state": False}
+    if _takes_bounds(function):
+        offsets, on_host = bounds.offsets(num_rows, q_1THE.device)
+        found: Tensor = function(q_1THE, *arguments, **given, cu_seqlens=offsets, cu_seqlens_cpu=on_host)[0]
+        return found, None
+    pieces, rows = [], []
+    for group in bounds.groups(num_rows, q_1THE.device):
+
+        def padded(value: Any, source_BL: Tensor = group.source_BL) -> Any:
+            if not isinstance(value, Tensor) or value.dim() < 2 or value.shape[1] != num_rows:
+                return value
+            zero = value.new_zeros(1, *value.shape[2:])
+            return torch.cat([value[0], zero])[source_BL]
+
+        own = {name: padded(value) for name, value in given.items()}
+        y_BLHE = function(padded(q_1THE), *map(padded, arguments), **own)[0]
+        pieces.append(y_BLHE.flatten(0, 1).index_select(0, group.place_R))
+        rows.append(group.row_R)
+    order_T = torch.empty_like(whole := torch.cat(rows))
+    order_T[whole] = torch.arange(num_rows, device=whole.device)
+    return torch.cat(pieces).index_select(0, order_T)[None], None
+
+
+@functools.cache
+def _takes_bounds(function: Function) -> bool:
+    """Return whether transformers hands this function on to one that takes ``cu_seqlens``."""
+    if function is inspect.unwrap(function):
+        return False
+    return "cu_seqlens" in _applicable(function)
+
+
+def _applicable(function: Function) -> frozenset[str]:
+    """Return the arguments that the function behind transformers' wrapper takes, as the wrapper keeps them."""
+    while hasattr(function, "__wrapped__"):
+        named = inspect.getclosurevars(function).nonlocals
+        if "applicable_params" in named:
+            return frozenset(named["applicable_params"])
+        function = function.__wrapped__
+    return frozenset()
+
+
+# by the name in a modeling file; None for functions of a single next token, which see one sequence alone
+_BOUNDED: Mapping[str, Callable[..., Any] | None] = {
+    "causal_conv1d_fn": _convolution,
+    "causal_conv1d_update": None,
+    "chunk_gated_delta_rule": _delta_rule,
+    "torch_chunk_gated_delta_rule": _delta_rule,
+    "torch_recurrent_gated_delta_rule": None,
+}

@@ -19,7 +19,7 @@ from torch.nn.functional import grouped_mm
 
 from cohort.adapters.expert_names import expert_name
 from cohort.adapters.linear import LoraContext
-from cohort.kernels.packed_linear import LoraPart
+from cohort.kernels.packed_linear import LaunchTables, LoraPart
 from cohort.models.experts.stacked_weights import StackedWeights
 
 __all__ = ["grouped_block"]
@@ -123,6 +123,7 @@ class _StackedFactors:
         a_REK, b_REN: Views of the bank's columns.
         grad_a_REK, grad_b_REN: The same of its gradients; None where nothing is trained.
         rank_rows: The rank rows of each slot with rows.
+        are_fresh: Of each of them, whether its gradients are written over what the bank holds instead of added to it.
     """
 
     a_REK: Tensor
@@ -130,12 +131,14 @@ class _StackedFactors:
     grad_a_REK: Tensor | None
     grad_b_REN: Tensor | None
     rank_rows: tuple[slice, ...]
+    are_fresh: tuple[bool, ...]
 
     @classmethod
     def of(cls, stacked: StackedWeights, lora: LoraContext, slots: tuple[int, ...]) -> _StackedFactors:
         first, last = (lora.factors[expert_name(stacked.name, e)] for e in (0, stacked.num_experts - 1))
         step = stacked.in_features + stacked.out_features
         _require_adjacent(first, last, step * (stacked.num_experts - 1))
+        fresh = lora.tables.fresh_slots if isinstance(lora.tables, LaunchTables) else frozenset[int]()
 
         def all_experts(own: Tensor) -> Tensor:
             """Return the view of all experts' columns: an adapter's layout has them one after the other."""
@@ -148,6 +151,7 @@ class _StackedFactors:
             grad_a_REK=None if first.grad_a_RK is None else all_experts(first.grad_a_RK),
             grad_b_REN=None if first.grad_b_RN is None else all_experts(first.grad_b_RN),
             rank_rows=tuple(lora.slots.rank_rows(slot) for slot in slots),
+            are_fresh=tuple(slot in fresh for slot in slots),
         )
 
     def by_group(self, of_REX: Tensor) -> Tensor:
@@ -161,12 +165,16 @@ class _StackedFactors:
         return found.view(-1, rank, width)
 
     def add_gradients(self, grad_a_GrK: Tensor, grad_b_GrN: Tensor) -> None:
-        """Add gradients to those of the bank."""
+        """Add gradients to those of the bank, or write them over what it holds."""
         for sink_REX, grad_GrX in ((self.grad_a_REK, grad_a_GrK), (self.grad_b_REN, grad_b_GrN)):
             assert sink_REX is not None, "a pass with gradients has sinks"
             grad_EZrX = grad_GrX.view(sink_REX.shape[1], -1, *grad_GrX.shape[1:])
-            for place, rows in enumerate(self.rank_rows):
-                sink_REX[rows] += grad_EZrX[:, place, : rows.stop - rows.start].transpose(0, 1)
+            for place, (rows, is_fresh) in enumerate(zip(self.rank_rows, self.are_fresh, strict=True)):
+                grad_rEX = grad_EZrX[:, place, : rows.stop - rows.start].transpose(0, 1)
+                if is_fresh:
+                    sink_REX[rows].copy_(grad_rEX)
+                else:
+                    sink_REX[rows] += grad_rEX
 
 
 def _require_adjacent(first: LoraPart, last: LoraPart, distance: int) -> None:

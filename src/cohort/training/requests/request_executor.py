@@ -13,9 +13,11 @@ import torch
 
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
+from cohort.core.numerics import Numerics
 from cohort.data.packing import split_micro_batches
 from cohort.kernels.adamw import SlotUpdate, adamw_step
 from cohort.models.decoder import Decoder
+from cohort.training.exact_numerics import set_numerics
 from cohort.training.optimizers.adamw import AdamW
 from cohort.training.requests.client_models import ClientModel, ClientModels
 from cohort.training.requests.datum import Datum, TokenLoss
@@ -80,6 +82,7 @@ class RequestExecutor:
         token_budget: int,
         dtype: torch.dtype = torch.float32,
         compute_dtype: torch.dtype | None = None,
+        numerics: Numerics = Numerics.FAST,
     ) -> None:
         """Allocate an empty bank next to ``decoder``.
 
@@ -89,6 +92,10 @@ class RequestExecutor:
             token_budget: Most tokens of a pass; a longer datum stands alone.
             dtype: Of master weights and gradients.
             compute_dtype: What products read the factors in; by default ``dtype``.
+            numerics: With ``exact`` a model has the same bits in every pack on a GPU, too.
+
+        Raises:
+            InputError: exact numerics are asked for and the model has no exact form on this GPU.
         """
         self.decoder, self.layout, self.token_budget = decoder, layout, token_budget
         self._bank = AdapterBank(
@@ -100,6 +107,7 @@ class RequestExecutor:
             compute_dtype=compute_dtype,
             moments=AdamW.moments,
         )
+        set_numerics(numerics, decoder=decoder, bank=self._bank)
         self.models = ClientModels(decoder, self._bank)
 
     def run(self, requests: Sequence[PassRequest]) -> list[list[DatumResult]]:

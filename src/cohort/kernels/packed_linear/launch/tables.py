@@ -136,7 +136,7 @@ class LaunchTables:
         self.num_passes = max(1, -(-max(slots.ranks, default=0) // WIDEST_RANK))
         self.has_dropout = any(slots.dropouts)
         self.max_rank = max(slots.ranks, default=0)
-        self._slots = slots
+        self._slots, self.fresh_slots = slots, frozenset(fresh_slots)
         blocks = self._blocks(segments, slots, fresh_slots)
         host = torch.from_numpy(_flat(blocks))
         self._host = pinned(host) if self.device.type == "cuda" else host
@@ -189,7 +189,7 @@ class LaunchTables:
                 f"{dropout}{fixed}; the new layout has {segments.num_rows} rows, {slots.num_slots} slots, ranks up to "
                 f"{widest}: build new tables"
             )
-        self._slots = slots
+        self._slots, self.fresh_slots = slots, frozenset(fresh_slots)
         blocks = self._blocks(segments, slots, fresh_slots)
         if self._copied is not None:
             self._copied.synchronize()  # the last transfer still reads the pinned memory

@@ -1,0 +1,172 @@
+"""Steps of many adapters on a mixture of experts: against PEFT and the frozen model, and a block against its floor.
+
+The floor of a block of experts is its four grouped products alone (two forward, two for the gradient of the input), on
+rows that are sorted already. Fewer layers than the model has: adapters on all experts of all layers fit on no GPU for
+16 trials, and a layer costs what it costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import grouped_mm
+
+from benchmarks.bridged_shapes import SHAPES, bridged, bridged_config, bridged_executor, random_model
+from benchmarks.llama_shapes import rows_of_lengths
+from benchmarks.measure import RESULTS, median_eager, print_table, write_result
+from benchmarks.requirements import need_gpu
+from benchmarks.steps.step_timing import frozen_step, median_seconds, peft_loop, trial_specs
+from cohort.models.bridge.backbone import BridgedDecoder
+from cohort.models.bridge.structure import expert_blocks
+from cohort.models.experts.grouped import grouped_block
+from cohort.models.experts.stacked_weights import StackedWeights
+
+QUESTION = "What do adapters on a mixture of experts cost: against PEFT, the frozen model, and its grouped products?"
+LENGTH, LONG = 200, 512
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+
+
+class Record:
+    """What was found so far; written after each number."""
+
+    def __init__(self, options: argparse.Namespace, num_layers: int) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.headline: dict[str, float] = {}
+        self._path = options.out or RESULTS / "mixture.json"
+        self._notes = {"r": 16, "shape": options.shape, "num_layers": num_layers, "adapters": options.adapters}
+
+    def add(self, what: str, seconds: float, *, tokens: int) -> float:
+        row = {"what": what, "tokens": tokens, "ms": 1e3 * seconds, "tokens_per_second": tokens / seconds}
+        self.rows.append(row)
+        print(row, flush=True)
+        self.write()
+        return seconds
+
+    def write(self) -> None:
+        write_result(self._path, question=QUESTION, headline=self.headline, rows=self.rows, notes=self._notes)
+
+
+def freed() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    if torch.cuda.is_available():
+        return median_eager(work)
+    work()
+    begun = time.perf_counter()
+    work()
+    return 1e3 * (time.perf_counter() - begun)
+
+
+def block_over_floor(decoder: BridgedDecoder, record: Record, *, tokens: int) -> None:
+    """Record forward and backward of the first block of frozen experts, and its grouped products alone."""
+    assert decoder.config.bridged is not None, "the benchmark's models are bridged"
+    path, module = next(iter(expert_blocks(decoder.model, decoder.config.bridged.layers).items()))
+    up = StackedWeights(f"{path}.up", module.gate_up_proj.detach())
+    down = StackedWeights(f"{path}.down", module.down_proj.detach())
+    each = decoder.model.config.num_experts_per_tok
+    device, dtype = decoder.device, decoder.dtype
+    x_TD = torch.randn(tokens, up.in_features, device=device, dtype=dtype, requires_grad=True)
+    scores_TE = torch.randn(tokens, up.num_experts, device=device)
+    weights_TJ, index_TJ = scores_TE.softmax(dim=1).topk(each, dim=1)
+    weights_TJ = weights_TJ.to(dtype)
+    dy_TD = torch.randn(tokens, up.in_features, device=device, dtype=dtype)
+
+    def block() -> None:
+        y_TD = grouped_block(x_TD, index_TJ, weights_TJ, up=up, down=down, activation=module._apply_gate, lora=None)
+        torch.autograd.grad(y_TD, x_TD, dy_TD)
+
+    counts_E = torch.bincount(index_TJ.reshape(-1), minlength=up.num_experts)
+    ends_E = counts_E.cumsum(0).to(torch.int32)
+    sizes = {"x": up.in_features, "h": up.out_features, "a": down.in_features, "y": down.out_features}
+    of = {name: torch.randn(tokens * each, size, device=device, dtype=dtype) for name, size in sizes.items()}
+
+    def floor() -> None:
+        grouped_mm(of["x"], up.weight_ENK.transpose(1, 2), offs=ends_E)
+        grouped_mm(of["a"], down.weight_ENK.transpose(1, 2), offs=ends_E)
+        grouped_mm(of["y"], down.weight_ENK, offs=ends_E)
+        grouped_mm(of["h"], up.weight_ENK, offs=ends_E)
+
+    own = record.add("a block of experts, forward and backward", milliseconds(block) / 1e3, tokens=tokens)
+    least = record.add("its grouped products alone", milliseconds(floor) / 1e3, tokens=tokens)
+    record.headline["moe_over_grouped_floor"] = own / least
+    record.write()
+
+
+def packed(decoder: BridgedDecoder, options: argparse.Namespace, *, length: int, adapts_experts: bool) -> float:
+    rows = rows_of_lengths([(1, length - 1)] * 64, vocab_size=decoder.config.vocab_size)
+    specs = trial_specs([16] * options.adapters, batch_size=1)
+    executor = bridged_executor(
+        decoder,
+        specs,
+        rows,
+        token_budget=options.adapters * length,
+        targets=ATTENTION,
+        adapts_experts=adapts_experts,
+    )
+    found = median_seconds(executor.step, repeats=options.repeats)
+    del executor
+    freed()
+    return found
+
+
+def main() -> None:
+    """Measure, print, write after every number."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [name for name in SHAPES if SHAPES[name][0] == "qwen3_moe"]
+    parser.add_argument("--shape", choices=names, default="qwen3-30b-a3b")
+    parser.add_argument("--num-layers", type=int, default=8)
+    parser.add_argument("--adapters", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    is_tiny = options.shape.startswith("tiny")
+    need_gpu(shape="tiny" if is_tiny else options.shape)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    config = bridged_config(options.shape, num_layers=2 if is_tiny else options.num_layers)
+    record, count = Record(options, config["num_hidden_layers"]), options.adapters
+    decoder = bridged(config, random_model(config, device=device, dtype=dtype), device=device)
+    block_over_floor(decoder, record, tokens=count * LONG)
+    own = {}
+    for adapts_experts, name in ((False, "attention"), (True, "attention and experts")):
+        own[name] = record.add(
+            f"a step of {count} adapters on {name}",
+            packed(decoder, options, length=LENGTH, adapts_experts=adapts_experts),
+            tokens=count * LENGTH,
+        )
+    rows = rows_of_lengths([(1, LONG - 1)] * 64, vocab_size=decoder.config.vocab_size)
+    frozen = median_seconds(frozen_step(decoder, rows, range(count)), repeats=options.repeats)
+    record.add("the frozen model", frozen, tokens=count * LONG)
+    for adapts_experts, name in ((False, "attention"), (True, "attention and experts")):
+        long = packed(decoder, options, length=LONG, adapts_experts=adapts_experts)
+        record.headline["moe_lora_tax_experts" if adapts_experts else "moe_lora_tax"] = long / frozen
+        record.add(f"a step of {count} adapters on {name}", long, tokens=count * LONG)
+    del decoder
+    freed()
+    rows = rows_of_lengths([(1, LENGTH - 1)] * 64, vocab_size=config["vocab_size"])
+    for parameters, name in (((), "attention"), (EXPERTS, "attention and experts")):
+        model = random_model(config, device=device, dtype=dtype)
+        step, _ = peft_loop(model, rows, batch_size=1, device=device, targets=ATTENTION, parameters=parameters)
+        peft = median_seconds(step, repeats=options.repeats, warmups=3)
+        headline = "moe_packed_vs_peft_experts" if parameters else "moe_packed_vs_peft"
+        record.headline[headline] = peft / (own[name] / count)
+        record.add(f"a step of PEFT's on {name}", peft, tokens=LENGTH)
+        del model, step
+        freed()
+    print_table(record.rows, columns=list(record.rows[0]))
+    print(record.headline)
+
+
+if __name__ == "__main__":
+    main()
