@@ -5,7 +5,7 @@
 #   make bench      the benchmarks that this machine can run
 #   make test-gpu   tests marked gpu
 #   make test-avx2  the tests of numerics as on a CPU without AVX-512
-#   make test-clients  the unmodified tinker package, in an environment of its own, against a server of this checkout
+#   make test-clients  the unmodified tinker and tinker-cookbook, in an environment of their own, against a server
 #   make soak       full counts of the kill, fault and property tests, and mutants of the rooms that only compute
 
 SHELL := /bin/bash
@@ -80,13 +80,15 @@ $(VENV)/.ready-mutants: $(VENV)/.ready-dev
 	@touch $@
 
 # An environment of its own: the pins of other people's clients are not ours.
-$(CLIENTS)/.ready:
+$(CLIENTS)/.ready: tests/clients/requirements.txt constraints.txt
+	@echo "setting up $(CLIENTS) (a minute or two)"
 	@$(PYTHON) -m venv --clear $(CLIENTS)
-	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check tinker==0.38.0
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" -r tests/clients/requirements.txt
 	@touch $@
 
 test-clients: $(VENV)/.ready-dev $(CLIENTS)/.ready
-	$(TEST_ENV) COHORT_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest -q tests/clients $(PYTEST_ARGS)
+	$(TEST_ENV) COHORT_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest -q --durations=5 tests/clients $(PYTEST_ARGS)
 
 soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cohort.service.settings import ServedSettings
-from tests.conftest import REPOSITORY
-from tests.service.running_server import running
-
-PYTHON = Path(os.environ.get("COHORT_CLIENTS_PYTHON", REPOSITORY / ".venv-clients" / "bin" / "python"))
-HAS_CLIENTS = PYTHON.is_file()
+from tests.clients.client_runs import needs_clients, run_script
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what the client's loops reached."""
-    folder = tmp_path_factory.mktemp("clients")
-    # a model that was trained: one of random weights hardly learns
-    model = REPOSITORY / "examples" / "quickstart" / "base_model"
-    served = ServedSettings(model=str(model), names=("base",), gpus=0, tinker=folder / "tinker")
-    with running(served) as server:
-        script = Path(__file__).with_name("tinker_loops.py")
-        environment = {**os.environ, "TINKER_API_KEY": "tml-local", "TINKER_TELEMETRY": "0", "PYTHONPATH": ""}
-        done = subprocess.run(
-            [str(PYTHON), str(script), server.url], env=environment, capture_output=True, text=True, timeout=240
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
-    result: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
-    return result
+    return run_script("tinker_loops.py", folder=tmp_path_factory.mktemp("clients"), served_as="base")
 
 
-@pytest.mark.skipif(not HAS_CLIENTS, reason="no environment with the tinker package: run make test-clients")
+@needs_clients
 class TestUnmodifiedClient:
     """One run of its loops."""
 

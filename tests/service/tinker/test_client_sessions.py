@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from cohort.service.tinker.client_sessions import MOST_SNAPSHOTS
 from tests.service.running_server import RunningServer
 from tests.service.tinker.tinker_calls import TinkerCalls
 from tests.service.tinker.trained_models import trained
@@ -18,3 +21,20 @@ def test_a_session_that_ends_frees_what_it_held(client: TinkerCalls, tinker_serv
     client.begin()
     again = {"session_id": client.session_id, "model_seq_id": 0, "path": f"tinker://{model_id}/weights/kept"}
     assert "error" not in client.result("load_weights", {**again, "optimizer": True})
+
+
+def test_of_the_versions_without_a_name_those_that_were_used_last_are_kept(
+    client: TinkerCalls, tinker_server: RunningServer
+) -> None:
+    model_id = client.model(rank=4)
+    ask: dict[str, Any] = {"prompt": {"chunks": [{"tokens": [5, 9]}]}, "sampling_params": {"max_tokens": 1}}
+    names = []
+    for number in range(MOST_SNAPSHOTS + 2):
+        body = {"model_id": model_id, "seq_id": 1 + number, "sampling_session_seq_id": number}
+        names.append(client.result("save_weights_for_sampler", body)["sampling_session_id"])
+        # the first one is the reference of all steps
+        assert isinstance(client.result("asample", {**ask, "sampling_session_id": names[0], "seq_id": number}), bytes)
+    known = tinker_server.opened.tinker
+    assert known is not None
+    assert [name for name in names if name in known.routes._sessions.samplers] == [names[0], *names[3:]]
+    assert client.post("asample", {**ask, "sampling_session_id": names[1], "seq_id": 1}).status_code == 404

@@ -15,7 +15,7 @@ from cohort.core.errors import CohortError
 
 __all__ = ["ClientSessions", "Sampler", "Session", "TrainedModel", "UnknownSessionError", "measured_name"]
 
-MOST_SNAPSHOTS = 4
+MOST_SNAPSHOTS = 8
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class TrainedModel:
     """A model that a client trains.
 
     Attributes:
-        snapshots: Its samplers that were not saved under a name, the oldest first.
+        snapshots: Its samplers that were not saved under a name, the least recently used first.
     """
 
     model_id: str
@@ -55,10 +55,12 @@ class Sampler:
         adapter: Its name in the pool of served adapters; None for the base model.
         weights_rD: Its rank rows, for log-probabilities of prompts.
         model_path: Of the checkpoint it is.
+        model_id: Of the model in training that it was taken of without a name.
     """
 
     sampler_id: str
     adapter: str | None
+    model_id: str | None = None
     spec: AdapterSpec | None = None
     weights_rD: Tensor | None = None
     model_path: str | None = None
@@ -108,12 +110,17 @@ class ClientSessions:
         return model
 
     def sampler(self, sampler_id: str) -> Sampler:
-        """Return what a sampling session samples from.
+        """Return what a sampling session samples from; it is then the one of its model that was used last.
 
         Raises:
             UnknownSessionError: there is none.
         """
-        return _found(self.samplers, sampler_id, "sampling session")
+        sampler = _found(self.samplers, sampler_id, "sampling session")
+        model = self.models.get(sampler.model_id or "")
+        if model is not None and sampler_id in model.snapshots:
+            model.snapshots.remove(sampler_id)
+            model.snapshots.append(sampler_id)
+        return sampler
 
     def silent(self, *, seconds: float) -> list[Session]:
         """Return sessions that have not been heard of for ``seconds``."""

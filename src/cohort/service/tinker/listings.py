@@ -68,6 +68,7 @@ class _Listings:
         model, saved = self._sessions.models.get(model_id), self._store.of_model(model_id)
         by_kind = {kind: next((each for each in saved if each.kind == kind), None) for kind in _KIND_NAMES}
         rank = model.spec.r if model is not None else (int(saved[0].about["rank"]) if saved else None)
+        metadata = model.metadata if model is not None else (saved[0].about.get("run_metadata") if saved else None)
         last = model.last_call if model is not None else (saved[0].about["time"] if saved else 0.0)
         return {
             "training_run_id": model_id,
@@ -79,7 +80,7 @@ class _Listings:
             "last_request_time": _when(last),
             "last_checkpoint": _shown(by_kind["weights"]),
             "last_sampler_checkpoint": _shown(by_kind["sampler_weights"]),
-            "user_metadata": None if model is None else model.metadata,
+            "user_metadata": metadata,
         }
 
     async def list_checkpoints(self, request: Request, _: bytes) -> Any:

@@ -217,16 +217,26 @@ class TrainingCalls:
         sampler_id = f"{session_id}:sample:{asked.sampling_session_seq_id}"
         await asyncio.to_thread(self._publish, sampler_id, model.spec, state.adapter.weights)
         self._sessions.samplers[sampler_id] = Sampler(
-            sampler_id=sampler_id, adapter=sampler_id, spec=model.spec, weights_rD=state.adapter.weights
+            sampler_id=sampler_id,
+            adapter=sampler_id,
+            model_id=model.model_id,
+            spec=model.spec,
+            weights_rD=state.adapter.weights,
         )
         model.snapshots.append(sampler_id)
-        # versions without a name are for the steps to come: the last few are kept
+        # versions without a name are for the steps to come, or a reference of all steps: those in use are kept
         while len(model.snapshots) > MOST_SNAPSHOTS:
             self.forget_sampler(model.snapshots.popleft())
         return Answer(json={"type": "save_weights_for_sampler", "sampling_session_id": sampler_id})
 
     def _write(self, model: TrainedModel, kind: str, asked: SaveWeights, state: ModelState) -> str:
-        about = {"user_metadata": asked.user_metadata, "seed": model.seed, **model.trains, "base_model": self._names[0]}
+        about = {
+            "user_metadata": asked.user_metadata,
+            "run_metadata": model.metadata,
+            "seed": model.seed,
+            "base_model": self._names[0],
+            **model.trains,
+        }
         name = self._store.check_name(asked.path)
         return self._store.save(
             model.model_id, kind, name, spec=model.spec, state=state, about=about, ttl_seconds=asked.ttl_seconds
