@@ -1,4 +1,4 @@
-"""The unmodified loops of ``tinker_cookbook`` run on a server of this checkout, with models and data of this machine."""
+"""The unmodified loops of ``tinker_cookbook`` run on a server of this checkout, with a model and data of its own."""
 
 from __future__ import annotations
 
