@@ -82,7 +82,7 @@ def write_rows(path: Path, rows: Sequence[object]) -> str:
 def last_state(log: Path, name: str | None = None) -> str:
     """Return the address of the last state that a loop has saved, or of the one of this name."""
     found = [each for each in checkpoint_utils.load_checkpoints_file(str(log)) if name in (None, each.name)]
-    path = found[-1].state_path
+    path: str | None = found[-1].state_path
     assert path is not None, found
     return path
 
@@ -146,7 +146,8 @@ class _CutOff(SupervisedDataset):
         if index == self._at and not self._marker.exists():
             self._marker.touch()
             raise CutOffError
-        return self._dataset.get_batch(index)
+        batch: list[tinker.Datum] = self._dataset.get_batch(index)
+        return batch
 
     def set_epoch(self, seed: int = 0) -> None:
         self._dataset.set_epoch(seed)
