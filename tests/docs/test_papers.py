@@ -109,6 +109,11 @@ def _tune(folder: Path) -> None:
     _command("tune", _task(folder, search=search, lora={"use_bdlora": {"nblocks": 2}}), "-o", str(folder / "run"))
 
 
+def _packs(folder: Path) -> None:
+    """Train a full grid by plan; one executor follows one as several do."""
+    _command("tune", _task(folder, packing="planned", early_exit="none"), "-o", str(folder / "run"))
+
+
 def _plan(folder: Path, *options: str) -> None:
     _command("plan", _task(folder, num_gpus="auto"), "--dry-run", "2xH200", *options)
 
@@ -159,6 +164,7 @@ WAYS: dict[str, Callable[[Path], None]] = {
     "cohort tune": _tune,
     "cohort plan": _plan,
     "cohort plan --packs": lambda folder: _plan(folder, "--packs"),
+    "packing: planned": _packs,
     "cohort run": _queue,
     "strategy: pipeline": lambda folder: _group(folder, "pipeline"),
     "strategy: tensor": lambda folder: _group(folder, "tensor"),

@@ -58,6 +58,7 @@ def gantt_drawing(
     device: str = "GPU",
     happened: str = "actual",
     pauses: Sequence[Pause] = (),
+    noun: str = "task",
 ) -> str:
     """Return the drawing; empty where nothing is planned and nothing ran.
 
@@ -69,6 +70,7 @@ def gantt_drawing(
         device: The word for a row: GPU or worker.
         happened: The word for ``actual``: ``actual`` or ``simulated``.
         pauses: Times that are left out of all seconds.
+        noun: What a bar is.
     """
     bars = [*planned, *actual]
     if not bars or not gpu_ids:
@@ -107,11 +109,11 @@ def gantt_drawing(
                 title = _title(bar, name, device=device)
                 parts.append(_bar(bar, title, names, box=(left, y_top, right, y_base), classes=f"{kind}{pale}"))
     parts += [_pause(pause, frame, x=pause.at_seconds / divisor) for pause in pauses]
-    tasks_on_devices = f"{counted(len({bar.task for bar in bars}), 'task')} on {counted(len(gpu_ids), 'device')}"
+    tasks_on_devices = f"{counted(len({bar.task for bar in bars}), noun)} on {counted(len(gpu_ids), 'device')}"
     description = f"{tasks_on_devices}; the last ends after {format_duration(end)}." + (
         f" Upper bars are planned, lower ones {happened}." if actual else ""
     )
-    return frame.drawing("".join(parts), title="Tasks over time", description=description, name="gantt")
+    return frame.drawing("".join(parts), title=f"{noun.capitalize()}s over time", description=description, name="gantt")
 
 
 def gantt_legend(

@@ -21,6 +21,7 @@ from cohort.report.loss_curves import loss_curves
 from cohort.report.outcomes import outcome_key, outcome_styles
 from cohort.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.report.parallel_coordinates import parallel_coordinates
+from cohort.report.planned_packs import planned_packs
 from cohort.report.rank_timeline import rank_work_drawing, rank_work_note
 from cohort.report.slot_timeline import slot_timeline
 from cohort.runs.facts import RunState
@@ -99,6 +100,18 @@ def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
     }
 
 
+def _packs(reader: RunReader, results: RunResults) -> dict[str, Any]:
+    sizes = results.facts.sizes
+    return planned_packs(
+        results.facts.packing_chosen or (),
+        stays=reader.log.residencies(),
+        slots_per_rank=sizes.num_slots or 1,
+        num_ranks=sizes.num_ranks or 1,
+        run_seconds=results.run_seconds,
+        device=_device(results),
+    )
+
+
 def _effects(results: RunResults) -> dict[str, Any]:
     trials = [entry.trial for entry in results.ranked]
     followed = followed_parameters(results.facts)
@@ -166,6 +179,7 @@ def _render(reader: RunReader, *, reload_seconds: float | None) -> str:
         importance=importance_bars(results),
         drawings=_drawings(reader, results),
         slots_note=_slots_note(reader),
+        packs=_packs(reader, results),
         device=_device(results),
         rank_work_note=rank_work_note(reader.log.rank_work(), device=_device(results)),
         trial_table=trial_table(results),

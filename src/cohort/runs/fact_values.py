@@ -7,6 +7,7 @@ from typing import Any
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.split_input import SplitInput
+from cohort.runs.packing_records import PackingRecord
 from cohort.runs.records import DataProblem
 from cohort.runs.results.comparison import Comparison
 from cohort.tuning.evaluation_times import EvaluationTimes
@@ -30,6 +31,7 @@ FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "test_input": lambda entry: SplitInput(**entry),
     "test": Comparison.from_json,
     "finals": Comparison.from_json,
+    "packing_chosen": lambda entries: tuple(map(PackingRecord.from_json, entries)),
     "memory_recompute": GradientCheckpointing,
     "micro_batch_tokens": lambda entries: {PassKind(kind): tokens for kind, tokens in entries.items()},
     "memory_largest_passes": lambda entries: tuple(

@@ -16,6 +16,7 @@ from typing import Any, Self
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.split_input import SplitInput
 from cohort.runs.fact_values import FROM_JSON
+from cohort.runs.packing_records import PackingRecord
 from cohort.runs.records import DataProblem, JsonValue
 from cohort.runs.results.comparison import Comparison
 from cohort.tuning.evaluation_times import EvaluationTimes
@@ -249,6 +250,7 @@ class RunFacts:
         base_metrics: Measured without an adapter, ``loss`` among them.
         base_rows: The same row by row on the rows of the evaluations, where the run ends without a comparison.
         default_metrics: The same for the default hyperparameters, trained to their last step.
+        packing_chosen: How the trials that were left were divided over several executors, for each process that chose.
         search_ended: What ended the search before all trials were proposed, in words.
         search_ended_at: Position of the log at which a callback ended it; None if time did.
         are_results_written: Whether nothing is left to do.
@@ -271,6 +273,7 @@ class RunFacts:
     base_metrics: Mapping[str, float] | None = None
     base_rows: Mapping[str, Sequence[float]] | None = None
     default_metrics: Mapping[str, float] | None = None
+    packing_chosen: tuple[PackingRecord, ...] | None = None
     search_ended: str | None = None
     search_ended_at: int | None = None
     are_results_written: bool | None = None
@@ -304,7 +307,7 @@ class RunFacts:
         """Return the facts that no other part of a report shows, by key in alphabetical order."""
         # the largest passes are twenty records for programs, which find them in the database
         hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes", "finals", "test"}
-        hidden |= {"base_rows", "adapted_shapes", "best_files", "whole_modules"}
+        hidden |= {"base_rows", "adapted_shapes", "best_files", "whole_modules", "packing_chosen"}
         rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 

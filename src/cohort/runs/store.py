@@ -28,6 +28,7 @@ from cohort.runs.facts import (
     stored_facts,
 )
 from cohort.runs.log import LOG_TABLES
+from cohort.runs.packing_records import PackingRecord
 from cohort.runs.reader import RunReader
 from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, TrialRecord
 from cohort.runs.results.comparison import Comparison
@@ -56,6 +57,7 @@ class FactUpdates(TypedDict, total=False):
     base_metrics: Mapping[str, float]
     base_rows: Mapping[str, Sequence[float]]
     default_metrics: Mapping[str, float]
+    packing_chosen: tuple[PackingRecord, ...]
     search_ended: str | None
     search_ended_at: int | None
     are_results_written: bool

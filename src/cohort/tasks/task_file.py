@@ -186,6 +186,12 @@ class TaskFile(Section):
         allowed="auto | replicas | adapter_parallel | tensor | pipeline",
         description="on several GPUs: each holds the whole base model, or all hold parts of it; auto chooses",
     )
+    packing: Literal["auto", "planned", "refill"] = setting(
+        "auto",
+        allowed="auto | planned | refill",
+        description="on several GPUs, once no comparison lies ahead: planned divides the trials that are left into "
+        "packs, refill gives each slot that comes free to the next trial; auto takes what is predicted to end first",
+    )
     numerics: Literal["auto", "fast", "exact"] = setting(
         "auto",
         allowed="auto | fast | exact",

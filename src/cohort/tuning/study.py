@@ -140,6 +140,11 @@ class Study:
         return self._trial(trial_id).next_evaluation
 
     @property
+    def compares_again(self) -> bool:
+        """Whether what becomes of a trial may still depend on others, as long as no trial is added."""
+        return any(rule.compares_again() for rule in self._rules)
+
+    @property
     def is_finished(self) -> bool:
         return all(trial.status.is_final for trial in self._trials.values())
 

@@ -18,6 +18,7 @@ from functools import partial
 from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
+from cohort.engine.train.planned_course import PlannedCourse
 from cohort.engine.train.supervisor import Supervisor
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.step_window import MOST_AHEAD_STEPS
@@ -143,14 +144,13 @@ class StepLoop:
     def _admit(self) -> None:
         owned = {key: self._owner(key) for key in self._executor.resident}
         wanting = [request for member in self._members for request in member.runnable()]
-        admission = admit(
-            wanting,
-            [
-                member.request_of(trial_id, rank=self._executor.rank_of(key))
-                for key, (member, trial_id) in owned.items()
-            ],
-            self._capacity,
-            vacated_batch_sizes=[size for member in self._members for size in member.take_vacated()],
+        resident = [
+            member.request_of(trial_id, rank=self._executor.rank_of(key)) for key, (member, trial_id) in owned.items()
+        ]
+        vacated = [size for member in self._members for size in member.take_vacated()]
+        planned = None if self._course is None else self._course.admission(wanting, resident)
+        admission = (
+            admit(wanting, resident, self._capacity, vacated_batch_sizes=vacated) if planned is None else planned
         )
         failures: list[tuple[Supervisor, TrialFailed]] = []
 
@@ -265,11 +265,20 @@ class StepLoop:
     def _expect_evaluation(self, executor: LocalExecutor) -> None:
         executor.expect_evaluation([due for member in self._members if (due := member.due_after_step())])
 
+    @property
+    def _course(self) -> PlannedCourse | None:
+        """The plan that the executor follows; tasks that share one refill its slots together."""
+        return self._members[0].course if len(self._members) == 1 else None
+
     def _take_window(self, began: float) -> None:
-        quotas = {}
+        left = {}
         for key in self._executor.resident:
             member, trial_id = self._owner(key)
-            quotas[key] = min(self._window_steps, member.steps_to_evaluation(trial_id))
+            left[key] = member.steps_to_evaluation(trial_id)
+        quotas = {key: min(self._window_steps, steps) for key, steps in left.items()}
+        if self._course is not None:
+            ranks = {key: self._executor.rank_of(key) for key in left}
+            quotas = self._course.quotas(left, ranks=ranks, most_steps=self._window_steps)
         window = self._executor.run(quotas)
         if window.error is not None and is_run_wide(window.error):
             raise window.error

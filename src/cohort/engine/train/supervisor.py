@@ -12,6 +12,7 @@ from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.known_evaluations import Evaluator, KnownEvaluations
 from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.planned_course import PlannedCourse
 from cohort.engine.train.state_saving import StateSaving
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.engine.train.time_left import TimeLeft
@@ -74,6 +75,11 @@ class Supervisor:
     def is_told_of_steps(self) -> bool:
         """Whether a function of the caller hears of each step, and may ask for something before the next."""
         return self._run.callbacks.on_step is not None
+
+    @property
+    def course(self) -> PlannedCourse | None:
+        """The plan of packs that the trials follow; None where it is not asked."""
+        return self._traits.course
 
     def restore(self, manifest: Manifest) -> None:
         """Put the trials of a checkpoint back where they were; the study has replayed the log up to it."""

@@ -15,6 +15,7 @@ from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finals import Finals
 from cohort.engine.train.finish import finish_run
 from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.planned_course import PlannedCourse
 from cohort.engine.train.requests.callback_requests import CallbackRequests
 from cohort.engine.train.requests.requested_changes import RequestedChanges
 from cohort.engine.train.requests.trial_control import TrialControl
@@ -99,6 +100,7 @@ class TaskRun:
                 mean_length=float(preparation.inputs.data.train.lengths.mean()),
                 priority=task.priority,
                 arrival=arrival,
+                course=PlannedCourse(preparation, run, study=self._study, share=share, specs=self._specs),
                 are_trials_complete=lambda: preparation.proposals.is_complete,
                 trials_of_results=self._trials_of_results,
                 trials_to_forget=self._trials_to_forget,

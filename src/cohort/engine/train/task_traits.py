@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from cohort.engine.train.planned_course import PlannedCourse
+
 __all__ = ["TaskTraits"]
 
 
@@ -19,6 +21,7 @@ class TaskTraits:
         are_trials_complete: Returns whether no further trial will be proposed.
         trials_of_results: Returns the trials whose best checkpoints the results are made from, once all have ended;
             None: all.
+        course: The plan of packs that the task's trials follow while no other task has the executor, too.
         trials_to_forget: Returns those that lost and whose best checkpoints the task does not keep.
     """
 
@@ -27,4 +30,5 @@ class TaskTraits:
     arrival: int = 0
     are_trials_complete: Callable[[], bool] = lambda: False
     trials_of_results: Callable[[], Collection[int] | None] = lambda: None
+    course: PlannedCourse | None = None
     trials_to_forget: Callable[[], Collection[int]] = lambda: ()

@@ -29,6 +29,7 @@ from cohort.prepare.evaluations import plan_evaluation
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals
+from cohort.prepare.step_cost import model_work
 from cohort.prepare.trials import PlannedTrial
 from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
@@ -63,7 +64,6 @@ class TaskCosts:
         """
         self.task, self.inputs, self.hardware = task, inputs, hardware
         self.layout = inputs.layout
-        self.counts = count_model(inputs.config)
         train = inputs.data.train
         self.proposals = TrialProposals(task, train, saved=inputs.saved_modules(task))
         self._evaluation = plan_evaluation(task, self.proposals.first, validation=inputs.data.validation)
@@ -92,20 +92,11 @@ class TaskCosts:
         )
 
     def _model_work(self) -> ModelWork:
-        counts, train = self.counts, self.inputs.data.train
-        # the loss head computes only tokens that are trained on
-        trained_share = float(train.trained_T.mean())
-        return ModelWork(
-            flops_per_token=(2 + self._recomputed) * counts.linear_flops_per_token
-            + 3 * trained_share * counts.head_flops_per_token,
-            # a causal sequence sees half of its square, and attention's backward costs twice its forward
-            flops_per_square=(1.5 + 0.5 * self._recomputed) * counts.attention_flops_per_pair,
+        return model_work(
+            self.inputs,
             weight_bytes=self.memory.weight_bytes,
-            rank_width=self.layout.width,
-            num_linears=len(self.layout.linears),
-            num_layers=self.inputs.config.num_layers,
-            hidden_size=self.inputs.config.hidden_size,
             bytes_per_value=self.memory.bytes_per_value,
+            recomputed=self._recomputed,
         )
 
     @property

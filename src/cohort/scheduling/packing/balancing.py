@@ -38,15 +38,31 @@ class _Change:
 
 
 def balance_jobs(
-    jobs: Sequence[PackJob], problem: PackingProblem, *, most_evaluations: int = 20_000
+    jobs: Sequence[PackJob],
+    problem: PackingProblem,
+    *,
+    most_evaluations: int = 20_000,
+    free_from: Sequence[float] | None = None,
 ) -> tuple[PackJob, ...]:
-    """Return jobs that end no later; deterministic."""
-    return _Balancing(jobs, problem, most_evaluations=most_evaluations).run()
+    """Return jobs that end no later; deterministic.
+
+    Args:
+        free_from: When each GPU becomes free, in seconds; None: all are free at 0.
+    """
+    return _Balancing(jobs, problem, most_evaluations=most_evaluations, free_from=free_from).run()
 
 
 class _Balancing:
-    def __init__(self, jobs: Sequence[PackJob], problem: PackingProblem, *, most_evaluations: int) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[PackJob],
+        problem: PackingProblem,
+        *,
+        most_evaluations: int,
+        free_from: Sequence[float] | None,
+    ) -> None:
         self.problem = problem
+        self.free_from = [0.0] * problem.num_gpus if free_from is None else list(free_from)
         self.evaluations_left = most_evaluations
         by_id = {trial.trial_id: trial for trial in problem.trials}
         self.types = {trial.trial_id: ItemType.of(trial) for trial in problem.trials}
@@ -65,11 +81,11 @@ class _Balancing:
             self.jobs = self._changed(change)
             ends = self._ends(self.jobs)
         packs = ((job.trials, job.gpu_ids, job.seconds) for job in self.jobs)
-        return jobs_in_order(packs, num_gpus=self.problem.num_gpus)
+        return jobs_in_order(packs, num_gpus=self.problem.num_gpus, free_from=self.free_from)
 
     def _ends(self, jobs: Sequence[_Job]) -> list[float]:
         """Return when each GPU is free for good."""
-        free = [0.0] * self.problem.num_gpus
+        free = list(self.free_from)
         for job in jobs:
             end = max(free[gpu] for gpu in job.gpu_ids) + job.seconds
             for gpu in job.gpu_ids:

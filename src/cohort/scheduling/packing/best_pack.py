@@ -151,6 +151,7 @@ class _Program:
             self.room -= per_token * problem.token_budget
             per_token = 0.0
         states = [dict(type_.state_bytes)[num_gpus] for type_ in types]
+        self.most_trials = problem.most_trials
         self.bytes = [state + per_token * type_.work.num_tokens for state, type_ in zip(states, types, strict=True)]
         alone = [_seconds([(type_, 1)], self.cost) for type_ in types]
         # a pack is never slower than its members one after the other
@@ -206,11 +207,14 @@ class _Program:
         sizes = [math.ceil(size / unit) for size in self.bytes]
         used = sum(size * count for size, count in zip(sizes, self.counts, strict=True))
         self.model.add(used <= int(self.room / unit))
+        if self.most_trials is not None:
+            self.model.add(sum(self.counts) <= self.most_trials)
 
     def allows(self, pack: Sequence[int]) -> bool:
         """Return whether a pack, as counts in the order of types, fits memory and time."""
         size = sum(size * count for size, count in zip(self.bytes, pack, strict=True))
-        return size <= self.room and self.exact_seconds(pack) <= self.limit
+        has_slots = self.most_trials is None or sum(pack) <= self.most_trials
+        return has_slots and size <= self.room and self.exact_seconds(pack) <= self.limit
 
     def exact_seconds(self, pack: Sequence[int]) -> float:
         return _seconds([(type_, count) for type_, count in zip(self.types, pack, strict=True) if count], self.cost)

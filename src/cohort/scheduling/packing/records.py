@@ -51,6 +51,7 @@ class PackingProblem:
         activation_bytes: Fixed bytes of a pass.
         activation_bytes_per_token: More for each token of it.
         token_budget: Tokens of a pass: a larger pack is split into micro-batches. None never splits.
+        most_trials: Slots of a pack; None for as many as fit.
     """
 
     trials: tuple[PackItem, ...]
@@ -60,6 +61,7 @@ class PackingProblem:
     activation_bytes: float = 0.0
     activation_bytes_per_token: float = 0.0
     token_budget: int | None = None
+    most_trials: int | None = None
 
     def __post_init__(self) -> None:
         ids = [trial.trial_id for trial in self.trials]
@@ -101,6 +103,8 @@ class PackingProblem:
         return self.activation_bytes + self.activation_bytes_per_token * counted
 
     def fits(self, pack: Sequence[PackItem], *, num_gpus: int) -> bool:
+        if self.most_trials is not None and len(pack) > self.most_trials:
+            return False
         tokens = sum(trial.work.num_tokens for trial in pack)
         state = sum(trial.state_bytes[num_gpus] for trial in pack)
         return self.pass_bytes(tokens) + state <= self.room_bytes[num_gpus]
@@ -187,14 +191,18 @@ class PackPlan:
 
 
 def jobs_in_order(
-    packs: Iterable[tuple[Sequence[PackItem], int | Sequence[int], float]], *, num_gpus: int
+    packs: Iterable[tuple[Sequence[PackItem], int | Sequence[int], float]],
+    *,
+    num_gpus: int,
+    free_from: Sequence[float] | None = None,
 ) -> tuple[PackJob, ...]:
     """Return jobs for packs given in the order in which they take their GPUs.
 
     Args:
         packs: Trials, the GPUs or how many of those that are free earliest, and seconds.
+        free_from: When each GPU becomes free, in seconds; None: all are free at 0.
     """
-    free = [0.0] * num_gpus
+    free = [0.0] * num_gpus if free_from is None else list(free_from)
     jobs = []
     for trials, wanted, seconds in packs:
         # by number among GPUs that are free at the same time, so that the same packs give the same jobs

@@ -213,6 +213,11 @@ class _Pricing:
         row[:num_kinds], room = self._bytes(kinds, degree)
         rows.append(row / max(room, 1.0))
         limits.append(1.0)
+        if kinds.problem.most_trials is not None:
+            row = np.zeros(size)
+            row[:num_kinds] = 1.0
+            rows.append(row)
+            limits.append(float(kinds.problem.most_trials))
         self.constraints = LinearConstraint(np.array(rows), -np.inf, np.array(limits))
         self.integrality = np.array([1] * (num_kinds + num_phases) + [0] * (num_phases * len(knees)))
         upper = [float(count) for count in kinds.counts] + [1.0] * num_phases + [np.inf] * (num_phases * len(knees))

@@ -161,6 +161,10 @@ class BarrierRule(Rule):
             found.update(_ranked(rung)[most_kept:])
         return frozenset(found)
 
+    def compares_again(self) -> bool:
+        # trials are placed at their first event: until then all rungs are ahead of them
+        return bool(self._unplaced) or any(not rung.is_open for rung in self._rungs.values())
+
     def _expect(self, trial_id: int) -> None:
         index, group = self._next_rung_of[trial_id], self._group_of[trial_id]
         if index >= len(self._steps_of[trial_id]):

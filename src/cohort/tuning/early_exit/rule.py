@@ -108,6 +108,10 @@ class Rule(ABC):
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
         """Take in one event; return verdicts on its trial and, for rules that compare, on others."""
 
+    def compares_again(self) -> bool:
+        """Return whether a verdict on a trial may still depend on others, as long as no trial is added."""
+        return self.compares_trials
+
     is_final: ClassVar[bool] = False
     """Whether it also ends trials that a person protects, since nothing is left of them to train."""
 
