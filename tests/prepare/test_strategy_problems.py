@@ -31,6 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("pipeline", {"numerics": "exact"}, ["exact with strategy: pipeline", "3 stages for a model with 2 layers"]),
         ("adapter_parallel", {"memory": {"host_streamed_layers": 3}}, ["3 with strategy: adapter_parallel"]),
         ("replicas", {}, []),
+        (
+            "replicas",
+            {"packing": "planned", "early_exit": {"rule": "median"}},
+            ["planned, with early_exit.rule: median, which compares trials to their end"],
+        ),
     ],
 )
 def test_too_few_gpus_hide_no_other_problem(

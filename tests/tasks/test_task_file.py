@@ -207,3 +207,15 @@ def test_keys_of_the_layers_below_get_their_line(folder: Path, place: Place, sho
     file = str(folder / "task.yaml")
     problem = Problem(where=replace(place, file=place.file.format(file=file)), found="", allowed="", hint="")
     assert str(task.located(problem).where) == shown.format(file=file)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"), [("true", "rows are always packed"), ("plan", "Did you mean packing: planned?")]
+)
+def test_packing_is_about_trials_and_not_about_rows(folder: Path, value: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_task(write(folder, f"{BASE}packing: {value}\n"))
+    (problem,) = caught.value.problems
+    assert problem.where.key == ("packing",)
+    assert problem.allowed.startswith("auto | planned | refill")
+    assert hint in (problem.hint or "")

@@ -15,6 +15,7 @@ from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
 from cohort.memory.weight_placement import placement_problems
 from cohort.prepare.numerics import asked_numerics
 from cohort.tasks.task_file import TaskFile
+from cohort.tuning.early_exit.settings import compares_to_the_end
 
 __all__ = ["strategy_problems"]
 
@@ -28,7 +29,7 @@ def strategy_problems(
         machine: What the ranks train on; None for GPUs as the task asks for them, which are not here.
         demand_on: Returns what the task wants of a machine.
     """
-    problems = list(placement_problems(task))
+    problems = [*placement_problems(task), *_packing_problems(task)]
     if task.strategy not in GROUP_STRATEGIES or num_ranks <= 1:
         return problems
     if machine is None:
@@ -44,3 +45,16 @@ def strategy_problems(
         )
     demand = replace(demand_on(machine), num_ranks=num_ranks)
     return [*problems, *group_problems(demand, task.strategy)]
+
+
+def _packing_problems(task: TaskFile) -> list[Problem]:
+    if task.packing != "planned" or not compares_to_the_end(task.early_exit_settings()):
+        return []
+    return [
+        Problem(
+            where=task.where("packing"),
+            found=f"planned, with early_exit.rule: {task.early_exit_settings().rule}, which compares trials to their end",
+            allowed="auto | refill, or a rule whose last comparison is before the end, or early_exit: none",
+            hint="Remove packing: slots are refilled then.",
+        )
+    ]

@@ -94,6 +94,19 @@ def _num_gpus(value: object) -> object:
     refuse(Refusal(found=repr(value), allowed=allowed, hint="Write num_gpus: auto."))
 
 
+def _packing(value: object) -> object:
+    # TRL's key of this name is true or false, and about rows
+    if isinstance(value, bool):
+        refuse(
+            Refusal(
+                found=repr(value),
+                allowed="auto | planned | refill: how several GPUs divide trials",
+                hint="Remove the key: rows are always packed, and never see each other.",
+            )
+        )
+    return value
+
+
 def _report_to(value: object) -> object:
     # `all` is resolved now: a resumed run must report to the trackers it began with, whatever is installed then
     names = [] if value in (None, "none") else list(installed_trackers()) if value == "all" else value
@@ -186,7 +199,7 @@ class TaskFile(Section):
         allowed="auto | replicas | adapter_parallel | tensor | pipeline",
         description="on several GPUs: each holds the whole base model, or all hold parts of it; auto chooses",
     )
-    packing: Literal["auto", "planned", "refill"] = setting(
+    packing: Annotated[Literal["auto", "planned", "refill"], BeforeValidator(_packing)] = setting(
         "auto",
         allowed="auto | planned | refill",
         description="on several GPUs, once no comparison lies ahead: planned divides the trials that are left into "

@@ -17,7 +17,9 @@ COST = StepCost(
 )
 
 
-@pytest.mark.parametrize(("num_done", "left"), [(0, 160), (1, 160), (5, 160), (10, 150), (151, 10), (159, 10), (160, 10)])
+@pytest.mark.parametrize(
+    ("num_done", "left"), [(0, 160), (1, 160), (5, 160), (10, 150), (151, 10), (159, 10), (160, 10)]
+)
 def test_steps_that_are_left_are_rounded_up_to_parts_of_the_trial(num_done: int, left: int) -> None:
     assert left_work(WORK, num_done=num_done).num_steps == left
 

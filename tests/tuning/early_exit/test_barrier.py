@@ -75,3 +75,26 @@ def test_a_late_arrival_is_judged_at_once() -> None:
     rule.add(_candidate(7))
     (verdict,) = arrive(rule, 7, 5.0)
     assert (verdict.kind, verdict.numbers["rank"], verdict.numbers["num_kept"]) == (DecisionKind.STOP, 2, 1)
+
+
+def test_no_comparison_is_left_once_all_rungs_have_opened() -> None:
+    rule = barrier(2)
+    assert rule.compares_again()
+    arrive(rule, 0, 2.0)
+    assert rule.compares_again()
+    arrive(rule, 1, 1.0)
+    assert not rule.compares_again()
+    # a trial that is added later has a comparison ahead, until it has begun
+    rule.add(_candidate(2))
+    assert rule.compares_again()
+    arrive(rule, 2, 1.5)
+    assert not rule.compares_again()
+
+
+def test_the_next_rung_of_those_that_went_on_is_a_comparison() -> None:
+    rule = HalvingRule(first_share=0.25, reduction_factor=2, least_steps=1)
+    for trial_id in range(4):
+        rule.add(Candidate(trial_id=trial_id, planned_steps=4, warmup_steps=1, evaluation_steps=(1, 2, 4)))
+    for trial_id in range(4):
+        arrive(rule, trial_id, float(trial_id))
+    assert rule.compares_again()

@@ -14,7 +14,7 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.tuning.early_exit import EarlyExitSettings, build_rules
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
-from cohort.tuning.early_exit.settings import OTHER_WORDS
+from cohort.tuning.early_exit.settings import OTHER_WORDS, compares_to_the_end
 from cohort.tuning.evaluation_times import EvaluationSettings, EvaluationTimes, plan_candidate
 
 
@@ -173,3 +173,8 @@ def test_how_many_trials_reach_a_share_of_their_steps() -> None:
     once = EarlyExitSettings(select_fraction=0.25, reselect_fraction=1.0)
     assert [once.kept_at(share) for share in (0.05, 0.2, 1.0)] == [1, 0.25, 0.25]
     assert EarlyExitSettings(rule="none").kept_at(1.0) == 1.0
+
+
+def test_some_rules_compare_trials_to_their_end() -> None:
+    found = {name for name in EXIT_RULES.names() if compares_to_the_end(EarlyExitSettings(rule=name))}
+    assert found == {"asha", "median"}

@@ -18,7 +18,7 @@ from cohort.tuning.early_exit.non_finite import NonFiniteRule
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Rule, RuleSettings
 from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys
 
-__all__ = ["OTHER_WORDS", "EarlyExitSettings", "build_rules"]
+__all__ = ["OTHER_WORDS", "EarlyExitSettings", "build_rules", "compares_to_the_end"]
 
 SettingsT = TypeVar("SettingsT", bound=RuleSettings)
 
@@ -134,6 +134,12 @@ class EarlyExitSettings:
         if found is not None:
             return found(self.options, self.common, share, num_trials)
         return 1.0 if share <= self.common.warmup_fraction else self.kept_share(num_trials)
+
+
+def compares_to_the_end(settings: EarlyExitSettings) -> bool:
+    """Return whether a trial may be compared with others at any of its evaluations, as with ``asha`` or ``median``."""
+    # rules that meet at rungs have none before the first trial
+    return any(rule.compares_again() for rule in build_rules(settings))
 
 
 def build_rules(settings: EarlyExitSettings) -> tuple[Rule, ...]:
