@@ -48,12 +48,13 @@ def strategy_problems(
 
 
 def _packing_problems(task: TaskFile) -> list[Problem]:
-    if task.packing != "planned" or not compares_to_the_end(task.early_exit_settings()):
+    settings = task.early_exit_settings()
+    if task.packing != "planned" or not compares_to_the_end(settings):
         return []
     return [
         Problem(
             where=task.where("packing"),
-            found=f"planned, with early_exit.rule: {task.early_exit_settings().rule}, which compares trials to their end",
+            found=f"planned, with early_exit.rule: {settings.rule}, which compares trials to their end",
             allowed="auto | refill, or a rule whose last comparison is before the end, or early_exit: none",
             hint="Remove packing: slots are refilled then.",
         )
