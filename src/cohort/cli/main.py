@@ -16,6 +16,7 @@ from cohort.cli.arguments.override_arguments import take_overrides
 from cohort.cli.arguments.parameter_errors import PlainGroup
 from cohort.cli.chat import chat
 from cohort.cli.check import check
+from cohort.cli.demo import demo
 from cohort.cli.doctor import doctor
 from cohort.cli.evaluate import evaluate
 from cohort.cli.exits import drop_unread, interrupted_code, reader_is_gone
@@ -66,6 +67,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     verbs = (
+        demo,
         init,
         tune,
         run,
