@@ -25,6 +25,7 @@ from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.loading import load_task, task_from_mapping
 from cohort.tasks.task import Task
 from cohort.tasks.task_file import TaskFile
+from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 from tests.end_to_end.tiny_tasks import tiny_data
 from tests.training.small_models import random_rows
 
@@ -87,7 +88,7 @@ KEYS = {
     key: nodes
     for key, nodes in numeric_keys(TaskFile.model_json_schema()).items()
     # values of the space are those of its hyperparameters, which are walked below; bytes have units
-    if not key.startswith(("search.space", "memory.limit"))
+    if not key.startswith(("search.space", "memory.limit", "rewards.memory_limit"))
 }
 
 
@@ -105,9 +106,18 @@ def written(key: str, value: object) -> dict[str, Any]:
     """Return a task with ``value`` at a dotted key."""
     data = tiny_data(early_exit={}, search={"space": {"learning_rate": [1e-3, 1e-2]}})
     if key.startswith("objective."):
-        readers = {"simpo_gamma": "simpo", "cpo_alpha": "cpo"}
         name = key.rpartition(".")[2]
-        data["objective"] = {"type": "kto" if "desirable" in name else readers.get(name, "dpo")}
+        readers = [entry for entry in OBJECTIVE_DECLARATIONS.built_in() if name in entry.values]
+        reader = next((entry for entry in readers if entry.name == "dpo"), readers[0])
+        data["objective"] = {"type": reader.name}
+        if reader.samples_answers:
+            data["rewards"] = "exact_match"
+    if key.startswith("rewards."):
+        data["objective"], data["rewards"] = "grpo", {"functions": ["exact_match"]}
+        if key.endswith(".weight"):
+            # the second, so that a weight of 0 is not the only one
+            data["rewards"]["functions"].append({"function": "format", "weight": value})
+            return data
     for place, entry in {**CONTEXT.get(key, {}), key: value}.items():
         if place.startswith("dataset.train"):
             data["dataset"]["train"] = [{"path": "train.jsonl", "weight": entry}]

@@ -119,8 +119,8 @@ def test_every_default_is_written_out(folder: Path) -> None:
     blocks = "lora: {use_bdlora: {nblocks: 2}}"
     text = load_task(write(folder, f"base_model: m\ndataset: {{train: train.jsonl}}\n{blocks}\n")).resolved_yaml()
     written = {line.strip().partition(":")[0] for line in text.splitlines()}
-    # sft reads no key of its section, and a constant rate none of its options
-    unread = ("objective.", "training.lr_scheduler_kwargs.")
+    # sft reads no key of its section and no rewards, and a constant rate none of its options
+    unread = ("objective.", "rewards.", "training.lr_scheduler_kwargs.")
     keys = {key.rsplit(".", 1)[-1] for key in known_keys(TaskFile) if not key.startswith(unread)}
     assert keys <= written
 

@@ -10,6 +10,7 @@ from typing import Any
 from cohort.adapter_files.base_model import RunBase
 from cohort.adapter_files.input_rows import find_source, raise_problems, read_rows
 from cohort.core.errors import InputError, Problem
+from cohort.data.asked import tokenise_prompts
 from cohort.data.compared import tokenise_compared
 from cohort.data.examples import is_conversation
 from cohort.data.files.formats import ParsedRow, parse_rows
@@ -84,6 +85,8 @@ def read_held_out(path: Path, *, base: RunBase, tokenizer: Any, context: int) ->
             log=log,
         )
         kept, _ = tokenise_rows(rendered, tokenizer=tokenizer, settings=settings, log=log) if rendered else ([], None)
+    elif settings.reads is RowReading.PROMPTS:
+        kept, _ = tokenise_prompts(parsed, tokenizer=tokenizer, settings=settings, log=log)
     else:
         kept, _ = tokenise_compared(parsed, tokenizer=tokenizer, settings=settings, log=log)
     raise_problems(_stopping(log, settings=settings))

@@ -31,16 +31,24 @@ __all__ = ["note_format_of_others", "tokenise_compared"]
 
 _READ_FORMATS = {
     RowReading.ANSWERS: tuple(
-        entry for entry in DataFormat if entry not in (DataFormat.PREFERENCE, DataFormat.UNPAIRED_PREFERENCE)
+        entry
+        for entry in DataFormat
+        if entry not in (DataFormat.PREFERENCE, DataFormat.UNPAIRED_PREFERENCE, DataFormat.PROMPT)
     ),
     RowReading.PAIRS: (DataFormat.PREFERENCE,),
     RowReading.LABELS: (DataFormat.UNPAIRED_PREFERENCE, DataFormat.PREFERENCE),
+    RowReading.PROMPTS: tuple(
+        entry
+        for entry in DataFormat
+        if entry not in (DataFormat.PREFERENCE, DataFormat.UNPAIRED_PREFERENCE, DataFormat.TEXT)
+    ),
 }
 _HINTS = {
     RowReading.ANSWERS: "To train on the better answers write columns: {completion: chosen} and format: "
     "prompt_completion; to compare them write objective: dpo.",
     RowReading.PAIRS: "Give each row prompt, chosen and rejected, or write objective: sft.",
     RowReading.LABELS: "Give each row prompt, completion and label (true or false), or write objective: sft.",
+    RowReading.PROMPTS: "Give each row a prompt, a text or a list of messages.",
 }
 
 
@@ -49,7 +57,11 @@ def note_format_of_others(found: DataFormat, *, settings: DatasetSettings, log: 
     read = _READ_FORMATS[settings.reads]
     if found in read:
         return
-    words = {DataFormat.PREFERENCE: " (chosen and rejected)", DataFormat.UNPAIRED_PREFERENCE: " (completion and label)"}
+    words = {
+        DataFormat.PROMPT: " (a prompt without an answer)",
+        DataFormat.PREFERENCE: " (chosen and rejected)",
+        DataFormat.UNPAIRED_PREFERENCE: " (completion and label)",
+    }
     log.add(
         ProblemKind.INPUT,
         where=settings.key("format"),

@@ -11,6 +11,7 @@ import numpy as np
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, StorageFullError
+from cohort.data.asked import tokenise_prompts
 from cohort.data.cache import CachedData, read_cache, write_cache
 from cohort.data.chat import require_chat_template
 from cohort.data.compared import note_format_of_others, tokenise_compared
@@ -131,7 +132,7 @@ def _load(
     chosen = choose_rows([row.content for row in validation], limit=evaluation_max_examples, seed=settings.seed)
     evaluated = [validation[index] for index in chosen]
     counts, lines, samples = collect_notes(log)
-    train_rows = flattened(train, identity=identity, keeps_columns=False)
+    train_rows = flattened(train, identity=identity, keeps_columns=settings.reads is RowReading.PROMPTS)
     validation_rows = flattened(evaluated, identity=identity)
     all_rows = validation_rows if len(evaluated) == len(validation) else flattened(validation, identity=identity)
     test_rows = flattened(test, identity=identity) if test else None
@@ -202,6 +203,8 @@ def _tokenised(
         return [], [], [], np.empty(0, dtype=np.int64)
 
     def tokenise(rows: Sequence[ParsedRow]) -> tuple[list[TokenRow], NDArray[np.int64]]:
+        if settings.reads is RowReading.PROMPTS:
+            return tokenise_prompts(rows, tokenizer=tokenizer, settings=settings, log=log)
         if settings.reads is not RowReading.ANSWERS:
             return tokenise_compared(rows, tokenizer=tokenizer, settings=settings, log=log)
         rendered = render_rows(

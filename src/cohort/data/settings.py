@@ -44,18 +44,19 @@ __all__ = [
 ]
 
 FormatChoice = Literal[
-    "auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference", "unpaired_preference"
+    "auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference", "unpaired_preference", "prompt"
 ]
 LongRowRule = Literal["drop", "truncate", "split", "error"]
 TrainedTurns = Literal["all", "last"]
 
 
 class RowReading(StrEnum):
-    """What an objective reads of a row: an answer, two answers of which one is better, or an answer with a label."""
+    """What an objective reads of a row: an answer, two that are compared, one with a label, or the prompt alone."""
 
     ANSWERS = "answers"
     PAIRS = "pairs"
     LABELS = "labels"
+    PROMPTS = "prompts"
 
 
 BadRowRule = Literal["error", "skip"]
@@ -289,7 +290,12 @@ class DatasetSettings:
                 hint="Write one weight for each entry, or none.",
                 at=("weights",),
             )
-        if self.prompt_template is not None and self.format not in ("auto", "prompt_completion", "alpaca"):
+        if self.prompt_template is not None and self.format not in (
+            "auto",
+            "prompt_completion",
+            "alpaca",
+            "prompt",
+        ):
             yield Refusal(
                 found=f"a prompt template with format: {self.format}",
                 allowed="a prompt template with prompt_completion or alpaca rows",
@@ -301,6 +307,13 @@ class DatasetSettings:
                 found="on_long_rows: split with an objective that compares answers",
                 allowed="drop, truncate or error",
                 hint="Write on_long_rows: truncate.",
+                at=("on_long_rows",),
+            )
+        if self.reads is RowReading.PROMPTS and self.on_long_rows == "truncate":
+            yield Refusal(
+                found="on_long_rows: truncate with an objective that draws answers",
+                allowed="drop or error: a prompt without its end asks something else",
+                hint="Write on_long_rows: drop.",
                 at=("on_long_rows",),
             )
         if self.reads is not RowReading.ANSWERS and self.completion_only_loss is False:

@@ -20,6 +20,7 @@ from cohort.metrics.kinds import METRIC_KINDS
 from cohort.metrics.metric import (
     CHOICE_ACCURACY,
     LOSS,
+    REWARD,
     REWARD_ACCURACY,
     REWARD_MARGIN,
     REWARD_METRICS,
@@ -35,6 +36,7 @@ __all__ = [
     "LOSS",
     "METRICS_ALLOWED",
     "METRIC_KINDS",
+    "REWARD",
     "REWARD_ACCURACY",
     "REWARD_MARGIN",
     "REWARD_METRICS",

@@ -17,6 +17,7 @@ __all__ = [
     "MetricFailedError",
     "MetricKind",
     "MetricOptions",
+    "REWARD",
     "REWARD_ACCURACY",
     "REWARD_MARGIN",
     "REWARD_METRICS",
@@ -34,8 +35,10 @@ REWARD_ACCURACY = "reward_accuracy"
 """How often the better answer has the higher reward: measured with the loss by objectives that compare answers."""
 REWARD_MARGIN = "reward_margin"
 """By how much, on average; no share of rows, whatever its values."""
-REWARD_METRICS = (REWARD_ACCURACY, REWARD_MARGIN)
-"""What objectives that compare answers measure together with the loss."""
+REWARD = "reward"
+"""The mean reward of answers that are drawn to the rows' prompts: measured by objectives that reward answers."""
+REWARD_METRICS = (REWARD_ACCURACY, REWARD_MARGIN, REWARD)
+"""What objectives that compare or reward answers measure together with the loss."""
 
 Row = Mapping[str, Any]
 """A row as its file has it, with ``prompt`` and ``completion`` as the model is asked and expected to answer."""

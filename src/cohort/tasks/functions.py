@@ -1,4 +1,4 @@
-"""Metric and loss functions of a task: from ``module:function`` to its file, and from a function to its name."""
+"""Metric, loss and reward functions of a task: from ``module:function`` to its file, and back to its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cohort.tasks.yaml_lines import TaskOrigin
 __all__ = ["FUNCTION_KEYS", "locate_functions", "name_functions"]
 
 FUNCTION_KEYS = (("evaluation", "metric"), ("evaluation", "metrics"), ("objective", "function"))
-"""Keys that may name functions; ``objective`` may also be one itself."""
+"""Keys that may name functions; ``objective`` may also be one itself, and ``rewards`` has entries of its own."""
 
 
 def locate_functions(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
@@ -65,7 +65,7 @@ def name_functions(data: dict[str, Any], *, shown: str) -> None:
             return spelled_function(entry)
         except FunctionRefusedError as error:
             where = Place(file=shown, key=key)
-            named_ones = "an objective" if key[0] == "objective" else "a metric"
+            named_ones = {"objective": "an objective", "rewards": "a reward"}.get(str(key[0]), "a metric")
             allowed = f"a function that a module defines at its top level, or the name of {named_ones}"
             problems.append(Problem(where=where, found=str(error), allowed=allowed, hint=error.hint))
             return entry
@@ -79,6 +79,8 @@ def _replace(data: dict[str, Any], change: Callable[[Any, KeyPath], Any]) -> Non
     objective = data.get("objective")
     if objective is not None and not isinstance(objective, Mapping):
         data["objective"] = change(objective, ("objective",))
+    if (rewards := data.get("rewards")) is not None:
+        data["rewards"] = _replaced_rewards(rewards, change, ("rewards",))
     for section_name, key in FUNCTION_KEYS:
         section = data.get(section_name)
         if not isinstance(section, Mapping) or key not in section:
@@ -90,3 +92,13 @@ def _replace(data: dict[str, Any], change: Callable[[Any, KeyPath], Any]) -> Non
         else:
             changed = change(value, path)
         data[section_name] = {**section, key: changed}
+
+
+def _replaced_rewards(value: Any, change: Callable[[Any, KeyPath], Any], key: KeyPath) -> Any:
+    """Return ``rewards``, or a part of it, with its functions changed."""
+    if isinstance(value, list | tuple):
+        return [_replaced_rewards(entry, change, (*key, place)) for place, entry in enumerate(value)]
+    if isinstance(value, Mapping):
+        name = "functions" if "functions" in value else "function"
+        return {**value, name: _replaced_rewards(value[name], change, (*key, name))} if name in value else value
+    return change(value, key)

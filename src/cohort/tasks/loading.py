@@ -22,6 +22,7 @@ from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
 from cohort.tasks.paths import from_working_directory, locate_data, locate_model, locate_reference
 from cohort.tasks.problems import problems_from
 from cohort.tasks.sections.objective_checks import objective_refusals
+from cohort.tasks.sections.reward_checks import reward_refusals
 from cohort.tasks.sections.schedule_checks import schedule_refusals
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.weighted_files import split_weights
@@ -80,7 +81,7 @@ def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskO
         )
     problems += [
         replace(refusal.problem(Place()), where=origin.where(refusal.at))
-        for refusal in (*objective_refusals(task), *schedule_refusals(task))
+        for refusal in (*objective_refusals(task), *reward_refusals(task), *schedule_refusals(task))
     ]
     # A file may say both, since the space is documented to win. An option that has no effect is a mistake: it was typed
     # to change something.

@@ -144,6 +144,8 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[Override]) -> d
             if part == "objective" and isinstance(below, str):
                 # `objective: dpo` in the file, and one of its values on the command line
                 below = {"type": below}
+            if part == "rewards" and isinstance(below, str | list):
+                below = {"functions": below}
             section[str(part)] = dict(below) if isinstance(below, Mapping) else {}
             section = section[str(part)]
         section[str(override.path[-1])] = override.value

@@ -34,6 +34,8 @@ from cohort.tasks.sections.objective_section import (
     parse_objective,
     plain_objective,
 )
+from cohort.tasks.sections.reward_checks import choose_by_reward
+from cohort.tasks.sections.rewards_section import RewardsSection, parse_rewards, plain_rewards, rewards_schema
 from cohort.tasks.sections.sections import LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.yaml_lines import TaskOrigin
 from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
@@ -160,6 +162,16 @@ class TaskFile(Section):
         allowed=f"{' | '.join(entry.name for entry in OBJECTIVE_DECLARATIONS.built_in())}, or a section",
         description="what is minimised",
     )
+    rewards: Annotated[
+        RewardsSection | None,
+        BeforeValidator(parse_rewards),
+        PlainSerializer(plain_rewards),
+        SchemaOnDemand(rewards_schema),
+    ] = setting(
+        None,
+        allowed="a reward, a list of rewards, or a section with functions",
+        description="what rewards answers, with an objective that draws them",
+    )
     lora: Annotated[LoraSection, BeforeValidator(_empty_section)] = setting(
         LoraSection(), allowed="a section", description="the adapters"
     )
@@ -236,6 +248,7 @@ class TaskFile(Section):
         """Accept former names here too: an old run's task does not go through :func:`task_from_mapping`."""
         if isinstance(data, Mapping):
             use_own_names(data := dict(data), {})
+            choose_by_reward(data)
         return data
 
     _origin: TaskOrigin = PrivateAttr(default_factory=lambda: TaskOrigin(name="task"))

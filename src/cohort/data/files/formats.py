@@ -10,13 +10,13 @@ from typing import Any
 
 from cohort.core.place import Place, dotted
 from cohort.data.examples import Example
-from cohort.data.files.parsing import NamedRow, parse_row
+from cohort.data.files.parsing import NamedRow, parse_prompt, parse_row
 from cohort.data.files.rows import RawRow
 from cohort.data.files.sources import SplitName
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings, RowReading, template_fields
 
-__all__ = ["DataFormat", "ParsedRow", "detect_format", "guess_columns", "note_other_format", "parse_rows"]
+__all__ = ["DataFormat", "ParsedRow", "detect_format", "guess_columns", "note_other_format", "parse_rows", "renamed"]
 
 
 class DataFormat(StrEnum):
@@ -29,6 +29,7 @@ class DataFormat(StrEnum):
     ALPACA = "alpaca"
     PROMPT_COMPLETION = "prompt_completion"
     TEXT = "text"
+    PROMPT = "prompt"
 
     @property
     def is_chat(self) -> bool:
@@ -46,12 +47,21 @@ _KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
     (DataFormat.PROMPT_COMPLETION, ("prompt", "completion")),
     (DataFormat.TEXT, ("text",)),
 )
+# where an answer is of no use, whether a row has one or not
+_ASKING_KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
+    (DataFormat.PROMPT, ("prompt",)),
+    (DataFormat.MESSAGES, ("messages",)),
+    (DataFormat.SHAREGPT, ("conversations",)),
+    (DataFormat.ALPACA, ("instruction",)),
+)
 
 
 # what data sets call the two sides, the likeliest first
 _PROMPTS = ("prompt", "question", "query", "instruction", "problem", "source", "input", "user", "context")
 _COMPLETIONS = ("completion", "answer", "response", "output", "target", "solution", "reply", "label", "assistant")
 _OTHER_NAMES = {"preferred_completion": "preferred_output", "non_preferred_completion": "non_preferred_output"}
+
+_TEMPLATE_FORMATS = (DataFormat.PROMPT_COMPLETION, DataFormat.ALPACA, DataFormat.PROMPT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +93,8 @@ def _fitting(values: Mapping[str, Any], *, prompt_template: str | None, reads: R
 
 def _known(reads: RowReading) -> tuple[tuple[DataFormat, tuple[str, ...]], ...]:
     """Return the formats to look for; an answer without its label is a mistake where labels are read."""
+    if reads is RowReading.PROMPTS:
+        return _ASKING_KEYS
     if reads is not RowReading.LABELS:
         return _KEYS
     return tuple(
@@ -134,7 +146,7 @@ def parse_rows(
         if others:
             _note_mixed(others, first=first, chosen=chosen, log=log)
             return chosen, []
-    if settings.prompt_template is not None and chosen not in (DataFormat.PROMPT_COMPLETION, DataFormat.ALPACA):
+    if settings.prompt_template is not None and chosen not in _TEMPLATE_FORMATS:
         log.add(
             ProblemKind.INPUT,
             where=settings.key("prompt_template"),
@@ -147,11 +159,10 @@ def parse_rows(
     if _note_missing_fields(rows, settings=settings, log=log):
         return chosen, []
     parsed = []
+    parse = parse_prompt if settings.reads is RowReading.PROMPTS else parse_row
     for row, values in named:
         try:
-            example = parse_row(
-                values, original=row.values, data_format=chosen.value, template=settings.prompt_template
-            )
+            example = parse(values, original=row.values, data_format=chosen.value, template=settings.prompt_template)
         except BadRowError as problem:
             log.extend([problem.at(row.where)])
         else:

@@ -10,7 +10,7 @@ from cohort.core.setting_fields import Refusal
 from cohort.metrics import REWARD_METRICS
 from cohort.tasks.sections.objective_section import (
     is_objective_value,
-    loss_type_refusals,
+    own_value_refusals,
     unmet_conditions,
     unread_key,
 )
@@ -32,8 +32,8 @@ def objective_refusals(task: TaskFile) -> Iterator[Refusal]:
     for name in (name for name in space if is_objective_value(name) and name not in declared.values):
         yield replace(unread_key(name, objective=objective), at=("search", "space", name))
     values = {name: _values(space[name]) if name in space else [value] for name, value in task.objective.values.items()}
-    if "loss_type" in space and "loss_type" in declared.values:
-        yield from loss_type_refusals(values["loss_type"], objective=objective, at=("search", "space", "loss_type"))
+    for name in (name for name in space if name in declared.values):
+        yield from own_value_refusals(name, values[name], objective=objective, at=("search", "space", name))
     for name, value in declared.values.items():
         searched = space.get(name)
         if searched is not None and not isinstance(searched, Conditional):

@@ -25,9 +25,9 @@ __all__ = [
     "ObjectiveSection",
     "declared_objective",
     "is_objective_value",
-    "loss_type_refusals",
     "objective_schema",
     "objective_value_refusals",
+    "own_value_refusals",
     "parse_objective",
     "plain_objective",
     "unmet_conditions",
@@ -143,8 +143,10 @@ class ObjectiveSection(_ObjectiveKeys):
             )
         refusals += _function_refusals(self.type, self.function)
         # one reason is enough: of a key that is not read no value is right
-        if not refusals and getattr(self, "loss_type", None) is not None:
-            refusals += loss_type_refusals([self.loss_type], objective=self.type, at=("loss_type",))
+        if not refusals:
+            for name in own.values:
+                if (value := getattr(self, name)) is not None:
+                    refusals += own_value_refusals(name, [value], objective=self.type, at=(name,))
         if not refusals:
             values = {name: [value] for name, value in self.values.items()}
             for name in own.values:
@@ -204,18 +206,20 @@ def unread_key(name: str, *, objective: str) -> Refusal:
     )
 
 
-def loss_type_refusals(kinds: list[Any], *, objective: str, at: tuple[str, ...]) -> list[Refusal]:
-    """Return the loss types that an objective does not have."""
-    allowed = declared_objective(objective).values["loss_type"].setting.options
+def own_value_refusals(name: str, values: Sequence[Any], *, objective: str, at: tuple[str, ...]) -> list[Refusal]:
+    """Return the values that an objective does not take; a key of several objectives has the bounds of all of them."""
+    setting = declared_objective(objective).values[name].setting
     return [
         Refusal(
-            found=repr(kind),
-            allowed=f"{' | '.join(allowed)} for {objective}",
-            hint=f"Write {nearest_word(kind, allowed) or allowed[0]}.",
+            found=repr(value),
+            allowed=f"{setting.allowed} for {objective}",
+            hint=f"Write {nearest_word(value, setting.options) or setting.options[0]}."
+            if setting.options
+            else f"Write for example {name}: {setting.default}.",
             at=at,
         )
-        for kind in kinds
-        if kind not in allowed
+        for value in values
+        if not setting.accepts(value)
     ]
 
 
@@ -247,7 +251,9 @@ def objective_value_refusals(objective: str, name: str, value: Any) -> list[Refu
         return []
     if name not in declared_objective(objective).values:
         return [unread_key(name, objective=objective)]
-    return loss_type_refusals([value], objective=objective, at=(name,)) if name == "loss_type" else []
+    # what is wrong for every objective is refused with the words of the hyperparameter
+    is_usable = SEARCHABLE[name].field.accepts(value)
+    return own_value_refusals(name, [value], objective=objective, at=(name,)) if is_usable else []
 
 
 def parse_objective(value: object) -> object:

@@ -95,6 +95,11 @@ class ObjectiveDeclaration:
         return 2 if self.reads is RowReading.PAIRS else 1
 
     @property
+    def samples_answers(self) -> bool:
+        """Whether answers are drawn and rewarded, so that the task needs rewards."""
+        return self.reads is RowReading.PROMPTS
+
+    @property
     def defaults(self) -> dict[str, Any]:
         """Its values where a task has none."""
         return {name: value.setting.default for name, value in self.values.items()}
@@ -105,10 +110,10 @@ class ObjectiveDeclaration:
 
 def _conflict(entry: ObjectiveDeclaration) -> str | None:
     """Return why another package's objective cannot stand with ours: values are one flat space."""
-    own = searched_of(OBJECTIVE_DECLARATIONS.built_in())
     for name, value in entry.values.items():
-        found, known = value.setting, own.get(name)
-        if known is not None and (found.kind, found.bounds) != (known.setting.kind, known.setting.bounds):
+        found = value.setting
+        known = [own.values[name].setting for own in OBJECTIVE_DECLARATIONS.built_in() if name in own.values]
+        if known and all((found.kind, found.bounds) != (own.kind, own.bounds) for own in known):
             return f"its value {name!r} means something else in Cohort"
     return None
 
@@ -153,10 +158,30 @@ def _merged(readers: Sequence[tuple[str, Searched]]) -> Searched:
         first.setting,
         description="; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in meanings.items()),
     )
+    if setting.bounds:
+        # each objective's own bounds are checked where it is known which one reads the value
+        bounds = _loosest([value.setting.bounds for _, value in readers])
+        setting = replace(setting, bounds=bounds, allowed=_allowed([value.setting for _, value in readers]))
     if setting.options:
         options = tuple(dict.fromkeys(word for _, value in readers for word in value.setting.options))
         setting = replace(setting, options=options, allowed=" | ".join(options))
     return replace(first, made=setting)
+
+
+def _loosest(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the bounds within which some of several lie."""
+    found: dict[str, float] = {}
+    for inclusive, exclusive, further in (("ge", "gt", min), ("le", "lt", max)):
+        limits = [(own[key], key) for own in several for key in (inclusive, exclusive) if key in own]
+        # a side without a bound in one of them has none
+        if len(limits) == len(several):
+            limit = further(value for value, _ in limits)
+            found[inclusive if (limit, inclusive) in limits else exclusive] = limit
+    return found
+
+
+def _allowed(several: Sequence[SettingField]) -> str:
+    return " | ".join(dict.fromkeys(own.allowed for own in several))
 
 
 def compared_by(metric: str) -> str:

@@ -1,0 +1,65 @@
+"""Which rewards a task has and what their processes may use: what is sent to every executor of the task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["DEFAULT_MEMORY_LIMIT", "DEFAULT_TIME_LIMIT", "PlannedReward", "RewardPlan"]
+
+DEFAULT_TIME_LIMIT = 30.0
+"""Seconds that one call of a reward may take."""
+DEFAULT_MEMORY_LIMIT = 2 * 1024**3
+"""Bytes that a reward's process may allocate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedReward:
+    """One reward of a task.
+
+    Attributes:
+        name: How records and messages call it; each name is there once.
+        function: A name of Cohort's own, or ``module:function`` or ``/path/file.py:function``.
+        weight: What its values are multiplied with before they are added; 0 measures it only.
+        options: Its options as a JSON object, which can be hashed.
+        cache: Whether a value may be used again for the same row and completion. False calls the function with all
+            completions that are given together, each time.
+    """
+
+    name: str
+    function: str
+    weight: float = 1.0
+    options: str = "{}"
+    cache: bool = True
+
+    def option_values(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.options)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardPlan:
+    """The rewards of a task.
+
+    Attributes:
+        time_limit: Seconds for one call of a function.
+        memory_limit: Bytes that a process may allocate.
+        workers: Processes that compute rewards.
+        environment: Variables that the processes inherit besides those that every program needs.
+    """
+
+    functions: tuple[PlannedReward, ...]
+    time_limit: float = DEFAULT_TIME_LIMIT
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    workers: int = 2
+    environment: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(own.name for own in self.functions)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return {own.name: own.weight for own in self.functions}
