@@ -22,8 +22,8 @@ ROWS = [{"prompt": f"1+{n}=", "answer": str(n + 1)} for n in range(8)]
 
 
 def load(tokenizer: PreTrainedTokenizerBase, **settings: Any) -> Any:
-    found = DatasetSettings(**{"validation": 0.25, "reads": RowReading.PROMPTS} | settings)
-    return load_dataset(found, tokenizer=tokenizer, use_cache=False)
+    given: dict[str, Any] = {"validation": 0.25, "reads": RowReading.PROMPTS, **settings}
+    return load_dataset(DatasetSettings(**given), tokenizer=tokenizer, use_cache=False)
 
 
 def test_prompts_are_what_generation_starts_from_and_columns_are_kept(

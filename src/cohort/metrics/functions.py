@@ -89,11 +89,12 @@ def load_function(spelled: str) -> Metric:
     return Metric(name=found.name, score=score, identity=found.identity, shown=f"{found.name} ({spelled})")
 
 
-def find_function(spelled: str, *, arguments: tuple[object, object], write_one: str) -> UserFunction:
+def find_function(spelled: str, *, arguments: tuple[object, object] | None, write_one: str) -> UserFunction:
     """Return the function of ``module:function`` or ``/path/file.py:function``.
 
     Args:
-        arguments: What it is called with, to compare with its signature; it is not called.
+        arguments: What it is called with, to compare with its signature; it is not called. None where any function
+            will do.
         write_one: The hint for one that cannot be called so.
 
     Raises:
@@ -107,7 +108,8 @@ def find_function(spelled: str, *, arguments: tuple[object, object], write_one: 
     function = getattr(module, name, None)
     if function is None:
         raise FunctionRefusedError(f"no {name} in {_shown(module_name)}", hint=_missing_hint(module_name))
-    _require_arguments(function, arguments, name=name, write_one=write_one)
+    if arguments is not None or not callable(function):
+        _require_arguments(function, arguments or (), name=name, write_one=write_one)
     return UserFunction(name=name, function=function, identity=_identity(module, function, spelled))
 
 
@@ -193,7 +195,7 @@ def _first_on_path(root: Path) -> Iterator[None]:
             sys.path.remove(str(root))
 
 
-def _require_arguments(function: object, arguments: tuple[object, object], *, name: str, write_one: str) -> None:
+def _require_arguments(function: object, arguments: tuple[object, ...], *, name: str, write_one: str) -> None:
     if not callable(function):
         raise FunctionRefusedError(f"{name}, which is {function!r:.60}, not a function", hint=write_one)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):

@@ -122,7 +122,7 @@ def _key_refusals(entry: Mapping[Any, Any], kind: RewardKind | None) -> Iterator
 
 
 def _planned(entry: Any) -> PlannedReward:
-    own = {"function": entry} if isinstance(entry, str) else dict(entry)
+    own: dict[str, Any] = {"function": entry} if isinstance(entry, str) else dict(entry)
     function = str(own["function"])
     parts = function_path(function)
     kind = REWARD_KINDS.find(function)
