@@ -45,6 +45,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         "chat",
         "evaluate",
         "serve",
+        "dashboard",
         "check",
         "doctor",
     ):

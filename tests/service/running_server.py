@@ -21,9 +21,9 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.service.app import build_app
+from cohort.service.listening import listen
 from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import Opened, open_served
-from cohort.service.server import listen
 from cohort.service.settings import ServedSettings, ServerSettings
 from tests.cli.tiny_task import write_tiny_model
 

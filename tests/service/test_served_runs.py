@@ -14,8 +14,9 @@ from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.cli.main import main
 from cohort.core.errors import InputError
 from cohort.service.engine_thread import ServerClosingError
+from cohort.service.listening import listen
 from cohort.service.opening import open_served
-from cohort.service.server import listen, run_server
+from cohort.service.server import run_server
 from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
 from tests.cli.tiny_task import write_tiny_task
 from tests.service.running_server import running, write_adapter

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cohort.service.listening import listen
 from cohort.service.opening import open_served
-from cohort.service.server import listen, run_server
+from cohort.service.server import run_server
 from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
 from tests.service.running_server import write_served
 

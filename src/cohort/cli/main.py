@@ -16,6 +16,7 @@ from cohort.cli.arguments.override_arguments import take_overrides
 from cohort.cli.arguments.parameter_errors import PlainGroup
 from cohort.cli.chat import chat
 from cohort.cli.check import check
+from cohort.cli.dashboard import dashboard
 from cohort.cli.demo import demo
 from cohort.cli.doctor import doctor
 from cohort.cli.evaluate import evaluate
@@ -81,6 +82,7 @@ def build_app() -> typer.Typer:
         chat,
         evaluate,
         serve,
+        dashboard,
         check,
         doctor,
     )

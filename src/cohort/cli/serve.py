@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cohort.cli.arguments.options import DebugOption, ModelOption, report_note
+from cohort.cli.arguments.server_options import ApiKeysOption, HostOption, given_keys, require_packages
 from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _NEEDED = ("fastapi", "prometheus_client", "uvicorn")
-_KEY_VARIABLE = "COHORT_API_KEY"
 MOST_SEQUENCES = 256
 
 
@@ -39,14 +39,7 @@ _Trials = Annotated[
     list[int] | None,
     typer.Option("--trial", metavar="N", help="A trial of the run; can be repeated.  [default: the best]"),
 ]
-_Host = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")]
 _Port = Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 takes a free port.")]
-_ApiKeys = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--api-key", metavar="KEY", help=f"What clients must send; can be repeated.  [default: ${_KEY_VARIABLE}]"
-    ),
-]
 _Names = Annotated[
     list[str] | None,
     typer.Option(
@@ -137,9 +130,9 @@ def serve(
     model: _Model,
     adapters: _Adapters = None,
     trial: _Trials = None,
-    host: _Host = "127.0.0.1",
+    host: HostOption = "127.0.0.1",
     port: _Port = 8000,
-    api_key: _ApiKeys = None,
+    api_key: ApiKeysOption = None,
     served_model_name: _Names = None,
     chat_template: _ChatTemplate = None,
     max_model_len: _ModelLen = None,
@@ -166,7 +159,7 @@ def serve(
     A request names the base model or an adapter as its model. Needs the extra `serve`.
     """
     with exits(debug=debug):
-        _require_installed(with_tinker=tinker is not None)
+        require_packages("cohort serve", (*_NEEDED, *(("google.protobuf",) if tinker is not None else ())))
         root = _lora_root(lora_root, allows=allow_runtime_lora)
         from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
         from cohort.serving.adapter_pool import AdapterPoolSettings
@@ -193,22 +186,21 @@ def serve(
                 max_num_batched_tokens=max_num_batched_tokens,
             ),
         )
-        _serve(served, ServerSettings(api_keys=_keys(api_key), lora_root=root, limits=limits), host=host, port=port)
+        _serve(
+            served, ServerSettings(api_keys=given_keys(api_key), lora_root=root, limits=limits), host=host, port=port
+        )
 
 
 def _serve(served: ServedSettings, settings: ServerSettings, *, host: str, port: int) -> None:
+    from cohort.service.listening import listen
     from cohort.service.opening import open_served
-    from cohort.service.server import listen, run_server
+    from cohort.service.server import run_server
 
     # the address before the model, which takes long to load
     with listen(host, port) as listener:
         opened = open_served(served, settings.limits)
         finished = run_server(opened, settings, listener=listener, on_ready=lambda at: _report(opened, at))
     _say_how_it_ended(finished=finished, lost=opened.thread.lost)
-
-
-def _keys(given: list[str] | None) -> tuple[str, ...]:
-    return tuple(given or ()) or tuple(filter(None, [os.environ.get(_KEY_VARIABLE)]))
 
 
 def _sequences(asked: int | None, *, most: int) -> int:
@@ -245,25 +237,6 @@ def _report(opened: Opened, address: str) -> None:
     print(f"serving {', '.join(names)} on {address}/v1", flush=True)
     if opened.tinker is not None:
         print(f"training for tinker clients: TINKER_BASE_URL={address}", flush=True)
-
-
-def _require_installed(*, with_tinker: bool) -> None:
-    from importlib.util import find_spec
-
-    from cohort.core.errors import InputError, Problem
-
-    needed = (*_NEEDED, *(("google.protobuf",) if with_tinker else ()))
-    # a module of a package that is absent cannot even be looked for
-    missing = [name for name in needed if find_spec(name.partition(".")[0]) is None or find_spec(name) is None]
-    if missing:
-        raise InputError(
-            Problem(
-                where="cohort serve",
-                found=f"no package {', '.join(missing)}",
-                allowed="the extra `serve`: fastapi, prometheus-client, protobuf and uvicorn",
-                hint="Run `pip install 'cohort-lora[serve]'`.",
-            )
-        )
 
 
 def _lora_root(root: Path | None, *, allows: bool) -> Path | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from urllib.parse import quote
 
 from cohort.core.units import format_duration
 from cohort.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
+from cohort.report.styles import report_style
 
 __all__ = ["gantt_page", "planned_against_actual_page", "span_of", "table_of"]
-
-_STYLE = Path(__file__).parent / "report.css"
 
 
 def planned_against_actual_page(
@@ -125,7 +123,7 @@ def gantt_page(
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"{again}<style>{_STYLE.read_text(encoding='utf-8')}</style></head><body><h1>{escape(title)}</h1>"
+        f"{again}<style>{report_style()}</style></head><body><h1>{escape(title)}</h1>"
         f'<div class="cards">{shown}</div><h2>Tasks over time</h2>{legend if drawing else ""}'
         f'<figure class="wide">{drawing}</figure>'
         f"{''.join(tables)}</body></html>\n"

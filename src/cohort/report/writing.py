@@ -24,6 +24,7 @@ from cohort.report.parallel_coordinates import parallel_coordinates
 from cohort.report.planned_packs import planned_packs
 from cohort.report.rank_timeline import rank_work_drawing, rank_work_note
 from cohort.report.slot_timeline import slot_timeline
+from cohort.report.styles import report_style
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import RunResults, read_results
@@ -188,7 +189,7 @@ def _render(reader: RunReader, *, reload_seconds: float | None) -> str:
         compute_rows=compute_rows(results),
         data=data_notes(results.facts),
         facts=[(name.replace("_", " "), value_label(value)) for name, value in results.facts.listed().items()],
-        css=_resource("report.css") + outcome_styles(entry.trial for entry in results.ranked),
+        css=report_style() + outcome_styles(entry.trial for entry in results.ranked),
         js=_resource("report.js"),
         version=__version__,
         reload_seconds=reload_seconds,

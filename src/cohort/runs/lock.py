@@ -104,6 +104,16 @@ class RunLock:
         finally:
             os.close(descriptor)
 
+    def holding_process(self) -> int | None:
+        """Return the number of the process of this machine that holds the lock now; None if there is none."""
+        if self.holder() is None:
+            return None
+        try:
+            who = json.loads(self._path.read_text(encoding="utf-8"))
+            return int(who["pid"]) if who["host"] == socket.gethostname() else None
+        except (ValueError, KeyError, TypeError, OSError):
+            return None
+
     @staticmethod
     def _holder(descriptor: int) -> str:
         try:

@@ -128,12 +128,58 @@ class RunLog:
 
     def last_position(self) -> int:
         """Return the last position that the log or a checkpoint holds; 0 when there is none."""
-        return int(
-            self._database.one(
-                "SELECT max(coalesce((SELECT max(position) FROM log), 0), "
-                "coalesce((SELECT max(position) FROM checkpoints), 0))"
-            )
+        # a table each: of the view, SQLite would read every row
+        latest = (f"coalesce((SELECT max(position) FROM {table}), 0)" for table in (*LOG_TABLES, "checkpoints"))
+        return int(self._database.one(f"SELECT max({', '.join(latest)})"))
+
+    def last_seconds(self) -> float:
+        """Return the run time of the last row; 0 when there is none."""
+        # run time never goes back: the last row of a table is its latest, and found without reading the others
+        latest = (f"coalesce((SELECT seconds FROM {table} ORDER BY position DESC LIMIT 1), 0)" for table in LOG_TABLES)
+        return float(self._database.one(f"SELECT max({', '.join(latest)})"))
+
+    def steps_after(self, position: int) -> Iterator[tuple[int, float, int, int, float, int]]:
+        """Return (position, seconds, trial, step, loss, tokens) of each step after ``position``, in order."""
+        # plain tuples, as of train_losses
+        rows = self._database.rows(
+            "SELECT position, seconds, trial_id, step, loss, num_tokens FROM steps WHERE position > ? "
+            "ORDER BY position",
+            (position,),
         )
+        for at, seconds, trial_id, step, loss, tokens in rows:
+            yield at, seconds, trial_id, step, number(loss), tokens
+
+    def evaluations_after(self, position: int) -> list[EvaluationRecord]:
+        """Return the evaluations after ``position``, in order, without ``row_values`` as of :meth:`evaluations`."""
+        clause = "WHERE position > ? ORDER BY position"
+        return list(self._select(EvaluationRecord, "evaluations", clause, (position,), without=("row_values",)))
+
+    def evaluated_tokens_after(self, position: int) -> Iterator[tuple[int, float, int]]:
+        """Return (position, seconds, tokens) of each evaluation after ``position``, in order."""
+        query = "SELECT position, seconds, num_tokens FROM evaluations WHERE position > ? ORDER BY position"
+        return self._database.rows(query, (position,))
+
+    def losses_at(
+        self, steps: Sequence[int], *, trials: Sequence[int] | None = None
+    ) -> dict[int, list[tuple[int, float]]]:
+        """Return (step, loss) of some steps by trial, without reading the steps between them.
+
+        Args:
+            steps: Their numbers; those that a trial has not done are left out.
+            trials: Those to read; None for all.
+        """
+        curves: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        wanted = None if trials is None else json.dumps(list(trials))
+        # the order of a CROSS JOIN is kept: a look-up for each point, where SQLite would else read the whole table
+        rows = self._database.rows(
+            "SELECT steps.trial_id, step, loss FROM trials CROSS JOIN steps WHERE steps.trial_id = trials.trial_id "
+            "AND step IN (SELECT value FROM json_each(?)) "
+            "AND (? IS NULL OR trials.trial_id IN (SELECT value FROM json_each(?))) ORDER BY steps.trial_id, step",
+            (json.dumps(list(steps)), wanted, wanted),
+        )
+        for trial_id, step, loss in rows:
+            curves[trial_id].append((step, number(loss)))
+        return dict(curves)
 
     def proposal_positions(self) -> dict[int, int]:
         """Return where in the log each trial was proposed, by trial id, in order."""
@@ -197,6 +243,19 @@ class RunLog:
         if not self._database.one("SELECT count(*) FROM sqlite_master WHERE name = 'rank_work'"):
             return []
         return list(self._select(RankWorkRecord, "rank_work", "ORDER BY start_seconds, rank"))
+
+    def tokens_at(self, since: float) -> tuple[int, dict[float, int]]:
+        """Return the tokens trained and evaluated up to ``since`` seconds of run time, and later ones by their time."""
+        recent: dict[float, int] = {}
+        for table in ("steps", "evaluations"):
+            query = f"SELECT seconds, sum(num_tokens) FROM {table} WHERE seconds > ? GROUP BY seconds"
+            for seconds, tokens in self._database.rows(query, (since,)):
+                recent[seconds] = recent.get(seconds, 0) + tokens
+        whole = self._database.one(
+            "SELECT coalesce((SELECT sum(num_tokens) FROM steps), 0) "
+            "+ coalesce((SELECT sum(num_tokens) FROM evaluations), 0)"
+        )
+        return int(whole) - sum(recent.values()), recent
 
     def tokens_since(self, seconds: float) -> int:
         """Return the tokens trained and evaluated after ``seconds`` of run time."""

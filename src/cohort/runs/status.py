@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState
+from cohort.runs.followed_steps import FollowedSteps
 from cohort.runs.reader import RunReader
 from cohort.runs.records import RankWorkRecord
 from cohort.runs.results.lost_results import lost_results
@@ -122,8 +123,11 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
     )
 
 
-def read_status(directory: RunDirectory) -> RunStatus:
+def read_status(directory: RunDirectory, *, followed: FollowedSteps | None = None) -> RunStatus:
     """Read where the run in ``directory`` stands; the process that trains it is not disturbed.
+
+    Args:
+        followed: The steps of this run as far as they were read before; it reads on. Without it all are read.
 
     Raises:
         RunStateError: the run's database cannot be read.
@@ -131,9 +135,11 @@ def read_status(directory: RunDirectory) -> RunStatus:
     # the lock before the database: a run that ends between the two shows as running, never as stopped
     holder = directory.lock().holder() or ""
     with RunReader.open(directory.database) as reader, reader.snapshot():
-        results = read_results(reader)
+        if followed is not None:
+            followed.read(reader)
+        results = read_results(reader, steps_taken=None if followed is None else followed.taken)
         window = min(_RATE_WINDOW_SECONDS, results.run_seconds)
-        tokens = reader.log.tokens_since(results.run_seconds - window)
+        tokens = (followed or reader.log).tokens_since(results.run_seconds - window)
         resident = tuple(
             sorted((stay.slot, stay.trial_id) for stay in reader.log.residencies() if stay.stop_position is None)
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cohort.core.statistics.estimates import Estimate
 from cohort.runs.facts import RunFacts
-from cohort.runs.reader import RunReader
+from cohort.runs.reader import RunReader, StepsTaken
 from cohort.runs.records import TrialRecord
 from cohort.runs.results.adapter_size import AdapterSize, adapter_size
 from cohort.runs.results.comparison import Comparison, Contender
@@ -169,11 +169,11 @@ def _chance_not_worse(
     return found
 
 
-def read_results(reader: RunReader) -> RunResults:
-    """Read the outcome so far; works at any moment of a run."""
+def read_results(reader: RunReader, *, steps_taken: Mapping[int, StepsTaken] | None = None) -> RunResults:
+    """Read the outcome so far; works at any moment of a run. ``steps_taken`` as of :meth:`RunReader.trials`."""
     # one moment for all: ranks and times of different moments would contradict each other
     with reader.snapshot():
-        facts, trials, run_seconds = reader.facts(), reader.trials(), reader.run_seconds()
+        facts, trials, run_seconds = reader.facts(), reader.trials(steps_taken=steps_taken), reader.run_seconds()
     metric = facts.objective_metric
     by_id = {trial.trial_id: trial for trial in trials}
     ordered = best_first(trials, metric=metric, finals=facts.finals)

@@ -1,0 +1,275 @@
+"""The routes of the pages: static files, JSON about runs, events of a run that goes on, and what a person asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from cohort import report
+from cohort.core.errors import CohortError, InputError
+from cohort.report.styles import PALETTE
+from cohort.runs.reader import RunReader
+from cohort.service.dashboard.controls import NotRunningError, act, preview, read_request, stop_run
+from cohort.service.dashboard.curve_points import evaluation_curves, train_curves
+from cohort.service.dashboard.followed_run import FollowedRun
+from cohort.service.dashboard.machine_page import machine_page
+from cohort.service.dashboard.page_guard import COOKIE, PageGuard, session_of
+from cohort.service.dashboard.plain_json import dumped
+from cohort.service.dashboard.queue_page import queue_page
+from cohort.service.dashboard.run_feed import RunFeed
+from cohort.service.dashboard.runs_folder import RunsFolder, UnknownRunError
+from cohort.service.dashboard.runs_view import run_row
+from cohort.service.dashboard.sessions import Sessions
+from cohort.service.dashboard.settings import DashboardSettings
+from cohort.service.dashboard.trial_page import trial_page
+from cohort.version import __version__
+
+__all__ = ["build_dashboard"]
+
+_STATIC = (Path(__file__).parent / "static").resolve()
+_REPORT = Path(report.__file__).parent.resolve()
+_MEDIA = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+_MOST_STEP = 1 << 40
+_STATUS_OF: dict[type[Exception], int] = {UnknownRunError: 404, InputError: 400, NotRunningError: 409}
+
+
+def build_dashboard(settings: DashboardSettings) -> Starlette:
+    """Return the application over one folder of runs; it can be mounted below any path."""
+    pages = _Pages(settings)
+    routes = [
+        Route("/", pages.index),
+        Route("/static/{path:path}", pages.static),
+        Route("/api/session", pages.session, methods=["GET", "POST"]),
+        Route("/api/runs", _answer(pages.runs)),
+        Route("/api/run", _answer(pages.run)),
+        Route("/api/run/curves", _answer(pages.curves)),
+        Route("/api/run/evaluations", _answer(pages.evaluations)),
+        Route("/api/run/trial", _answer(pages.trial)),
+        Route("/api/run/events", pages.events),
+        Route("/api/run/preview", _answer(pages.preview), methods=["POST"]),
+        Route("/api/run/ask", _answer(pages.ask), methods=["POST"]),
+        Route("/api/queues", _answer(pages.queues)),
+        Route("/api/queue", _answer(pages.queue)),
+        Route("/api/machine", _answer(pages.machine)),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(PageGuard, sessions=pages.sessions, host=settings.host)],
+        exception_handlers={HTTPException: _http_error},
+    )
+
+
+class NotAllowedError(CohortError):
+    """The server shows runs and changes none."""
+
+
+def _answer(handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+    """Return a route that answers what ``handler`` returns as JSON, and its errors with their status and text."""
+
+    async def route(request: Request) -> Response:
+        try:
+            return _json(await handler(request))
+        except NotAllowedError as error:
+            return _json({"error": str(error)}, status=403)
+        except CohortError as error:
+            status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 503)
+            return _json({"error": str(error)}, status=status)
+
+    return route
+
+
+def _json(body: Any, *, status: int = 200) -> Response:
+    return Response(dumped(body), status_code=status, media_type="application/json")
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _json({"error": str(error.detail)}, status=error.status_code)
+
+
+class _Pages:
+    """The handlers; what they share are the folder, sessions and one feed for each run that was looked at."""
+
+    def __init__(self, settings: DashboardSettings) -> None:
+        self.settings = settings
+        self.sessions = Sessions(settings.api_keys)
+        self.folder = RunsFolder(settings.root)
+        self._feeds: dict[str, RunFeed] = {}
+
+    async def index(self, request: Request) -> Response:
+        # relative addresses of the page need the slash at the end of where it is mounted
+        if not request.url.path.endswith("/"):
+            return RedirectResponse(f"{request.url.path}/")
+        return self._file("index.html")
+
+    async def static(self, request: Request) -> Response:
+        return self._file(str(request.path_params["path"]))
+
+    def _file(self, name: str) -> Response:
+        # the palette is the report's: a trial has one colour in both
+        folder = _REPORT if name == PALETTE else _STATIC
+        path = (folder / name).resolve()
+        media = _MEDIA.get(path.suffix)
+        if media is None or not path.is_relative_to(folder) or not path.is_file():
+            raise HTTPException(404, "there is no such page")
+        # asked again each time, answered from its time stamp: a new version is never mixed with an old one
+        return FileResponse(path, media_type=media, headers={"cache-control": "no-cache"})
+
+    async def session(self, request: Request) -> Response:
+        """Say who the viewer is; with a key, sign in; with ``leave``, sign out."""
+        found = session_of(request.scope)
+        if request.method == "POST":
+            body = await _body(request)
+            if found is not None:
+                self.sessions.end(found)
+            found = None
+            if body.get("leave") is not True and self.sessions.needs_key:
+                if not self.sessions.opens(str(body.get("key", ""))):
+                    # a person waits this long for a slip, a program that guesses for each guess
+                    await asyncio.sleep(0.5)
+                    return _json({"error": "this is no key of this server"}, status=401)
+                found = self.sessions.begin(is_open=True)
+        is_new = found is None
+        if found is None:
+            found = self.sessions.begin(is_open=not self.sessions.needs_key)
+        answer = _json(
+            {
+                "csrf": found.csrf,
+                "is_open": found.is_open,
+                "needs_key": self.sessions.needs_key,
+                "can_control": self.settings.can_control,
+                "root": str(self.folder.root) if found.is_open else "",
+                "version": __version__,
+            }
+        )
+        if is_new or request.method == "POST":
+            path = f"{request.scope.get('root_path', '')}/"
+            is_secure = request.url.scheme == "https"
+            answer.set_cookie(COOKIE, found.number, httponly=True, samesite="strict", secure=is_secure, path=path)
+        return answer
+
+    async def runs(self, request: Request) -> Any:
+        runs, queues = self.folder.runs(), self.folder.queues()
+        with_sparks = request.query_params.get("sparks") != "0"
+        rows = [await run_in_threadpool(run_row, name, self._feed(name).followed, spark=with_sparks) for name in runs]
+        return {"root": str(self.folder.root), "runs": rows, "queues": sorted(queues)}
+
+    async def run(self, request: Request) -> Any:
+        return (await self._feed(_run_name(request)).moment()).as_json()
+
+    async def curves(self, request: Request) -> Any:
+        followed = self._feed(_run_name(request)).followed
+        first, last = _number(request, "first", 1), _number(request, "last", 0)
+        wanted = request.query_params.get("trials", "")
+        trials = [int(text) for text in wanted.split(",") if text.isdigit()] or None
+
+        def read() -> Any:
+            with RunReader.open(followed.directory.database) as reader:
+                plans = reader.planned_steps()
+                stop = min(last or _MOST_STEP, max(plans.values(), default=1))
+                num_trials = len(plans if trials is None else trials)
+                return train_curves(reader, first=max(1, first), last=stop, num_trials=num_trials, trials=trials)
+
+        return await run_in_threadpool(read)
+
+    async def evaluations(self, request: Request) -> Any:
+        followed = self._feed(_run_name(request)).followed
+
+        def read() -> Any:
+            with RunReader.open(followed.directory.database) as reader:
+                return evaluation_curves(reader, metric=reader.facts().objective_metric)
+
+        return await run_in_threadpool(read)
+
+    async def trial(self, request: Request) -> Any:
+        followed = self._feed(_run_name(request)).followed
+        return await run_in_threadpool(trial_page, followed, _number(request, "trial", -1))
+
+    async def events(self, request: Request) -> Response:
+        """Stream what happens in a run; a browser that lost the connection says what it heard last."""
+        try:
+            feed = self._feed(_run_name(request))
+        except UnknownRunError as error:
+            return _json({"error": str(error)}, status=404)
+        heard = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        generation, _, position = heard.rpartition(":")
+        stride = max(1, _number(request, "stride", 1))
+        changes = feed.changes(
+            generation=generation, position=int(position) if position.isdigit() else 0, stride=stride
+        )
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield b"retry: 2000\n\n"
+            async for change in changes:
+                if change is None:
+                    yield b": still here\n\n"
+                elif "position" in change:
+                    yield b"id: %s:%d\ndata: %s\n\n" % (generation.encode(), change["position"], dumped(change))
+                else:
+                    yield b"data: %s\n\n" % dumped(change)
+
+        return StreamingResponse(stream(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+    async def preview(self, request: Request) -> Any:
+        directory, body = await self._controlled(request)
+        if body.get("kind") == "stop-run":
+            return await run_in_threadpool(stop_run, directory, is_preview=True)
+        return await run_in_threadpool(preview, directory, read_request(body))
+
+    async def ask(self, request: Request) -> Any:
+        directory, body = await self._controlled(request)
+        if body.get("kind") == "stop-run":
+            return await run_in_threadpool(stop_run, directory, is_preview=False)
+        return await run_in_threadpool(act, directory, read_request(body))
+
+    async def queues(self, _: Request) -> Any:
+        return {"queues": sorted(await run_in_threadpool(self.folder.queues))}
+
+    async def queue(self, request: Request) -> Any:
+        return await run_in_threadpool(queue_page, self.folder.queue(request.query_params.get("queue", ".")))
+
+    async def machine(self, _: Request) -> Any:
+        return await run_in_threadpool(machine_page, self.folder.root)
+
+    async def _controlled(self, request: Request) -> tuple[Any, dict[str, Any]]:
+        if not self.settings.can_control:
+            raise NotAllowedError("this dashboard only shows; start it with --control to change runs")
+        return self.folder.run(_run_name(request)), await _body(request)
+
+    def _feed(self, name: str) -> RunFeed:
+        directory = self.folder.run(name)
+        feed = self._feeds.get(name)
+        if feed is None:
+            feed = self._feeds[name] = RunFeed(FollowedRun(directory), poll_seconds=self.settings.poll_seconds)
+        return feed
+
+
+def _run_name(request: Request) -> str:
+    return request.query_params.get("run", ".")
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name, "")
+    # more digits than a step can have are no number of ours
+    return int(text) if text.isdigit() and len(text) < 13 else default
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise HTTPException(400, "the body is no JSON object")
+    return body

@@ -1,0 +1,70 @@
+// What the pages ask of their own server, and the address that holds what a viewer has chosen.
+
+let session = null;
+
+export class ApiError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function answered(response) {
+  let body = null;
+  try { body = await response.json(); } catch { /* an answer of something in between */ }
+  if (!response.ok) throw new ApiError(body?.error ?? `the server answers ${response.status}`, response.status);
+  return body;
+}
+
+async function reached(address, options) {
+  try {
+    return await fetch(address, options);
+  } catch {
+    throw new ApiError("the server does not answer: is `cohort dashboard` still running?", 0);
+  }
+}
+
+function address(path, query) {
+  const given = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
+export async function get(path, query, signal) {
+  return answered(await reached(address(`api/${path}`, query), { signal }));
+}
+
+export async function post(path, query, body) {
+  const headers = { "content-type": "application/json", "x-csrf-token": session?.csrf ?? "" };
+  return answered(await reached(address(`api/${path}`, query), { method: "POST", headers, body: JSON.stringify(body) }));
+}
+
+export async function openSession(body) {
+  session = body ? await post("session", {}, body) : await get("session");
+  return session;
+}
+
+/** Events of a run. The browser connects again by itself and says what it heard last. */
+export function events(query, on) {
+  const source = new EventSource(address("api/run/events", query));
+  source.onmessage = (message) => on.change(JSON.parse(message.data));
+  source.onopen = () => on.state("live");
+  source.onerror = () => on.state(source.readyState === EventSource.CLOSED ? "closed" : "lost");
+  return () => source.close();
+}
+
+/** The page and its choices, as the address after # has them. */
+export function place() {
+  const [page, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { page: page || "runs", query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+export function link(page, query) {
+  return `#/${address(page, query)}`;
+}
+
+/** Change choices of the present page without a new entry in the history. */
+export function choose(changes) {
+  const { page, query } = place();
+  history.replaceState(null, "", link(page, { ...query, ...changes }));
+  dispatchEvent(new Event("placechange"));
+}

@@ -1,0 +1,75 @@
+// All runs of the folder: where each stands.
+import { html, useEffect, useState } from "../vendor/preact-htm.js";
+import { choose, get, link } from "../api.js";
+import { count, csv, download, duration, moment, number, percent } from "../format.js";
+import { Empty, Failure, Meter, Sorted, Spark, sorted, useTitle } from "../parts.js";
+
+const SECONDS_BETWEEN = 4;
+const VALUES = {
+  name: (run) => run.name, state: (run) => run.state, best: (run) => run.best?.value, trials: (run) => run.num_trials,
+  done: (run) => run.share_done, left: (run) => run.seconds_left, updated: (run) => run.updated_at,
+};
+
+function useRuns() {
+  const [found, setFound] = useState(null);
+  const [error, setError] = useState(null);
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    let timer = null, isOver = false;
+    const read = async () => {
+      // a page in the background asks for nothing
+      if (!document.hidden) {
+        try { const next = await get("runs"); if (!isOver) { setFound(next); setError(null); } } catch (failure) { if (!isOver) setError(failure); }
+      }
+      if (!isOver) timer = setTimeout(read, 1000 * SECONDS_BETWEEN);
+    };
+    read();
+    return () => { isOver = true; clearTimeout(timer); };
+  }, [turn]);
+  return [found, error, () => setTurn(turn + 1)];
+}
+
+function Row({ run, isChosen, onChoose }) {
+  if (run.error) return html`<tr><td></td><td class="lead"><strong>${run.name}</strong></td><td colspan="8" class="wrap" data-label="cannot be read:">${run.error}</td></tr>`;
+  const counts = Object.entries(run.counts).filter(([, amount]) => amount).map(([state, amount]) => `${amount} ${state === "parked" ? "paused" : state}`).join(", ");
+  return html`<tr>
+    <td><input type="checkbox" aria-label=${`Compare ${run.name}`} checked=${isChosen} onChange=${() => onChoose(run.name)} /></td>
+    <td class="lead wrap"><a href=${link("sweep", { run: run.name })}><strong>${run.name === "." ? run.title : run.name}</strong></a><br /><span class="note">${run.model}</span></td>
+    <td data-label="state"><span class=${`badge ${run.state === "running" ? "live" : ""}`}>${run.state}</span><br /><span class="note">${moment(run.updated_at)}</span></td>
+    <td class="n" data-label=${run.metric.label}>${number(run.best?.value)}<br /><span class="note">${run.metric.label}${run.best ? `, trial ${run.best.trial}` : ""}</span></td>
+    <td><${Spark} points=${run.spark} label=${`Best ${run.metric.label} so far`} /></td>
+    <td class="n" data-label="trials">${run.num_trials}<br /><span class="note">${counts}</span></td>
+    <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${run.name}`} /></td>
+    <td class="n" data-label="time left">${run.state === "done" ? "done" : duration(run.seconds_left)}<br /><span class="note">${duration(run.seconds)} so far</span></td>
+    <td class="n" data-label="cost">${count(run.cost_tokens)} tokens<br /><span class="note">of ${count(run.planned_tokens)} in full</span></td></tr>`;
+}
+
+export function Runs({ query }) {
+  const [found, error, again] = useRuns();
+  const [chosen, setChosen] = useState(new Set());
+  useTitle("Runs");
+  if (!found) return html`<h1>Runs</h1>${error ? html`<${Failure} error=${error} again=${again} />` : html`<p class="note">Reading the folder …</p>`}`;
+  const words = (query.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  const isShown = (run) => words.every((word) => [run.name, run.title, run.model, run.state].some((text) => String(text ?? "").toLowerCase().includes(word)));
+  const sort = query.sort ?? "-updated";
+  const key = sort.replace(/^-/, "");
+  const rows = sorted(found.runs.filter(isShown), VALUES[key] ?? VALUES.updated, sort.startsWith("-"));
+  const onSort = (next) => choose({ sort: next });
+  const toggled = (name) => { const next = new Set(chosen); if (!next.delete(name)) next.add(name); setChosen(next); };
+  const saved = () => download("runs.csv", csv(
+    ["run", "state", "model", "metric", "best", "best_trial", "trials", "share_done", "seconds", "seconds_left", "cost_tokens", "planned_tokens"],
+    rows.filter((run) => !run.error).map((run) => [run.name, run.state, run.model, run.metric.name, run.best?.value, run.best?.trial, run.num_trials, run.share_done, run.seconds, run.seconds_left, run.cost_tokens, run.planned_tokens]),
+  ), "text/csv");
+  const head = (name, text, numeric) => html`<${Sorted} name=${name} sort=${sort} onSort=${onSort} numeric=${numeric}>${text}<//>`;
+  return html`<h1>Runs</h1><p class="note">in <code>${found.root}</code>${found.queues.length ? html` · queues: ${found.queues.map((name) => html`<a href=${link("queue", { queue: name })}>${name === "." ? "this folder" : name}</a> `)}` : ""}</p>
+    <${Failure} error=${error} again=${again} />
+    ${!found.runs.length ? html`<${Empty} title="No run here yet"><p>Start one into this folder, and it appears here by itself:</p><pre>cohort tune TASK.yaml -o ${found.root === "." ? "" : found.root}/mine</pre>
+      <p>Or start the dashboard with another folder: the one above the directory of <code>-o</code>.</p><//>` : html`
+    <div class="row"><label class="grow"><span class="hidden">Filter runs</span><input type="search" placeholder="Filter by name, model or state" value=${query.q ?? ""} onInput=${(event) => choose({ q: event.target.value })} /></label>
+      <a class="button" href=${link("compare", { runs: [...chosen].join("|") })} aria-disabled=${chosen.size < 2}>Compare${chosen.size ? ` ${chosen.size}` : ""}</a>
+      <button onClick=${saved}>CSV</button></div>
+    <div class="scroll" tabindex="0" role="region" aria-label="Runs"><table class="stacks"><caption class="hidden">Runs of the folder</caption><thead><tr><th scope="col"><span class="hidden">Compare</span></th>
+      ${head("name", "run")}${head("updated", "state, last written")}${head("best", "best so far", true)}<th scope="col">how it came</th>${head("trials", "trials", true)}${head("done", "steps done")}${head("left", "time left", true)}<th class="n" scope="col">cost</th></tr></thead>
+      <tbody>${rows.map((run) => html`<${Row} key=${run.name} run=${run} isChosen=${chosen.has(run.name)} onChoose=${toggled} />`)}</tbody></table></div>
+    ${!rows.length ? html`<p class="note">No run has “${query.q}”. <button onClick=${() => choose({ q: "" })}>Show all ${found.runs.length}</button></p>` : ""}`}`;
+}

@@ -1,0 +1,164 @@
+// One sweep, live: how far it is, the curves of all trials, its slots, and the table of trials.
+import { html, useEffect, useMemo, useState } from "../vendor/preact-htm.js";
+import { choose, get, link } from "../api.js";
+import { average } from "../axes.js";
+import { Chart, Mark } from "../chart.js";
+import { Controls } from "../controls.js";
+import { filterOf, toggled, varied } from "../filters.js";
+import { count, csv, download, duration, moment, number, percent, setting } from "../format.js";
+import { Card, Failure, Meter, Sorted, sorted, useDark, useTitle } from "../parts.js";
+import { useRun } from "../run_data.js";
+import { Slots } from "../slots.js";
+
+const FIRST_ROWS = 100;
+
+function Head({ data, name, connection }) {
+  const left = data.state === "done" ? "done" : duration(data.seconds_left);
+  const counts = Object.entries(data.counts).filter(([, amount]) => amount).map(([state, amount]) => `${amount} ${state === "parked" ? "paused" : state}`).join(", ");
+  const shown = { live: ["live", "live"], lost: ["lost", "connection lost, trying again"], closed: ["lost", "connection closed"] }[connection] ?? ["", "connecting"];
+  return html`<div class="row"><h1 class="grow">${name === "." ? data.title : name}</h1><span class=${`badge ${shown[0]}`} role="status">${data.state === "running" || connection !== "live" ? shown[1] : "up to date"}</span></div>
+    <p class="note">${data.model} · ${data.device ?? ""} · ${data.state}${data.holder ? ` (${data.holder})` : ""} · written ${moment(data.updated_at)}</p>
+    ${data.verdicts.map((text) => html`<p>${text[0].toUpperCase()}${text.slice(1)}.</p>`)}
+    ${data.missing.length ? html`<div class="error">Results are gone: ${data.missing.join(", ")}. <code>cohort resume</code> writes them again.</div>` : ""}
+    <div class="cards">
+      <${Card} title=${`Best ${data.metric.label} so far`} value=${number(data.best?.value)}><p>${data.best ? html`<a href=${link("trial", { run: name, trial: data.best.trial })}>trial ${data.best.trial}</a>, step ${data.best.step}` : "no evaluation yet"}${data.base_value !== null ? `; base model ${number(data.base_value)}` : ""}</p><//>
+      <${Card} title="Time left" value=${left}><p>${duration(data.seconds)} so far</p><${Meter} share=${data.share_done} label="Steps done" /><p>${percent(data.share_done)} of all steps</p><//>
+      <${Card} title="Saved by early exits" value=${`${count(data.saved_tokens)} tokens`}><p>${percent(data.planned_tokens ? data.saved_tokens / data.planned_tokens : null)} of the full grid; spent ${count(data.cost_tokens)} of ${count(data.planned_tokens)} tokens, as much as ${number(data.full_runs, 3)} full runs</p><//>
+      <${Card} title="Trials" value=${data.trials.size}><p>${counts}</p><//>
+      <${Card} title="Speed" value=${data.state === "running" && data.tokens_per_second ? `${count(data.tokens_per_second)} tokens/s` : "–"}><p>${fill(data)}</p><//>
+    </div>`;
+}
+
+function fill(data) {
+  const inUse = data.stays.filter(([, , , stop]) => stop === null).length;
+  const slots = data.num_slots ?? new Set(data.stays.map(([slot]) => slot)).size;
+  const ranks = data.ranks.map((one) => `GPU ${one.rank}: ${percent(one.busy)} busy`).join(", ");
+  return data.state === "running" ? `${inUse} of ${slots} slots in use${ranks ? `; ${ranks}` : ""}` : `${slots} slots`;
+}
+
+/** The trials as curves: their colours, marks and points, as the viewer chose. */
+function useCurves({ data, train, evaluations, zoomed, kind, share, smooth, passes, pinned, dark }) {
+  return useMemo(() => {
+    if (!data || !train || !evaluations) return [];
+    const source = kind === "train" ? { ...train.curves, ...zoomed?.curves } : evaluations[kind === "metric" ? "metric" : "loss"];
+    const found = [];
+    for (const row of data.trials.values()) {
+      const curve = source[row.id];
+      if (!curve || !passes(row)) continue;
+      const stride = zoomed?.curves[row.id] ? zoomed.stride : train.stride;
+      const outcome = data.outcomes[row.outcome];
+      const isFinal = ["completed", "stopped", "failed"].includes(row.status);
+      found.push({
+        id: row.id, label: `trial ${row.id}`, note: `${outcome.label}; ${row.steps} of ${row.planned} steps`,
+        xs: share ? curve[0].map((step) => (100 * step) / row.planned) : curve[0],
+        ys: kind === "train" && smooth ? average(curve[1], data.ema_weight, stride) : curve[1],
+        tone: outcome.colours[dark ? 1 : 0], shape: isFinal ? outcome.shape : null, best: data.best?.trial === row.id, strong: pinned.has(row.id),
+      });
+    }
+    return found;
+  }, [data, train, evaluations, zoomed, kind, share, smooth, passes, pinned, dark]);
+}
+
+/** Finer points of the steps that are zoomed to, where the first look skipped some. */
+function useZoomed(name, train, steps) {
+  const [found, setFound] = useState(null);
+  const key = steps && train && train.stride > 1 ? `${steps[0]}-${steps[1]}` : "";
+  useEffect(() => {
+    setFound(null);
+    if (!key) return undefined;
+    const aborter = new AbortController();
+    const timer = setTimeout(() => get("run/curves", { run: name, first: steps[0], last: steps[1] }, aborter.signal).then((next) => next.stride < train.stride && setFound(next), () => {}), 150);
+    return () => { clearTimeout(timer); aborter.abort(); };
+  }, [key]);
+  return found;
+}
+
+function Key({ data, dark }) {
+  const counts = {};
+  for (const row of data.trials.values()) counts[row.outcome] = (counts[row.outcome] ?? 0) + 1;
+  return html`<ul class="key">${data.best ? html`<li><${Mark} shape="star" tone=${dark ? "#eceff3" : "#16191d"} />best trial</li>` : ""}
+    ${Object.entries(data.outcomes).filter(([name]) => counts[name]).map(([name, outcome]) => html`<li><${Mark} shape=${outcome.shape} tone=${outcome.colours[dark ? 1 : 0]} />${outcome.label}: ${counts[name]}</li>`)}</ul>`;
+}
+
+const OWN_COLUMNS = { id: (row) => row.id, place: (row) => row.place, best: (row) => row.best, loss: (row) => row.loss, steps: (row) => row.steps / row.planned, tokens: (row) => row.tokens, state: (row) => row.state };
+
+function Trials({ data, rows, names, sort, name, hot, onHot, pinned, onPin, dark, onControl, canControl, query }) {
+  const [all, setAll] = useState(false);
+  const shown = all ? rows : rows.slice(0, FIRST_ROWS);
+  const onSort = (next) => choose({ sort: next });
+  const head = (key, text, numeric) => html`<${Sorted} name=${key} sort=${sort} onSort=${onSort} numeric=${numeric}>${text}<//>`;
+  const saved = () => download(`${data.title}-trials.csv`, csv(
+    ["trial", "place", "state", ...names, data.metric.name, "validation_loss", "best_step", "steps", "planned_steps", "tokens", "last_train_loss"],
+    rows.map((row) => [row.id, row.place, row.state, ...names.map((one) => row.parameters[one]), row.best, row.best_loss, row.best_step, row.steps, row.planned, row.tokens, row.loss]),
+  ), "text/csv");
+  return html`<div class="row"><h2 class="grow">Trials${rows.length < data.trials.size ? ` (${rows.length} of ${data.trials.size})` : ""}</h2><button onClick=${saved}>CSV</button>
+      ${pinned.size ? html`<a class="button" href=${link("compare", { trials: [...pinned].map((id) => `${name}:${id}`).join("|") })}>Compare ${pinned.size}</a><button onClick=${() => choose({ pin: "" })}>Unpin all</button>` : ""}</div>
+    <div class="scroll" tabindex="0" role="region" aria-label="Trials"><table class="stacks"><caption class="hidden">Trials of the sweep</caption><thead><tr><th scope="col"><span class="hidden">Pin</span></th>${head("id", "trial", true)}${head("place", "place", true)}${head("state", "state")}
+      ${names.map((one) => head(one, one, typeof rows[0]?.parameters[one] === "number"))}${head("best", data.metric.label, true)}${head("loss", "train loss", true)}${head("steps", "steps", true)}${head("tokens", "tokens", true)}${canControl ? html`<th scope="col">change</th>` : ""}</tr></thead>
+      <tbody>${shown.map((row) => html`<tr key=${row.id} class=${`${data.best?.trial === row.id ? "best" : ""} ${hot === row.id ? "hot" : ""}`} onPointerEnter=${() => onHot(row.id)} onPointerLeave=${() => onHot(null)}>
+        <td><input type="checkbox" aria-label=${`Pin trial ${row.id}`} checked=${pinned.has(row.id)} onChange=${() => onPin(row.id)} /></td>
+        <td class="n lead"><a href=${link("trial", { run: name, trial: row.id })} aria-label=${`Trial ${row.id}`}>${row.id}</a></td>
+        <td class="n" data-label="place">${row.place ?? ""}</td>
+        <td data-label="state"><span class="dot" style=${{ background: data.outcomes[row.outcome]?.colours[dark ? 1 : 0] }}></span>${row.state}</td>
+        ${names.map((one) => html`<td class=${typeof row.parameters[one] === "number" ? "n" : ""} data-label=${one}>${setting(row.parameters[one])}</td>`)}
+        <td class="n" data-label=${data.metric.label}>${number(row.best)}</td><td class="n" data-label="train loss">${number(row.loss)}</td>
+        <td class="n" data-label="steps">${row.steps}/${row.planned}</td><td class="n" data-label="tokens">${count(row.tokens)}</td>
+        ${canControl ? html`<td><div class="row" style=${{ margin: 0, gap: "4px", flexWrap: "nowrap" }}>${row.can.map((kind) => html`<button onClick=${() => onControl({ kind, trial: row.id })} aria-label=${`${kind} trial ${row.id}`}>${kind}</button>`)}</div></td>` : ""}</tr>`)}</tbody></table></div>
+    ${rows.length > shown.length ? html`<div class="row"><button onClick=${() => setAll(true)}>Show all ${rows.length} trials</button><span class="note">The first ${FIRST_ROWS} are shown.</span></div>` : ""}
+    ${!rows.length ? html`<p class="note">No trial passes “${query.q}”. <button onClick=${() => choose({ q: "" })}>Show all ${data.trials.size}</button></p>` : ""}`;
+}
+
+/** Values of searched hyperparameters to filter by with one click. */
+function Facets({ rows, names, text }) {
+  const facets = names.map((name) => [name, [...new Set(rows.map((row) => row.parameters[name]))].filter((value) => ["number", "string", "boolean"].includes(typeof value))])
+    .filter(([, values]) => values.length > 1 && values.length <= 8);
+  if (!facets.length) return null;
+  const words = new Set((text ?? "").split(/\s+/));
+  return html`<details><summary>Filter by value</summary>${facets.map(([name, values]) => html`<div class="row" role="group" aria-label=${name}><span class="note">${name}</span>
+    ${values.sort((a, b) => (typeof a === "number" ? a - b : String(a).localeCompare(String(b)))).map((value) => html`<button aria-pressed=${words.has(`${name}=${value}`) ? "true" : "false"} onClick=${() => choose({ q: toggled(text, `${name}=${value}`) })}>${setting(value)}</button>`)}</div>`)}</details>`;
+}
+
+export function Sweep({ query, session }) {
+  const name = query.run ?? ".";
+  const { data, train, evaluations, error, connection, again } = useRun(name);
+  const [hot, setHot] = useState(null);
+  const [asked, setAsked] = useState(null);
+  const dark = useDark();
+  useTitle(name === "." ? data?.title : name);
+  const kind = query.curve ?? "train", share = query.x === "share", smooth = query.smooth !== "0";
+  const pinned = useMemo(() => new Set((query.pin ?? "").split(",").filter(Boolean).map(Number)), [query.pin]);
+  const passes = useMemo(() => filterOf(query.q), [query.q]);
+  const most = useMemo(() => (data ? Math.max(1, ...[...data.trials.values()].map((row) => row.planned)) : 1), [data]);
+  const zoom = useMemo(() => { const parts = (query.zoom ?? "").split("~").map(Number); return parts.length === 2 && parts.every(Number.isFinite) && parts[1] > parts[0] ? parts : null; }, [query.zoom]);
+  const steps = zoom && (share ? [Math.floor((zoom[0] / 100) * most), Math.ceil((zoom[1] / 100) * most)] : [Math.floor(zoom[0]), Math.ceil(zoom[1])]).map((step) => Math.max(1, Math.min(most, step)));
+  const zoomed = useZoomed(name, train, steps);
+  const curves = useCurves({ data, train, evaluations, zoomed, kind, share, smooth, passes, pinned, dark });
+  const rows = useMemo(() => {
+    if (!data) return [];
+    const sort = query.sort ?? "place";
+    const key = sort.replace(/^-/, "");
+    return sorted([...data.trials.values()].filter(passes), OWN_COLUMNS[key] ?? ((row) => row.parameters[key]), sort.startsWith("-"));
+  }, [data, passes, query.sort]);
+  const names = useMemo(() => (data ? varied([...data.trials.values()]) : []), [data]);
+  const back = html`<p class="note"><a href=${link("runs")}>All runs</a></p>`;
+  if (!data) return html`${back}${error ? html`<${Failure} error=${error} again=${error.status === 404 ? null : again} />` : html`<p class="note" role="status">Reading the run …</p>`}`;
+  const onZoom = (next) => choose({ zoom: next ? next.map((value) => Number(value.toPrecision(6))).join("~") : "" });
+  const canControl = session.can_control && !data.is_over;
+  const onPin = (id) => { const next = new Set(pinned); if (!next.delete(id)) next.add(id); choose({ pin: [...next].join(",") }); };
+  const open = (id) => { location.hash = link("trial", { run: name, trial: id }); };
+  const finest = kind === "train" && (zoomed?.stride ?? train.stride) > 1 ? `Every ${zoomed?.stride ?? train.stride}th step is drawn; zoom in for each.` : "";
+  const yLabel = kind === "metric" ? data.metric.label : kind === "train" ? "train loss" : "validation loss";
+  const tools = html`<select aria-label="Which curves" value=${kind} onChange=${(event) => choose({ curve: event.target.value })}>
+      <option value="train">train loss</option><option value="validation">validation loss</option>${data.metric.name !== "loss" ? html`<option value="metric">${data.metric.label}</option>` : ""}</select>
+    <select aria-label="Over what" value=${share ? "share" : "steps"} onChange=${(event) => choose({ x: event.target.value === "share" ? "share" : "", zoom: "" })}><option value="steps">over steps</option><option value="share">over % of planned steps</option></select>
+    ${kind === "train" ? html`<button aria-pressed=${smooth ? "true" : "false"} onClick=${() => choose({ smooth: smooth ? "0" : "" })}>running average</button>` : ""}`;
+  return html`${back}<${Failure} error=${error} again=${again} /><${Head} data=${data} name=${name} connection=${connection} />
+    ${canControl ? html`<div class="row"><button onClick=${() => setAsked({ kind: "add" })}>Add a trial</button>${data.state === "running" ? html`<button class="danger" onClick=${() => setAsked({ kind: "stop-run" })}>Stop the run</button>` : ""}</div>` : ""}
+    <div class="row"><label class="grow"><span class="hidden">Filter trials</span><input type="search" placeholder="Filter: r=16 learning_rate>1e-4 running" value=${query.q ?? ""} onInput=${(event) => choose({ q: event.target.value })} /></label></div>
+    <${Facets} rows=${[...data.trials.values()]} names=${names} text=${query.q} />
+    <${Chart} title="Loss curves" name=${`${data.title}-${kind}`} curves=${curves} xLabel=${share ? "planned steps done, %" : "optimizer steps"} yLabel=${yLabel} range=${share ? [0, 100] : [0, most]} zoom=${zoom} onZoom=${onZoom} hot=${hot} onHot=${setHot} onPick=${open} tools=${tools} />
+    <${Key} data=${data} dark=${dark} />${finest ? html`<p class="note">${finest}</p>` : ""}
+    <${Trials} data=${data} rows=${rows} names=${names} sort=${query.sort ?? "place"} name=${name} hot=${hot} onHot=${setHot} pinned=${pinned} onPin=${onPin} dark=${dark} onControl=${setAsked} canControl=${canControl} query=${query} />
+    <h2>Slots</h2><${Slots} stays=${data.stays} seconds=${data.seconds} trials=${data.trials} outcomes=${data.outcomes} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} isRunning=${data.state === "running"} />
+    ${asked ? html`<${Controls} run=${name} asked=${asked} data=${data} onClose=${() => setAsked(null)} />` : ""}`;
+}

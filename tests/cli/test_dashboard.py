@@ -1,0 +1,40 @@
+"""``cohort dashboard``: what it refuses before it listens, and that it answers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cohort.cli.main import main
+from tests.runs.small_run import write_small_run
+
+
+def test_what_cannot_be_shown_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        ([str(tmp_path / "nothing")], "the folder that `cohort tune -o` writes to"),
+        ([str(tmp_path), "--host", "0.0.0.0"], "--api-key"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["dashboard", *arguments])
+        assert ended.value.code == 2
+        assert words in capsys.readouterr().err
+
+
+def test_it_listens_says_where_and_ends_on_a_signal(tmp_path: Path) -> None:
+    write_small_run(tmp_path / "run")[1].close()
+    command = [sys.executable, "-m", "cohort", "dashboard", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().split()[0]
+            assert httpx.get(f"{address}api/runs").json()["runs"][0]["num_trials"] == 4
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=20)
+    assert errors == ""
+    assert process.returncode == 0

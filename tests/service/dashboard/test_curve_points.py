@@ -1,0 +1,36 @@
+"""Few points of many steps: as many as a page draws, the same steps for all trials, finer where one zooms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cohort.runs.reader import RunReader
+from cohort.service.dashboard.curve_points import MOST_POINTS, stride_of, train_curves
+from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
+
+
+@pytest.mark.parametrize(("steps", "trials"), [(10, 1), (800, 1), (2000, 60), (2000, 1000), (100_000, 1000), (7, 5000)])
+def test_strides_keep_the_points_of_a_page_few(steps: int, trials: int) -> None:
+    stride = stride_of(steps, num_trials=trials)
+    assert stride & (stride - 1) == 0, "a page drops every other point when it doubles it"
+    assert trials * (steps // stride) <= max(MOST_POINTS, trials * 40)
+    # not fewer than a drawing shows, where there are as many
+    assert steps // stride >= min(steps, 20)
+
+
+def test_a_long_run_is_sampled_and_a_part_of_it_is_whole(tmp_path: Path) -> None:
+    path = write_synthetic_run(tmp_path / "run.db", SyntheticRun(trials=4, steps=1000, slots=4))
+    with RunReader.open(path) as reader:
+        exact = reader.log.train_losses()
+        longest = max(exact, key=lambda trial: len(exact[trial]))
+        whole = train_curves(reader, first=1, last=1000, num_trials=4)
+        assert whole["stride"] == 2
+        steps, losses = whole["curves"][str(longest)]
+        assert steps == [1, *range(2, len(exact[longest]) + 1, 2)]
+        known = dict(exact[longest])
+        assert losses == pytest.approx([known[step] for step in steps], rel=1e-4)
+        part = train_curves(reader, first=401, last=420, num_trials=4, trials=[longest])
+        assert part["stride"] == 1
+        assert part["curves"][str(longest)][0] == [step for step in range(401, 421) if step in known]

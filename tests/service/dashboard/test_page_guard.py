@@ -1,0 +1,75 @@
+"""Hosts, keys, cookies, tokens and sizes: what reaches a route, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from cohort.service.dashboard.settings import DashboardSettings
+from tests.service.dashboard.conftest import client_of
+
+
+@pytest.fixture
+def locked(folder: Path) -> TestClient:
+    return client_of(DashboardSettings(root=folder, can_control=True, api_keys=("right", "other"), host="0.0.0.0"))
+
+
+def test_without_a_key_a_page_sees_nothing_but_the_way_in(locked: TestClient) -> None:
+    assert locked.get("/").status_code == 200
+    assert locked.get("/static/app.js").status_code == 200
+    session = locked.get("/api/session").json()
+    assert not session["is_open"]
+    assert session["root"] == ""
+    for path in ("/api/runs", "/api/run", "/api/run/events", "/api/queues", "/api/machine"):
+        assert locked.get(path).status_code == 401, path
+    assert locked.post("/api/run/ask", json={}, headers={"x-csrf-token": session["csrf"]}).status_code == 401
+
+
+def test_a_key_opens_and_leaving_closes(locked: TestClient) -> None:
+    before = locked.get("/api/session").json()
+    assert locked.post("/api/session", json={"key": "wrong"}).status_code == 401
+    opened = locked.post("/api/session", json={"key": "other"})
+    cookie = opened.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert opened.json()["csrf"] != before["csrf"], "a session from before the key is another one"
+    assert locked.get("/api/runs").status_code == 200
+    assert not locked.post("/api/session", json={"leave": True}).json()["is_open"]
+    assert locked.get("/api/runs").status_code == 401
+
+
+def test_a_change_needs_the_token_of_its_own_session(folder: Path) -> None:
+    settings = DashboardSettings(root=folder, can_control=True)
+    client, other = client_of(settings), client_of(settings)
+    body = {"kind": "stop", "trial": 3}
+    assert client.post("/api/run/preview", json=body).status_code == 403, "no session"
+    token = client.get("/api/session").json()["csrf"]
+    assert client.post("/api/run/preview", json=body).status_code == 403, "no token"
+    foreign = other.get("/api/session").json()["csrf"]
+    assert client.post("/api/run/preview", json=body, headers={"x-csrf-token": foreign}).status_code == 403
+    own = client.post("/api/run/preview", params={"run": "small"}, json=body, headers={"x-csrf-token": token})
+    assert own.status_code == 400, "it reached the run"
+
+
+def test_a_page_of_another_site_gets_nothing(client: TestClient) -> None:
+    token = client.get("/api/session").json()["csrf"]
+    headers = {"x-csrf-token": token, "origin": "https://evil.example"}
+    assert client.post("/api/run/ask", json={}, headers=headers).status_code == 403
+    # a form of another site needs no permission to be sent, and cannot send JSON
+    form = client.post("/api/run/ask", data={"kind": "stop"}, headers={"x-csrf-token": token})
+    assert form.status_code == 415
+    # a name of another site that was made to point here
+    assert client.get("/api/runs", headers={"host": "evil.example"}).status_code == 421
+    for host in ("localhost:8090", "127.0.0.1", "[::1]:8090"):
+        assert client.get("/api/runs", headers={"host": host}).status_code == 200
+
+
+def test_bodies_have_an_end_and_methods_are_few(client: TestClient) -> None:
+    assert (
+        client.post("/api/session", content=b"x" * (2 << 20), headers={"content-type": "application/json"}).status_code
+        == 413
+    )
+    assert client.delete("/api/runs").status_code == 405
+    assert client.get("/api/runs", headers={"cookie": 'cohort_session=;;"=broken'}).status_code == 200
