@@ -21,14 +21,14 @@ def _no_costs_of_other_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three tasks of different length, one of them urgent, and two for a GPU."""
+    """Three tasks of different length, one of them urgent, one for a GPU and one for two workers."""
     folder = tmp_path_factory.mktemp("tasks")
     write_tiny_task(folder)
     for name, steps, more in (("short", 40, ""), ("long", 4000, ""), ("urgent", 900, "priority: 2\n")):
         text = TASK.replace("max_steps: 6", f"max_steps: {steps}") + more
         (folder / f"{name}.yaml").write_text(text)
     (folder / "gpu.yaml").write_text(TASK.replace("num_gpus: 0", "num_gpus: auto"))
-    (folder / "one_gpu.yaml").write_text(TASK.replace("num_gpus: 0", "num_gpus: 1"))
+    (folder / "two.yaml").write_text(TASK.replace("num_gpus: 0", "num_gpus: 2"))
     return folder
 
 
@@ -152,7 +152,7 @@ def test_packs_are_what_several_gpus_could_do_for_one_task(
         (("nowhere.yaml", "--workers", "1"), "nowhere.yaml", ""),
         ((), "cohort plan", "one or more task files"),
         (("short.yaml", "--dry-run", "8xH200"), "num_gpus", "auto | 1"),
-        (("one_gpu.yaml", "--workers", "1"), "num_gpus", "but the workers are on the CPU"),
+        (("two.yaml", "--workers", "1"), "num_gpus", "auto | 1: the GPUs, or CPU workers, of one machine"),
         (("gpu.yaml", "--gpus", "64"), "--gpus", "write --dry-run 8xH200"),
         (("gpu.yaml", "--workers", "1", "--repeat", "0"), "--repeat", "1 or more"),
         (("gpu.yaml", "--workers", "1", "--max-gpus-per-task", "0"), "--max-gpus-per-task", "1 or more"),

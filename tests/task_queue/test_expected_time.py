@@ -67,8 +67,15 @@ def test_a_task_that_fits_no_slot_is_refused(folder: Path, tmp_path: Path) -> No
     small = replace(hardware, memory_bytes=20_000.0)
     with pytest.raises(InputError, match="whose weights take"):
         ExpectedTime(tmp_path, small)(queued(folder, tmp_path))
-    with pytest.raises(InputError, match=r"but the workers are on the CPU[\s\S]*--max-gpus-per-task N"):
-        ExpectedTime(tmp_path, hardware)(queued(folder, tmp_path, num_gpus=1))
+    with pytest.raises(InputError, match="the GPUs, or CPU workers, of one machine"):
+        ExpectedTime(tmp_path, hardware, slots_of_node=2)(queued(folder, tmp_path, num_gpus=3))
+
+
+def test_on_cpu_workers_the_number_of_gpus_is_that_of_processes(folder: Path, tmp_path: Path) -> None:
+    hardware = hardware_of_slots(cpu_slots(2, num_threads=1))
+    for num_gpus in (1, 2):
+        (option,) = ExpectedTime(tmp_path, hardware, slots_of_node=2)(queued(folder, tmp_path, num_gpus=num_gpus))
+        assert option.num_gpus == num_gpus
 
 
 def test_what_is_left_of_a_task_that_could_share_a_gpu(folder: Path, tmp_path: Path) -> None:

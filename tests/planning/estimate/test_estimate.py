@@ -83,7 +83,7 @@ def test_degrees_of_a_task(
 
 def test_more_gpus_than_a_machine_has_are_refused(folder: Path) -> None:
     task = tiny_task(folder, num_gpus=4)
-    for most, there, why in ((None, 2, "the GPUs of one machine"), (2, None, "--max-gpus-per-task")):
+    for most, there, why in ((None, 2, "the GPUs, or CPU workers, of one machine"), (2, None, "--max-gpus-per-task")):
         with pytest.raises(InputError) as caught:
             estimate_task(task, KNOWN_GPUS["H200"], most_gpus=most, gpus_of_node=there)
         (problem,) = caught.value.problems

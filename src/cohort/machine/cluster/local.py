@@ -58,7 +58,7 @@ def cpu_slots(num_workers: int, *, num_threads: int) -> tuple[LocalSlot, ...]:
 def _slots(devices: Sequence[str], visible: Sequence[str], num_threads: int) -> tuple[LocalSlot, ...]:
     return tuple(
         LocalSlot(
-            slot=Slot(slot_id=index, node="local", device=device),
+            slot=Slot(slot_id=index, node="local", device=device, is_cpu=not gpu),
             environment={"CUDA_VISIBLE_DEVICES": gpu, **_threads(num_threads)},
         )
         for index, (device, gpu) in enumerate(zip(devices, visible, strict=True))

@@ -267,7 +267,8 @@ class RayPool:
         slots = []
         for index in range(before, count):
             device = f"GPU {index}" if self._on_gpu else "CPU"
-            slots.append(Slot(slot_id=self._next_slot, node=name, device=f"{device} of {node['NodeManagerHostname']}"))
+            place = f"{device} of {node['NodeManagerHostname']}"
+            slots.append(Slot(slot_id=self._next_slot, node=name, device=place, is_cpu=not self._on_gpu))
             self._next_slot += 1
         return tuple(slots)
 

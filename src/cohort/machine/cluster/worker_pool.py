@@ -34,11 +34,13 @@ class Slot:
         slot_id: Unique within the pool, never used again for another place.
         node: Name of the machine.
         device: What it computes on, in words (``GPU 0``, ``CPU worker 0 (1 thread)``).
+        is_cpu: Whether its worker computes on CPU cores, so that a task's ``num_gpus`` counts processes.
     """
 
     slot_id: int
     node: str
     device: str
+    is_cpu: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,7 +173,7 @@ def task_degrees(task: TaskFile, *, most_gpus: int | None = None, gpus_of_node: 
     wanted = int(task.num_gpus)
     if wanted <= room:
         return (wanted,)
-    least = "--max-gpus-per-task" if most_gpus is not None and room == most_gpus else "the GPUs of one machine"
+    least = "--max-gpus-per-task" if most_gpus is not None and room == most_gpus else "the GPUs, or CPU workers, of one machine"
     raise InputError(
         Problem(
             where=task.where("num_gpus"),
@@ -185,7 +185,7 @@ def task_degrees(task: TaskFile, *, most_gpus: int | None = None, gpus_of_node: 
 
 
 def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
-    """Refuse a task that asks for the CPU where it would get a GPU, and a task that asks for a GPU on a CPU."""
+    """Refuse a task that asks for the CPU where it would get a GPU; on CPU workers ``num_gpus`` counts processes."""
     if task.num_gpus == 0 and hardware.is_gpu:
         raise InputError(
             Problem(
@@ -193,17 +193,5 @@ def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
                 found="0: the task asks for the CPU",
                 allowed=f"auto | 1, on {hardware.name}",
                 hint="Write num_gpus: auto, or use --workers N instead of GPUs.",
-            )
-        )
-    if task.num_gpus != "auto" and task.num_gpus > 0 and not hardware.is_gpu:
-        raise InputError(
-            Problem(
-                where=task.where("num_gpus"),
-                found=f"{task.num_gpus}, but the workers are on the CPU",
-                allowed="auto | 0 (CPU)",
-                hint=(
-                    "Write num_gpus: auto (--max-gpus-per-task N lets a task have N workers), "
-                    "or use --gpus N instead of workers on the CPU."
-                ),
             )
         )

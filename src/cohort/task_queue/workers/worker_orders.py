@@ -90,7 +90,8 @@ class WorkerOrders:
         order = RunTask(
             task=name,
             source=task.source,
-            resolved=task.task,
+            # there a process for each slot takes a part of the task, and none sees a GPU
+            resolved={**task.task, "num_gpus": 0} if slot.slot.is_cpu else task.task,
             run_directory=str(run_directory),
             options=asdict(options),
             is_shared=slot.is_shared,
