@@ -173,7 +173,8 @@ def task_degrees(task: TaskFile, *, most_gpus: int | None = None, gpus_of_node: 
     wanted = int(task.num_gpus)
     if wanted <= room:
         return (wanted,)
-    least = "--max-gpus-per-task" if most_gpus is not None and room == most_gpus else "the GPUs, or CPU workers, of one machine"
+    is_option = most_gpus is not None and room == most_gpus
+    least = "--max-gpus-per-task" if is_option else "the GPUs, or CPU workers, of one machine"
     raise InputError(
         Problem(
             where=task.where("num_gpus"),
