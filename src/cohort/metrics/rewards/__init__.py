@@ -1,5 +1,6 @@
 """Rewards of answers: functions of the user's and Cohort's own, computed in processes with limits of their own."""
 
 from cohort.metrics.rewards.plan import PlannedReward, RewardPlan
+from cohort.metrics.rewards.runner import RewardFinding, RewardRunner, Rewards
 
-__all__ = ["PlannedReward", "RewardPlan"]
+__all__ = ["PlannedReward", "RewardFinding", "RewardPlan", "RewardRunner", "Rewards"]
