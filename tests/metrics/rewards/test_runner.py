@@ -107,7 +107,8 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(module: Path, *names: str, **plan: Any) -> RewardPlan:
     own = tuple(PlannedReward(name=name, function=f"{module}:{name}") for name in names)
-    return RewardPlan(**{"functions": own, "time_limit": 1.5, "memory_limit": 256 * 1024**2, "workers": 1} | plan)
+    limits: dict[str, Any] = {"time_limit": 1.5, "memory_limit": 256 * 1024**2, "workers": 1}
+    return RewardPlan(**{"functions": own, **limits, **plan})
 
 
 @pytest.fixture(scope="module")
