@@ -6,6 +6,7 @@
 #   make test-gpu   tests marked gpu
 #   make test-avx2  the tests of numerics as on a CPU without AVX-512
 #   make test-clients  the unmodified tinker and tinker-cookbook, in an environment of their own, against a server
+#   make docs       the documents as a site in build/site, links and anchors checked
 #   make dist       the wheel and the sdist, checked
 #   make test-wheel  the wheel of make dist in an empty environment outside of this folder, and its demo there
 #   make soak       full counts of the kill, fault and property tests, and mutants of the rooms that only compute
@@ -32,10 +33,10 @@ AVX2_ENV := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCT
 NUMERICS_TESTS := tests/kernels tests/adapters tests/models tests/training tests/serving tests/integrations \
 	tests/checkpoints tests/end_to_end/test_kill_and_resume.py tests/end_to_end/test_isolated_trials.py
 
-.PHONY: help demo test check bench test-gpu test-avx2 test-clients dist test-wheel soak clean
+.PHONY: help demo test check bench test-gpu test-avx2 test-clients docs dist test-wheel soak clean
 
 help:
-	@sed -n '2,11p' Makefile | cut -c3-
+	@sed -n '2,12p' Makefile | cut -c3-
 
 # torch goes first and alone, with its exact version: left to a resolver that looks at ranges, pip may fetch a larger
 # build than the one this machine has at hand.
@@ -96,6 +97,15 @@ soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)
 	$(TEST_ENV) COHORT_TEST_DRAWS=new $(BIN)/python -m pytest -q -m "hypothesis and not slow and not gpu" $(PYTEST_ARGS)
 	$(TEST_ENV) $(BIN)/python tools/mutants.py
+
+$(VENV)/.ready-docs: $(VENV)/.torch
+	@$(PIP) -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.ready-docs
+	@$(BIN)/python tools/docs_site.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/README.html"
 
 $(VENV)/.ready-dist: $(VENV)/.torch
 	@$(PIP) -c constraints.txt -e '.[dist]'
