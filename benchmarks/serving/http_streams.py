@@ -27,10 +27,10 @@ from benchmarks.serving.serving import finish, request
 from cohort.models.decoder import Decoder
 from cohort.service.app import build_app
 from cohort.service.engine_thread import EngineThread
+from cohort.service.listening import listen
 from cohort.service.metrics import ServerMetrics
 from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
-from cohort.service.server import listen
 from cohort.service.settings import ServerSettings
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.engine import ServingEngine
