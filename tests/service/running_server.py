@@ -95,7 +95,7 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
     routes = None if tinker is None else tinker.routes.router()
     app = build_app(opened.model, opened.thread, settings=settings, metrics=ServerMetrics("tiny"), tinker=routes)
     listener = listen("127.0.0.1", 0)
-    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     opened.thread.start()
@@ -109,7 +109,7 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
         server.should_exit = True
         thread.join(60)
         if tinker is not None:
-            tinker.trainer.close()
+            tinker.close()
         opened.thread.close(drain_seconds=0)
         if opened.divided is not None:
             opened.divided.close()

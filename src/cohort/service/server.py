@@ -39,7 +39,6 @@ def run_server(
         app,
         log_level="warning",
         access_log=False,
-        lifespan="off",
         timeout_graceful_shutdown=int(settings.limits.drain_seconds),
         server_header=False,
     )
@@ -63,7 +62,7 @@ def run_server(
             server.run(sockets=[listener])
         finally:
             if tinker is not None:
-                tinker.trainer.close()
+                tinker.close()
             # uvicorn has waited for them already
             has_finished = opened.thread.close(drain_seconds=1.0)
             # the group of a lost rank would hang at shutdown: the process ends instead

@@ -13,7 +13,7 @@ from typing import Any
 from cohort.core.errors import CohortError
 from cohort.core.fair_lock import FairLock
 from cohort.engine.client_training.operations import Operation, OperationLog, Work
-from cohort.training.requests.client_models import UnknownModelError
+from cohort.training.requests.client_models import ModelState, UnknownModelError
 from cohort.training.requests.request_executor import AdamParameters, PassRequest, RequestExecutor
 
 __all__ = ["ClientTrainer", "TrainerClosedError"]
@@ -33,6 +33,11 @@ class ClientTrainer:
 
     A round takes the heads of all models. Forward and backward passes share packed passes, optimizer steps share one
     launch, and what is left is called one after the other. A model's results do not depend on who else is in a round.
+
+    Attributes:
+        on_round: Called in the trainer's thread before each round.
+        on_gap: Called with a model and the first and last number that are no longer waited for, before the call
+            behind them runs.
     """
 
     def __init__(
@@ -54,6 +59,8 @@ class ClientTrainer:
         self._turn, self._window_seconds, self._clock = turn or FairLock(), window_seconds, clock
         self._logs: dict[str, OperationLog] = {}
         self._loose: list[Operation] = []
+        self.on_round: Callable[[], None] = lambda: None
+        self.on_gap: Callable[[str, int, int], None] = lambda *_: None
         self._changed = threading.Condition()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="cohort-client-trainer", daemon=True)
@@ -97,6 +104,42 @@ class ClientTrainer:
             added = log.add(operation)
             self._changed.notify_all()
             return added.answer
+
+    def check(self, model_id: str, number: int) -> None:
+        """Check the number of a new call.
+
+        Raises:
+            InputError: a later call has run.
+        """
+        with self._changed:
+            if (log := self._logs.get(model_id)) is not None:
+                log.check(number)
+
+    def skip(self, model_id: str, first: int, last: int) -> None:
+        """Do not wait for the calls of a model that are numbered ``first`` to ``last``; they were refused."""
+        with self._changed:
+            if (log := self._logs.get(model_id)) is not None:
+                log.skip(first, last)
+                self._changed.notify_all()
+
+    def read(self, model_id: str) -> Future[tuple[int, ModelState | None]]:
+        """Return a model's last call that has run and its state behind it; None for a model that could not be made.
+
+        Raises:
+            TrainerClosedError: the server stops.
+        """
+
+        def work() -> tuple[int, ModelState | None]:
+            # all that the round took has run by now
+            with self._changed:
+                log = self._logs.get(model_id)
+                if log is None:
+                    raise UnknownModelError(f"there is no model {model_id!r}")
+                number = log.last_taken
+            models = self.executor.models
+            return number, models.state(model_id) if model_id in models else None
+
+        return self._submit_loose(work)
 
     def measure(self, request: PassRequest, *, before: Callable[[], None]) -> Future[Any]:
         """Queue a pass that keeps nothing, of a version that no numbered call changes; return its results.
@@ -144,6 +187,7 @@ class ClientTrainer:
 
     def _run(self) -> None:
         while (heads := self._next_round()) is not None:
+            self.on_round()
             with self._turn:
                 self._run_round(heads)
         with self._changed:
@@ -173,12 +217,15 @@ class ClientTrainer:
 
     def _take(self) -> list[Operation]:
         """Take the heads and the passes right behind them, up to the tokens of a pass; the longest wait comes first."""
-        taken, num_tokens = self._loose, 0
-        self._loose = []
+        # what reads between calls comes behind those of the round
+        taken, num_tokens = list[Operation](), 0
+        loose, self._loose = self._loose, []
         for head in self._heads():
             log = self._logs[head.model_id]
             operation: Operation | None = head
             while operation is not None and num_tokens < self.executor.token_budget:
+                if (lost := log.expects(operation.number)) < operation.number:
+                    self.on_gap(head.model_id, lost, operation.number - 1)
                 log.take(operation)
                 taken.append(operation)
                 if not isinstance(operation.work, PassRequest):
@@ -186,7 +233,7 @@ class ClientTrainer:
                 num_tokens += operation.work.num_tokens
                 following = log.head(now=self._clock(), gap_seconds=GAP_SECONDS)
                 operation = following if following and isinstance(following.work, PassRequest) else None
-        return taken
+        return taken + loose
 
     def _run_round(self, operations: Sequence[Operation]) -> None:
         operations = self._possible(operations)

@@ -12,6 +12,8 @@ from cohort.training.requests.request_executor import AdamParameters, PassReques
 
 __all__ = ["Operation", "OperationLog", "Work"]
 
+_MOST_SKIPPED = 1024
+
 Work = PassRequest | AdamParameters | Callable[[], Any]
 """What an operation does: a pass, an optimizer step, or anything that reads or changes the model between them."""
 
@@ -43,6 +45,8 @@ class OperationLog:
         self._model_id, self._next, self._keeps = model_id, first, keeps
         self._waiting: dict[int, Operation] = {}
         self._known: dict[int, Operation] = {}
+        # numbers that need not come, from the first to the last of each range
+        self._skipped: list[tuple[int, int]] = []
 
     def add(self, operation: Operation) -> Operation:
         """Return the operation of this number: this one, or the same one that came before.
@@ -51,14 +55,23 @@ class OperationLog:
             InputError: its number was used with another body, or so long ago that its answer is gone.
         """
         known = self._known.get(operation.number)
-        if known is None and operation.number < self._next:
-            raise self._used(operation.number, "an earlier call, whose answer is no longer kept")
+        if known is None:
+            self.check(operation.number)
         if known is not None:
             if known.fingerprint != operation.fingerprint:
                 raise self._used(operation.number, "another body")
             return known
         self._known[operation.number] = self._waiting[operation.number] = operation
         return operation
+
+    def check(self, number: int) -> None:
+        """Check the number of a call that is not remembered.
+
+        Raises:
+            InputError: a later call has run.
+        """
+        if number < self._next and number not in self._known:
+            raise self._used(number, "an earlier call, whose answer is no longer kept")
 
     def _used(self, number: int, by: str) -> InputError:
         return InputError(
@@ -74,17 +87,40 @@ class OperationLog:
         """Return the next operation that may run.
 
         Calls that are sent at the same time arrive in any order. A number that does not come within ``gap_seconds``
-        after a later one is taken for lost, so that a client that failed in between is not waited for forever.
+        after a later one is taken for lost, so that a client that failed in between is not waited for forever. One
+        that was skipped is not waited for at all.
         """
         if (found := self._waiting.get(self._next)) is not None or not self._waiting:
             return found
-        first = min(self._waiting)
-        return self._waiting[first] if now - self._waiting[first].arrived >= gap_seconds else None
+        first = self._waiting[min(self._waiting)]
+        is_ready = self.expects(first.number) == first.number or now - first.arrived >= gap_seconds
+        return first if is_ready else None
+
+    def skip(self, first: int, last: int) -> None:
+        """Do not wait for the calls numbered ``first`` to ``last``: they were refused. One that comes all the same,
+        before a later one has run, is as welcome as any other.
+        """
+        if last >= self._next and len(self._skipped) < _MOST_SKIPPED:
+            self._skipped.append((first, last))
+
+    def expects(self, number: int) -> int:
+        """Return the first number below ``number`` that is to come and neither waits nor was skipped, or ``number``."""
+        expected = self._next
+        for first, last in sorted(self._skipped):
+            if first <= expected <= last:
+                expected = last + 1
+        return min(expected, number)
+
+    @property
+    def last_taken(self) -> int:
+        """The number of the last call that was taken."""
+        return self._next - 1
 
     def take(self, operation: Operation) -> None:
         """Take the head out: it runs now."""
         del self._waiting[operation.number]
         self._next = operation.number + 1
+        self._skipped = [(first, last) for first, last in self._skipped if last >= self._next]
         for number in [number for number in self._known if number < self._next - self._keeps]:
             del self._known[number]
 

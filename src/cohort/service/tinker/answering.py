@@ -8,11 +8,12 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from cohort.core.errors import CohortError, InputError
+from cohort.core.errors import CohortError, InputError, StorageFullError
 from cohort.engine.client_training.client_trainer import TrainerClosedError
 from cohort.service.engine_thread import QueueFullError, ServerClosingError
 from cohort.service.tinker.checkpoints import UnknownCheckpointError
 from cohort.service.tinker.client_sessions import UnknownSessionError
+from cohort.service.tinker.journal.journal import JournalFullError, JournalLostError
 from cohort.service.tinker.promises import GoneError
 from cohort.training.requests.client_models import UnknownModelError
 
@@ -27,6 +28,9 @@ _STATUS_OF: dict[type[CohortError], int] = {
     QueueFullError: 429,
     ServerClosingError: 503,
     TrainerClosedError: 503,
+    JournalLostError: 503,
+    JournalFullError: 507,
+    StorageFullError: 507,
 }
 
 

@@ -165,6 +165,9 @@ class CheckpointStore:
     def models(self) -> Iterator[str]:
         """Yield the models that have checkpoints."""
         for folder in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+            # what begins with a dot is the server's own
+            if folder.name.startswith("."):
+                continue
             yield folder.name.replace("=", ":")
 
     def load(self, checkpoint: Checkpoint, *, optimizer: bool) -> ModelState:

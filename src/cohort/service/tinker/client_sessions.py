@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections import deque
@@ -35,6 +36,7 @@ class TrainedModel:
 
     Attributes:
         snapshots: Its samplers that were not saved under a name, the least recently used first.
+        saving: Held by the call that writes or publishes it.
     """
 
     model_id: str
@@ -45,6 +47,17 @@ class TrainedModel:
     metadata: dict[str, Any] | None
     last_call: float = field(default_factory=time.time)
     snapshots: deque[str] = field(default_factory=deque)
+    saving: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the model was made of."""
+        return {
+            "model_id": self.model_id,
+            "rank": self.spec.r,
+            "seed": self.seed,
+            "trains": self.trains,
+            "metadata": self.metadata,
+        }
 
 
 @dataclass(kw_only=True, eq=False)
@@ -77,17 +90,35 @@ class Session:
 
 
 class ClientSessions:
-    """Sessions, models and samplers by name. Names of sessions are random, so that none can be guessed."""
+    """Sessions, models and samplers by name. Names of sessions are random, so that none can be guessed.
+
+    Attributes:
+        base: What the base model is known by.
+    """
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
         self.models: dict[str, TrainedModel] = {}
         self.samplers: dict[str, Sampler] = {}
+        self.base: dict[str, Any] = {}
 
-    def begin(self) -> Session:
-        session = Session(session_id=secrets.token_hex(12), heard=time.monotonic())
+    @staticmethod
+    def new_id() -> str:
+        return secrets.token_hex(12)
+
+    def begin(self, session_id: str) -> Session:
+        session = Session(session_id=session_id, heard=time.monotonic())
         self.sessions[session.session_id] = session
         return session
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the sessions and what they sample from that is no version of a model in training."""
+        opened = [each for each in self.samplers.values() if each.adapter is None or each.model_path is not None]
+        return {
+            "base": self.base,
+            "sessions": [{"session": session_id} for session_id in self.sessions],
+            "samplers": [{"sampler": each.sampler_id, "model_path": each.model_path} for each in opened],
+        }
 
     def session(self, session_id: str) -> Session:
         """Return a session and note that it was heard of.
@@ -100,14 +131,25 @@ class ClientSessions:
         return session
 
     def model(self, model_id: str) -> TrainedModel:
-        """Return a model.
+        """Return a model that a client calls.
 
         Raises:
             UnknownSessionError: there is none.
         """
-        model = _found(self.models, model_id, "model")
+        model = self.known_model(model_id)
         model.last_call = time.time()
+        # a client that calls is there, also one that sends no heartbeats
+        if (session := self.sessions.get(model_id.partition(":")[0])) is not None:
+            session.heard = time.monotonic()
         return model
+
+    def known_model(self, model_id: str) -> TrainedModel:
+        """Return a model that the server itself asks for.
+
+        Raises:
+            UnknownSessionError: there is none.
+        """
+        return _found(self.models, model_id, "model")
 
     def sampler(self, sampler_id: str) -> Sampler:
         """Return what a sampling session samples from; it is then the one of its model that was used last.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,21 @@ class Answer:
 
     json: dict[str, Any] | None = None
     message: bytes | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the call was not carried out."""
+        return self.json is not None and "error" in self.json
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer as :meth:`from_json` reads it."""
+        return {"json": self.json} if self.message is None else {"message": base64.b64encode(self.message).decode()}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Answer:
+        if "message" in kept:
+            return cls(message=base64.b64decode(kept["message"]))
+        return cls(json=kept["json"])
 
     @classmethod
     def of_error(cls, error: BaseException) -> Answer:
@@ -48,9 +64,20 @@ class Promises:
         """Keep the answers of at most ``most`` calls that have ended, with messages of ``most_bytes`` together."""
         self._most, self._most_bytes, self._num_bytes = most, most_bytes, 0
         self._found: OrderedDict[str, _Promise] = OrderedDict()
+        self._num_open = 0
 
-    def make(self, request_id: str, fingerprint: bytes, run: Callable[[], Awaitable[Answer]]) -> str:
+    def make(
+        self,
+        request_id: str,
+        fingerprint: bytes,
+        run: Callable[[], Awaitable[Answer]],
+        *,
+        before: Callable[[], None] | None = None,
+    ) -> str:
         """Begin a call, unless this is a repeat of one, and return its number.
+
+        Args:
+            before: Called first for a call that is none; where it raises, the call is not begun.
 
         Raises:
             InputError: its number was used with another body.
@@ -66,11 +93,23 @@ class Promises:
                     )
                 )
             return request_id
+        if before is not None:
+            before()
         promise = _Promise(fingerprint=fingerprint, task=asyncio.ensure_future(_answered(run)))
+        self._num_open += 1
         promise.task.add_done_callback(lambda _: self._ended(request_id, promise))
         self._found[request_id] = promise
         self._forget_old(but=request_id)
         return request_id
+
+    def keep(self, request_id: str, fingerprint: bytes, answer: Answer) -> None:
+        """Know a call that has been answered, as before a restart."""
+
+        async def run() -> Answer:
+            return answer
+
+        if request_id not in self._found:
+            self.make(request_id, fingerprint, run)
 
     async def wait(self, request_id: str, *, timeout_seconds: float) -> Answer | None:
         """Return a call's answer; None where it does not come in time.
@@ -86,6 +125,24 @@ class Promises:
             raise GoneError(f"call {request_id!r} was cancelled")
         return promise.task.result() if done else None
 
+    async def ended(self, request_id: str) -> Answer | None:
+        """Return a call's answer once it has one; None for a call that is not kept."""
+        promise = self._found.get(request_id)
+        if promise is None:
+            return None
+        await asyncio.wait({promise.task})
+        return None if promise.task.cancelled() else promise.task.result()
+
+    def fingerprint(self, request_id: str) -> bytes | None:
+        """Return the fingerprint of a call; None for one that is not kept."""
+        promise = self._found.get(request_id)
+        return None if promise is None else promise.fingerprint
+
+    @property
+    def num_open(self) -> int:
+        """Calls that have no answer yet."""
+        return self._num_open
+
     def cancel(self, request_id: str) -> None:
         """End a call whose client no longer wants its answer."""
         promise = self._forget(request_id)
@@ -93,6 +150,7 @@ class Promises:
             promise.task.cancel()
 
     def _ended(self, request_id: str, promise: _Promise) -> None:
+        self._num_open -= 1
         if self._found.get(request_id) is promise:
             promise.num_bytes = len(promise.task.result().message or b"")
             self._num_bytes += promise.num_bytes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,29 +13,21 @@ from fastapi.responses import Response
 from cohort.service.tinker.answering import answering
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, UnknownSessionError
+from cohort.service.tinker.journal.journal import Journal
+from cohort.service.tinker.journal.records import Record
 from cohort.service.tinker.listings import add_listings
+from cohort.service.tinker.model_calls import MODEL_CALLS, ModelCalls
 from cohort.service.tinker.promises import Answer, GoneError, Promises
+from cohort.service.tinker.recovery import Recovery
+from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.sampling import SamplingCalls
-from cohort.service.tinker.schema import (
-    CreateModel,
-    CreateSamplingSession,
-    LoadWeights,
-    ModelCall,
-    OptimStep,
-    RetrieveFuture,
-    Sample,
-    SaveForSampler,
-    SaveWeights,
-    SessionCall,
-    parse,
-)
+from cohort.service.tinker.schema import CreateSamplingSession, ModelCall, RetrieveFuture, Sample, SessionCall, parse
 from cohort.service.tinker.training_calls import TrainingCalls, fingerprint_of
-from cohort.service.tinker.wire import read_pass
+from cohort.service.tinker.upkeep import Upkeep
 
 __all__ = ["TinkerRoutes"]
 
 WAIT_SECONDS = 20.0
-SILENT_SECONDS = 120.0
 _MESSAGE = "application/x-protobuf"
 
 
@@ -44,20 +37,27 @@ class TinkerRoutes:
     def __init__(
         self,
         *,
+        calls: ModelCalls,
         training: TrainingCalls,
         sampling: SamplingCalls,
+        versions: SamplerVersions,
         sessions: ClientSessions,
         store: CheckpointStore,
+        promises: Promises,
+        journal: Journal,
+        upkeep: Upkeep,
+        recovery: Recovery,
         base_model: str,
         context: int,
     ) -> None:
-        self._training, self._sampling, self._sessions, self._store = training, sampling, sessions, store
+        self._calls, self._training, self._sampling, self._versions = calls, training, sampling, versions
+        self._sessions, self._store, self._promises = sessions, store, promises
+        self._journal, self._upkeep, self._recovery = journal, upkeep, recovery
         self._base_model, self._context = base_model, context
-        self._promises = Promises()
 
     def router(self) -> APIRouter:
         """Return the routes."""
-        router = APIRouter(prefix="/api/v1")
+        router = APIRouter(prefix="/api/v1", lifespan=self._running)
         plain: dict[str, Callable[[Request, bytes], Awaitable[Any]]] = {
             "client/config": self._nothing,
             "client/dynamic_config": self._nothing,
@@ -65,18 +65,12 @@ class TinkerRoutes:
             "create_session": self._create_session,
             "session_heartbeat": self._heartbeat,
             "get_info": self._info,
-            "create_model": self._create_model,
-            "forward_backward": self._pass,
-            "forward": self._pass,
-            "optim_step": self._step,
-            "save_weights": self._save,
-            "save_weights_for_sampler": self._save_for_sampler,
-            "load_weights": self._load,
             "unload_model": self._unload,
             "create_sampling_session": self._create_sampling_session,
             "asample": self._sample,
             "retrieve_future": self._retrieve,
             "cancel_future": self._cancel,
+            **{path: self._taking(path) for path in MODEL_CALLS},
         }
         for path, answer in plain.items():
             router.add_api_route(f"/{path}", answering(answer), methods=["POST"])
@@ -85,6 +79,17 @@ class TinkerRoutes:
         router.add_api_route("/sessions/{session_id}/finish", answering(self._finish), methods=["POST"])
         add_listings(router, sessions=self._sessions, store=self._store, base_model=self._base_model)
         return router
+
+    @asynccontextmanager
+    async def _running(self, _: Any) -> AsyncIterator[None]:
+        """Begin again what a restart has cut short, and keep things in order until the server stops."""
+        self._recovery.repeat(self._calls)
+        upkeep = asyncio.create_task(self._upkeep.run())
+        try:
+            yield
+        finally:
+            upkeep.cancel()
+            self._journal.close()
 
     # ---- hello and goodbye
 
@@ -102,10 +107,10 @@ class TinkerRoutes:
         return {"supported_models": [{**model, "trainable": True, "sampleable": True}]}
 
     async def _create_session(self, _: Request, __: bytes) -> Any:
-        # sessions whose client no longer says that it is there make room for new ones
-        for silent in self._sessions.silent(seconds=SILENT_SECONDS):
-            self._training.end_session(silent.session_id)
-        return {"type": "create_session", "session_id": self._sessions.begin().session_id}
+        session_id = self._sessions.new_id()
+        self._journal.append(Record(kind="session", about={"session": session_id}))
+        self._sessions.begin(session_id)
+        return {"type": "create_session", "session_id": session_id}
 
     async def _heartbeat(self, _: Request, body: bytes) -> Any:
         try:
@@ -115,22 +120,16 @@ class TinkerRoutes:
         return {"type": "session_heartbeat"}
 
     async def _finish(self, request: Request, _: bytes) -> Any:
-        self._training.end_session(request.path_params["session_id"])
+        self._upkeep.end_session(request.path_params["session_id"])
         return {}
 
     # ---- training
 
-    async def _create_model(self, _: Request, body: bytes) -> Any:
-        asked = parse(CreateModel, body)
-        session = self._sessions.session(asked.session_id)
-        model_id = f"{session.session_id}:train:{asked.model_seq_id}"
-        mark = fingerprint_of(body)
-        if model_id not in self._sessions.models:
-            self._sessions.models[model_id] = self._training.model_of(asked, model_id=model_id)
-            session.models.append(model_id)
-        model = self._sessions.models[model_id]
-        made = self._promises.make(f"{model_id}:0", mark, lambda: self._training.create(model, fingerprint=mark))
-        return {"request_id": made, "model_id": model_id}
+    def _taking(self, path: str) -> Callable[[Request, bytes], Awaitable[Any]]:
+        async def take(_: Request, body: bytes) -> Any:
+            return self._calls.take(path, body)
+
+        return take
 
     async def _info(self, _: Request, body: bytes) -> Any:
         model = self._sessions.model(parse(ModelCall, body).model_id)
@@ -144,55 +143,10 @@ class TinkerRoutes:
             "model_name": self._base_model,
         }
 
-    async def _pass(self, _: Request, body: bytes) -> Any:
-        asked, mark = read_pass(body), fingerprint_of(body)
-        return self._numbered(asked.model_id, asked.number, mark, lambda: self._training.train(asked, fingerprint=mark))
-
-    async def _step(self, _: Request, body: bytes) -> Any:
-        asked, mark = parse(OptimStep, body), fingerprint_of(body)
-        return self._numbered(asked.model_id, asked.seq_id, mark, lambda: self._training.step(asked, fingerprint=mark))
-
-    async def _save(self, _: Request, body: bytes) -> Any:
-        asked, mark = parse(SaveWeights, body), fingerprint_of(body)
-        return self._numbered(asked.model_id, asked.seq_id, mark, lambda: self._training.save(asked, fingerprint=mark))
-
-    async def _save_for_sampler(self, _: Request, body: bytes) -> Any:
-        asked, mark = parse(SaveForSampler, body), fingerprint_of(body)
-        session_id = asked.model_id.partition(":")[0]
-        return self._numbered(
-            asked.model_id,
-            asked.seq_id,
-            mark,
-            lambda: self._training.save_for_sampler(asked, fingerprint=mark, session_id=session_id),
-        )
-
-    def _numbered(
-        self, model_id: str, number: int, mark: bytes, run: Callable[[], Awaitable[Answer]]
-    ) -> dict[str, Any]:
-        self._sessions.model(model_id)
-        return {"request_id": self._promises.make(f"{model_id}:{number}", mark, run), "model_id": model_id}
-
-    async def _load(self, _: Request, body: bytes) -> Any:
-        asked, mark = parse(LoadWeights, body), fingerprint_of(body)
-        self._training.check_base(asked.base_model)
-        if asked.model_id is not None:
-            number = asked.seq_id or 1
-            return self._numbered(
-                asked.model_id, number, mark, lambda: self._training.load_into(asked, fingerprint=mark)
-            )
-        session = self._sessions.session(asked.session_id or "")
-        self._store.find(asked.path)
-        model_id = f"{session.session_id}:train:{asked.model_seq_id}"
-        if model_id not in session.models:
-            session.models.append(model_id)
-        made = self._promises.make(
-            f"{model_id}:0", mark, lambda: self._training.load_new(asked, model_id=model_id, fingerprint=mark)
-        )
-        return {"request_id": made, "model_id": model_id}
-
     async def _unload(self, _: Request, body: bytes) -> Any:
         model_id = parse(ModelCall, body).model_id
         self._sessions.model(model_id)
+        self._journal.append(Record(kind="drop", about={"model": model_id}))
         self._training.drop(model_id)
 
         async def done() -> Answer:
@@ -210,9 +164,15 @@ class TinkerRoutes:
             if asked.model_path is None:
                 self._training.check_base(asked.base_model)
             checkpoint = None if asked.model_path is None else self._store.find(asked.model_path)
-            found = await asyncio.to_thread(self._training.open_sampler, sampler_id, checkpoint)
-            self._sessions.samplers[sampler_id] = found
-            session.samplers.append(sampler_id)
+            found = await asyncio.to_thread(self._versions.open, sampler_id, checkpoint)
+            if session.session_id not in self._sessions.sessions:
+                self._versions.withdraw(found)
+                raise UnknownSessionError(f"session {session.session_id!r} has ended")
+            if sampler_id not in self._sessions.samplers:
+                about = {"sampler": sampler_id, "model_path": found.model_path}
+                self._journal.append(Record(kind="sampler", about=about))
+                self._sessions.samplers[sampler_id] = found
+                session.samplers.append(sampler_id)
         return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
 
     async def _sample(self, _: Request, body: bytes) -> Any:

@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.errors import InputError, Problem
+from cohort.core.errors import InputError, InUseError, Problem
 from cohort.core.fair_lock import FairLock
 from cohort.core.place import Place
 from cohort.engine.client_training.client_trainer import ClientTrainer
 from cohort.models.decoder import Decoder
+from cohort.runs.lock import RunLock
 from cohort.service.engine_thread import EngineThread
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServedSettings, ServerLimits
+from cohort.service.tinker.checkpoint_calls import CheckpointCalls
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions
+from cohort.service.tinker.journal.journal import Journal
+from cohort.service.tinker.journal.snapshots import SnapshotStore
+from cohort.service.tinker.model_calls import ModelCalls
+from cohort.service.tinker.promises import Promises
+from cohort.service.tinker.recovery import Recovery
 from cohort.service.tinker.routes import TinkerRoutes
+from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.sampling import SamplingCalls
 from cohort.service.tinker.training_calls import TrainingCalls
+from cohort.service.tinker.upkeep import Upkeep
 from cohort.training.requests.request_executor import RequestExecutor
 
 __all__ = ["TinkerService", "open_tinker", "require_trainable"]
 
 TOKEN_BUDGET = 8192
+JOURNAL = ".journal"
+"""Folder of the journal among those of checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TinkerService:
-    """The API: its routes, and the thread that trains, not yet started."""
+    """The API: its routes, and the thread that trains, not yet started.
+
+    Attributes:
+        lock: Held while the server writes to its folder.
+    """
 
     routes: TinkerRoutes
     trainer: ClientTrainer
+    lock: RunLock
+
+    def close(self) -> None:
+        """End the thread and let another server have the folder."""
+        self.trainer.close()
+        self.lock.release()
 
 
 def require_trainable(settings: ServedSettings) -> None:
@@ -87,14 +109,15 @@ def open_tinker(
         compute_dtype=decoder.dtype,
     )
     trainer = ClientTrainer(executor, turn=turn)
-    sessions = ClientSessions()
+    sessions, promises = ClientSessions(), Promises()
     store = CheckpointStore(settings.tinker, base_model=model.names[0], layout=layout)
+    versions = SamplerVersions(trainer, model.pool, sessions)
     training = TrainingCalls(
         trainer,
-        pool=model.pool,
+        versions=versions,
         sessions=sessions,
-        store=store,
         names=model.names,
+        max_rank=settings.pool.max_lora_rank,
         vocab_size=decoder.config.vocab_size,
         context=model.max_model_len,
     )
@@ -106,12 +129,62 @@ def open_tinker(
         most_tokens=model.max_model_len,
         most_samples=limits.max_prompts,
     )
-    routes = TinkerRoutes(
+    checkpoints = CheckpointCalls(training, versions=versions, sessions=sessions, store=store)
+    lock = _locked(settings.tinker / JOURNAL)
+    journal = Journal(settings.tinker / JOURNAL)
+    snapshots = SnapshotStore(settings.tinker / JOURNAL / "models")
+    upkeep = Upkeep(training=training, sessions=sessions, promises=promises, journal=journal, snapshots=snapshots)
+    calls = ModelCalls(
         training=training,
-        sampling=sampling,
+        checkpoints=checkpoints,
         sessions=sessions,
         store=store,
+        promises=promises,
+        journal=journal,
+        most_open=limits.max_waiting,
+    )
+    recovery = Recovery(
+        journal=journal,
+        snapshots=snapshots,
+        training=training,
+        versions=versions,
+        sessions=sessions,
+        store=store,
+        promises=promises,
+        upkeep=upkeep,
+    )
+    trainer.on_round, trainer.on_gap = journal.flush, calls.pass_gap
+    training.on_drop, checkpoints.on_loaded, calls.on_ran = upkeep.dropped, upkeep.keep_loaded, upkeep.ran
+    recovery.read({"name": model.names[0], "sha256": model.base.sha256, "dtype": str(decoder.dtype)})
+    routes = TinkerRoutes(
+        calls=calls,
+        training=training,
+        sampling=sampling,
+        versions=versions,
+        sessions=sessions,
+        store=store,
+        promises=promises,
+        journal=journal,
+        upkeep=upkeep,
+        recovery=recovery,
         base_model=model.names[0],
         context=model.max_model_len,
     )
-    return TinkerService(routes=routes, trainer=trainer)
+    return TinkerService(routes=routes, trainer=trainer, lock=lock)
+
+
+def _locked(folder: Path) -> RunLock:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(folder / "lock")
+    try:
+        lock.acquire()
+    except InUseError:
+        raise InputError(
+            Problem(
+                where=Place(option="command line --tinker"),
+                found=f"{folder.parent}, in use by {lock.holder()}",
+                allowed="a folder of one server",
+                hint="Stop that server, or name another folder.",
+            )
+        ) from None
+    return lock

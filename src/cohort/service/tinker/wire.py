@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cohort.core.errors import InputError, Problem
 
-__all__ = ["PassBody", "pass_answer", "read_pass", "sample_answer"]
+__all__ = ["PassBody", "number_of_pass", "pass_answer", "read_pass", "sample_answer"]
 
 _KINDS = {"str": 9, "bytes": 12, "bool": 8, "int32": 5, "int64": 3, "double": 1, "enum": 5}
 # message -> field -> (number, kind or message, repeated)
@@ -169,6 +169,16 @@ def read_pass(body: bytes) -> PassBody:
             hint="Use the tinker package, 0.38 or later.",
         ) from None
     return PassBody(message)
+
+
+def number_of_pass(body: bytes) -> tuple[str, int]:
+    """Return the model and the number of a message that is wrong elsewhere; 0 where they cannot be read."""
+    message = _CLASSES["ForwardBackwardRequest"]()
+    try:
+        message.ParseFromString(body)
+    except DecodeError:
+        return "", 0
+    return str(message.model_id), int(message.seq_id)
 
 
 def _tokens(chunks: Sequence[Any], *, where: str) -> NDArray[np.int64]:

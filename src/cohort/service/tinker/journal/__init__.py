@@ -1,0 +1,1 @@
+"""What a server of clients' models writes down so that a kill loses nothing that it has acknowledged."""

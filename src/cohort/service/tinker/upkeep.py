@@ -1,0 +1,159 @@
+"""What a server of clients' models does by itself: ends silent sessions, takes snapshots, drops old segments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+from cohort.core.errors import CohortError, StorageFullError
+from cohort.service.tinker.client_sessions import ClientSessions, TrainedModel
+from cohort.service.tinker.journal.journal import Journal, JournalFullError
+from cohort.service.tinker.journal.records import Record
+from cohort.service.tinker.journal.snapshots import ModelSnapshot, SnapshotStore
+from cohort.service.tinker.promises import Answer, Promises
+from cohort.service.tinker.training_calls import CREATION, TrainingCalls
+from cohort.training.requests.client_models import ModelState
+
+__all__ = ["Upkeep"]
+
+_log = logging.getLogger(__name__)
+
+SILENT_SECONDS = 120.0
+TICK_SECONDS = 2.0
+CALLS_BETWEEN_SNAPSHOTS = 64
+KEPT_ANSWERS = 256
+KEPT_ANSWER_BYTES = 16 << 20
+
+
+class Upkeep:
+    """Runs next to the routes, in their event loop."""
+
+    def __init__(
+        self,
+        *,
+        training: TrainingCalls,
+        sessions: ClientSessions,
+        promises: Promises,
+        journal: Journal,
+        snapshots: SnapshotStore,
+    ) -> None:
+        self._training, self._sessions, self._promises = training, sessions, promises
+        self._journal, self._snapshots = journal, snapshots
+        self._calls_since: Counter[str] = Counter()
+        self._numbers: dict[str, int] = {}
+        self._writing = asyncio.Lock()
+        self._wake = asyncio.Event()
+
+    def restored(self, snapshot: ModelSnapshot) -> None:
+        """Know a snapshot that was there at the start."""
+        self._numbers[snapshot.model_id] = snapshot.number
+        self._journal.settled(snapshot.model_id, snapshot.number)
+
+    def ran(self, model_id: str) -> None:
+        """Note that a call of a model has its answer."""
+        self._calls_since[model_id] += 1
+        if self._calls_since[model_id] >= CALLS_BETWEEN_SNAPSHOTS or self._journal.is_full:
+            self._wake.set()
+
+    def end_session(self, session_id: str) -> None:
+        """Free what a client that has left held; what it saved stays."""
+        if session_id not in self._sessions.sessions:
+            return
+        try:
+            self._journal.append(Record(kind="end", about={"session": session_id}))
+        except JournalFullError as error:
+            # after a restart it is silent once more
+            _log.warning("%s", error)
+        self._training.end_session(session_id)
+
+    def dropped(self, model_id: str) -> None:
+        """Forget a model that is gone."""
+        self._calls_since.pop(model_id, None)
+        self._numbers.pop(model_id, None)
+        self._journal.settled(model_id, None)
+        self._snapshots.remove(model_id)
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        while True:
+            with_work = asyncio.ensure_future(self._wake.wait())
+            await asyncio.wait({with_work}, timeout=TICK_SECONDS)
+            with_work.cancel()
+            self._wake.clear()
+            try:
+                await self._round()
+            except (CohortError, OSError) as error:
+                _log.warning("%s", error)
+            except Exception:  # the next round may go well
+                _log.exception("the upkeep of clients' models failed")
+
+    async def _round(self) -> None:
+        for silent in self._sessions.silent(seconds=SILENT_SECONDS):
+            self.end_session(silent.session_id)
+        if self._journal.is_full:
+            self._journal.begin(self._sessions.as_json())
+        due = {model for model, calls in self._calls_since.items() if calls >= CALLS_BETWEEN_SNAPSHOTS}
+        for model_id in sorted(due | self._journal.behind()):
+            if (model := self._sessions.models.get(model_id)) is not None:
+                await self._snapshot(model)
+        self._journal.drop_settled()
+
+    async def _snapshot(self, model: TrainedModel) -> None:
+        """Write down where a model is."""
+        calls = self._calls_since[model.model_id]
+        number, state = await asyncio.wrap_future(self._training.trainer.read(model.model_id))
+        if number > self._numbers.get(model.model_id, -1):
+            await self._write(model, number, state, own=None)
+        if model.model_id in self._calls_since:
+            self._calls_since[model.model_id] -= calls
+
+    async def keep_loaded(self, model: TrainedModel, number: int, state: ModelState, answer: Answer) -> None:
+        """Write down a model that was given a checkpoint's state, before the call is answered."""
+        while True:
+            try:
+                return await self._write(model, number, state, own=answer)
+            except StorageFullError as error:
+                _log.warning("%s", error)
+                await asyncio.sleep(TICK_SECONDS)
+
+    async def _write(self, model: TrainedModel, number: int, state: ModelState | None, *, own: Answer | None) -> None:
+        """Write a snapshot behind a call, with the answers to the calls before it; ``own`` is the call's."""
+        model_id = model.model_id
+        answers = await self._answers(model_id, number, own=own)
+        versions = [(each, self._sessions.samplers[each].weights_rD) for each in model.snapshots]
+        about = {**model.as_json(), "answers": answers, "versions": [each for each, _ in versions]}
+        snapshot = ModelSnapshot(model_id=model_id, number=number, state=state, about=about)
+
+        def write() -> None:
+            for sampler_id, weights_rD in versions:
+                if weights_rD is not None:
+                    self._snapshots.write_version(model_id, sampler_id, weights_rD)
+            self._snapshots.write(snapshot)
+            self._snapshots.keep_versions(model_id, [each for each, _ in versions])
+
+        async with self._writing:
+            if number < self._numbers.get(model_id, -1):
+                return
+            await asyncio.to_thread(write)
+            if model_id not in self._sessions.models:
+                self._snapshots.remove(model_id)
+                return
+            self._numbers[model_id] = number
+        self._journal.settled(model_id, number)
+
+    async def _answers(self, model_id: str, number: int, *, own: Answer | None) -> list[dict[str, Any]]:
+        """Return the answers to a model's last calls up to ``number``, whose own is ``own``."""
+        found, num_bytes = [], 0
+        for place in dict.fromkeys((*range(number, max(0, number - KEPT_ANSWERS), -1), CREATION)):
+            request_id = f"{model_id}:{place}"
+            answer = own if place == number and own is not None else await self._promises.ended(request_id)
+            mark = self._promises.fingerprint(request_id)
+            if answer is None or mark is None:
+                continue
+            num_bytes += len(answer.message or b"")
+            if num_bytes > KEPT_ANSWER_BYTES:
+                break
+            found.append({"number": place, "mark": mark.hex(), **answer.as_json()})
+        return found
