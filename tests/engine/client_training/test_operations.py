@@ -58,3 +58,21 @@ def test_only_the_last_operations_are_kept_for_repeats() -> None:
     assert log.add(an_operation(5)).number == 5
     with pytest.raises(InputError, match="an earlier call, whose answer is no longer kept; allowed: 6 or more"):
         log.add(an_operation(2))
+
+
+def test_a_number_that_was_skipped_is_not_waited_for_and_is_welcome_all_the_same() -> None:
+    log = OperationLog("m")
+    log.add(an_operation(1))
+    log.add(an_operation(4))
+    log.skip(2, 3)
+    assert taken(log) == [1, 4]
+    log.skip(5, 5)
+    log.add(an_operation(6))
+    log.add(an_operation(5))
+    assert taken(log) == [5, 6]
+    assert log.last_taken == 6
+    # a skip that does not reach the next call changes nothing
+    log.skip(8, 8)
+    log.add(an_operation(9))
+    assert taken(log) == []
+    assert log.expects(9) == 7

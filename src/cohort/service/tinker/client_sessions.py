@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -94,6 +96,8 @@ class ClientSessions:
 
     Attributes:
         base: What the base model is known by.
+        on_used: Hears of a version that has become the one of its model that was used last.
+        used_before: Versions that a restart brings back, with when they were used last: places in a sequence of events.
     """
 
     def __init__(self) -> None:
@@ -101,6 +105,8 @@ class ClientSessions:
         self.models: dict[str, TrainedModel] = {}
         self.samplers: dict[str, Sampler] = {}
         self.base: dict[str, Any] = {}
+        self.on_used: Callable[[str], None] = lambda _: None
+        self.used_before: dict[str, int] = {}
 
     @staticmethod
     def new_id() -> str:
@@ -159,10 +165,30 @@ class ClientSessions:
         """
         sampler = _found(self.samplers, sampler_id, "sampling session")
         model = self.models.get(sampler.model_id or "")
-        if model is not None and sampler_id in model.snapshots:
-            model.snapshots.remove(sampler_id)
-            model.snapshots.append(sampler_id)
+        if model is not None and sampler_id in model.snapshots and sampler_id != model.snapshots[-1]:
+            self.used_before.pop(sampler_id, None)
+            self._place(model, sampler_id)
+            self.on_used(sampler_id)
         return sampler
+
+    def add_version(self, model: TrainedModel, sampler: Sampler) -> str | None:
+        """Know one more version of a model; return the one that makes room for it, if any.
+
+        Versions without a name are for the steps to come, or a reference of all steps: those in use are kept.
+        """
+        self.samplers[sampler.sampler_id] = sampler
+        self._place(model, sampler.sampler_id)
+        return model.snapshots.popleft() if len(model.snapshots) > MOST_SNAPSHOTS else None
+
+    def _place(self, model: TrainedModel, sampler_id: str) -> None:
+        """Put a version behind those that were used before it."""
+        others = [each for each in model.snapshots if each != sampler_id]
+        if sampler_id not in self.used_before:
+            ordered = [*others, sampler_id]
+        else:
+            # those that no event is known of are in use since the restart
+            ordered = sorted([*others, sampler_id], key=lambda each: self.used_before.get(each, math.inf))
+        model.snapshots = deque(ordered)
 
     def silent(self, *, seconds: float) -> list[Session]:
         """Return sessions that have not been heard of for ``seconds``."""

@@ -22,7 +22,7 @@ from cohort.service.tinker.schema import CreateModel, LoadWeights, OptimStep, Sa
 from cohort.service.tinker.training_calls import CREATION, TrainingCalls, fingerprint_of
 from cohort.service.tinker.wire import PassBody, number_of_pass, read_pass
 
-__all__ = ["MODEL_CALLS", "ModelCalls"]
+__all__ = ["MODEL_CALLS", "ModelCalls", "version_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -184,6 +184,13 @@ class ModelCalls:
         except CohortError as error:
             _log.warning("%s", error)
 
+    def note_use(self, sampler_id: str) -> None:
+        """Write down that a version is the one of its model that was used last."""
+        try:
+            self._journal.append(Record(kind="used", about={"sampler": sampler_id}))
+        except CohortError as error:
+            _log.warning("%s", error)
+
     def _skip(self, path: str, body: bytes) -> None:
         """Let the calls of a model not wait for one that was refused, where its number can be read."""
         model_id, number = number_of_pass(body) if path in _PASSES else _number_of(body)
@@ -286,3 +293,12 @@ def _number_of(body: bytes) -> tuple[str, int]:
     if not isinstance(model_id, str) or type(number) is not int:
         return "", 0
     return model_id, number
+
+
+def version_of(path: str, body: bytes) -> str | None:
+    """Return the sampler that a call makes in memory; None for one that makes none."""
+    if path != "save_weights_for_sampler":
+        return None
+    asked = parse(SaveForSampler, body)
+    session_id = asked.model_id.partition(":")[0]
+    return None if asked.path is not None else f"{session_id}:sample:{asked.sampling_session_seq_id}"

@@ -18,7 +18,7 @@ from cohort.service.tinker.client_sessions import ClientSessions
 from cohort.service.tinker.journal.journal import BEGIN, Journal
 from cohort.service.tinker.journal.records import Record
 from cohort.service.tinker.journal.snapshots import ModelSnapshot, SnapshotStore
-from cohort.service.tinker.model_calls import ModelCalls
+from cohort.service.tinker.model_calls import ModelCalls, version_of
 from cohort.service.tinker.promises import Answer, Promises
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.training_calls import TrainingCalls
@@ -40,6 +40,7 @@ class _Told:
         answers: Of calls that need not be carried out again, by model and number.
         cleared: Passes among them that took the gradients before them with them.
         skipped: By model, numbers that are not waited for.
+        used: By sampler, the place of the event in which it was used last.
     """
 
     sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -49,11 +50,12 @@ class _Told:
     cleared: set[tuple[str, int]] = field(default_factory=set)
     skipped: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     dropped: set[str] = field(default_factory=set)
+    used: dict[str, int] = field(default_factory=dict)
 
-    def add(self, record: Record, *, is_first: bool) -> None:
+    def add(self, record: Record, *, place: int) -> None:
         """Hear one more record."""
         about = record.about
-        if record.kind == BEGIN and is_first:
+        if record.kind == BEGIN and place == 0:
             for each in about["sessions"]:
                 self.sessions[each["session"]] = each
             self.samplers = {each["sampler"]: each["model_path"] for each in about["samplers"]}
@@ -66,6 +68,10 @@ class _Told:
         elif record.kind == "call":
             # the same call may be taken again once its client has cancelled it
             self.calls[about["model"]].setdefault(about["number"], record)
+            if (sampler_id := version_of(about["path"], record.body)) is not None:
+                self.used[sampler_id] = place
+        elif record.kind == "used":
+            self.used[about["sampler"]] = place
         elif record.kind == "ended":
             self.answers[about["model"], about["number"]] = Answer.from_json(about)
             if about["cleared"]:
@@ -112,7 +118,7 @@ class Recovery:
         before: Any = None
         for place, record in enumerate(self._journal.read()):
             before = record.about["base"] if record.kind == BEGIN else before
-            self._told.add(record, is_first=place == 0)
+            self._told.add(record, place=place)
         found = {snapshot.model_id: snapshot for snapshot in self._snapshots.read_all()}
         for model_id in found.keys() | self._told.calls.keys():
             if not self._told.lives(model_id):
@@ -134,6 +140,11 @@ class Recovery:
             )
         for session_id in self._told.sessions:
             self._sessions.begin(session_id)
+        for snapshot in self._found.values():
+            versions = snapshot.about["versions"]
+            # the least recently used comes first, before all that the journal tells of
+            self._sessions.used_before.update({each: place - len(versions) for place, each in enumerate(versions)})
+        self._sessions.used_before.update(self._told.used)
         for snapshot in self._found.values():
             self._restore(snapshot)
         self._open_samplers()

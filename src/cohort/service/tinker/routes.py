@@ -13,17 +13,15 @@ from fastapi.responses import Response
 from cohort.service.tinker.answering import answering
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, UnknownSessionError
-from cohort.service.tinker.journal.journal import Journal
 from cohort.service.tinker.journal.records import Record
+from cohort.service.tinker.keeping import Keeping
 from cohort.service.tinker.listings import add_listings
-from cohort.service.tinker.model_calls import MODEL_CALLS, ModelCalls
-from cohort.service.tinker.promises import Answer, GoneError, Promises
-from cohort.service.tinker.recovery import Recovery
+from cohort.service.tinker.model_calls import MODEL_CALLS
+from cohort.service.tinker.promises import Answer, GoneError
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.sampling import SamplingCalls
 from cohort.service.tinker.schema import CreateSamplingSession, ModelCall, RetrieveFuture, Sample, SessionCall, parse
 from cohort.service.tinker.training_calls import TrainingCalls, fingerprint_of
-from cohort.service.tinker.upkeep import Upkeep
 
 __all__ = ["TinkerRoutes"]
 
@@ -37,22 +35,19 @@ class TinkerRoutes:
     def __init__(
         self,
         *,
-        calls: ModelCalls,
         training: TrainingCalls,
         sampling: SamplingCalls,
         versions: SamplerVersions,
         sessions: ClientSessions,
         store: CheckpointStore,
-        promises: Promises,
-        journal: Journal,
-        upkeep: Upkeep,
-        recovery: Recovery,
+        keeping: Keeping,
         base_model: str,
         context: int,
     ) -> None:
-        self._calls, self._training, self._sampling, self._versions = calls, training, sampling, versions
-        self._sessions, self._store, self._promises = sessions, store, promises
-        self._journal, self._upkeep, self._recovery = journal, upkeep, recovery
+        self._training, self._sampling, self._versions = training, sampling, versions
+        self._sessions, self._store = sessions, store
+        self._promises, self._journal, self._calls = keeping.promises, keeping.journal, keeping.calls
+        self._upkeep, self._recovery = keeping.upkeep, keeping.recovery
         self._base_model, self._context = base_model, context
 
     def router(self) -> APIRouter:

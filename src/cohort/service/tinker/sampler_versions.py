@@ -10,7 +10,6 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.engine.client_training.client_trainer import ClientTrainer
 from cohort.service.tinker.checkpoints import Checkpoint
 from cohort.service.tinker.client_sessions import (
-    MOST_SNAPSHOTS,
     ClientSessions,
     Sampler,
     TrainedModel,
@@ -43,17 +42,14 @@ class SamplerVersions:
         Raises:
             UnknownSessionError: the session of the model has ended meanwhile; the version is dropped.
         """
-        self._sessions.samplers[sampler_id] = Sampler(
+        sampler = Sampler(
             sampler_id=sampler_id, adapter=sampler_id, model_id=model.model_id, spec=model.spec, weights_rD=weights_rD
         )
         if model.model_id not in self._sessions.models:
-            self.forget(sampler_id)
+            self.withdraw(sampler)
             raise UnknownSessionError(f"model {model.model_id!r} is gone; its session has ended")
-        if sampler_id not in model.snapshots:
-            model.snapshots.append(sampler_id)
-        # versions without a name are for the steps to come, or a reference of all steps: those in use are kept
-        while len(model.snapshots) > MOST_SNAPSHOTS:
-            self.forget(model.snapshots.popleft())
+        if (oldest := self._sessions.add_version(model, sampler)) is not None:
+            self.forget(oldest)
 
     def open(self, sampler_id: str, checkpoint: Checkpoint | None) -> Sampler:
         """Return what samples from a checkpoint, or from the base model; reads files."""

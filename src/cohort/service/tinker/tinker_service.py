@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.errors import InputError, InUseError, Problem
+from cohort.core.errors import InputError, Problem
 from cohort.core.fair_lock import FairLock
 from cohort.core.place import Place
 from cohort.engine.client_training.client_trainer import ClientTrainer
@@ -19,23 +18,16 @@ from cohort.service.settings import ServedSettings, ServerLimits
 from cohort.service.tinker.checkpoint_calls import CheckpointCalls
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions
-from cohort.service.tinker.journal.journal import Journal
-from cohort.service.tinker.journal.snapshots import SnapshotStore
-from cohort.service.tinker.model_calls import ModelCalls
-from cohort.service.tinker.promises import Promises
-from cohort.service.tinker.recovery import Recovery
+from cohort.service.tinker.keeping import open_keeping
 from cohort.service.tinker.routes import TinkerRoutes
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.sampling import SamplingCalls
 from cohort.service.tinker.training_calls import TrainingCalls
-from cohort.service.tinker.upkeep import Upkeep
 from cohort.training.requests.request_executor import RequestExecutor
 
 __all__ = ["TinkerService", "open_tinker", "require_trainable"]
 
 TOKEN_BUDGET = 8192
-JOURNAL = ".journal"
-"""Folder of the journal among those of checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +91,10 @@ def open_tinker(
         turn: What the passes of ``thread`` hold.
     """
     assert settings.tinker is not None, "asked for by --tinker"
-    layout = AdapterLayout(decoder.linears)
-    executor = RequestExecutor(
-        decoder,
-        layout=layout,
-        num_slots=settings.max_trained_models,
-        num_rank_rows=settings.max_trained_models * aligned_rank(settings.pool.max_lora_rank),
-        token_budget=TOKEN_BUDGET,
-        compute_dtype=decoder.dtype,
-    )
+    executor = _executor(settings, decoder)
     trainer = ClientTrainer(executor, turn=turn)
-    sessions, promises = ClientSessions(), Promises()
-    store = CheckpointStore(settings.tinker, base_model=model.names[0], layout=layout)
+    sessions = ClientSessions()
+    store = CheckpointStore(settings.tinker, base_model=model.names[0], layout=executor.layout)
     versions = SamplerVersions(trainer, model.pool, sessions)
     training = TrainingCalls(
         trainer,
@@ -130,61 +114,35 @@ def open_tinker(
         most_samples=limits.max_prompts,
     )
     checkpoints = CheckpointCalls(training, versions=versions, sessions=sessions, store=store)
-    lock = _locked(settings.tinker / JOURNAL)
-    journal = Journal(settings.tinker / JOURNAL)
-    snapshots = SnapshotStore(settings.tinker / JOURNAL / "models")
-    upkeep = Upkeep(training=training, sessions=sessions, promises=promises, journal=journal, snapshots=snapshots)
-    calls = ModelCalls(
+    keeping = open_keeping(
+        settings.tinker,
         training=training,
         checkpoints=checkpoints,
-        sessions=sessions,
-        store=store,
-        promises=promises,
-        journal=journal,
-        most_open=limits.max_waiting,
-    )
-    recovery = Recovery(
-        journal=journal,
-        snapshots=snapshots,
-        training=training,
         versions=versions,
         sessions=sessions,
         store=store,
-        promises=promises,
-        upkeep=upkeep,
+        most_open=limits.max_waiting,
+        base={"name": model.names[0], "sha256": model.base.sha256, "dtype": str(decoder.dtype)},
     )
-    trainer.on_round, trainer.on_gap = journal.flush, calls.pass_gap
-    training.on_drop, checkpoints.on_loaded, calls.on_ran = upkeep.dropped, upkeep.keep_loaded, upkeep.ran
-    recovery.read({"name": model.names[0], "sha256": model.base.sha256, "dtype": str(decoder.dtype)})
     routes = TinkerRoutes(
-        calls=calls,
         training=training,
         sampling=sampling,
         versions=versions,
         sessions=sessions,
         store=store,
-        promises=promises,
-        journal=journal,
-        upkeep=upkeep,
-        recovery=recovery,
+        keeping=keeping,
         base_model=model.names[0],
         context=model.max_model_len,
     )
-    return TinkerService(routes=routes, trainer=trainer, lock=lock)
+    return TinkerService(routes=routes, trainer=trainer, lock=keeping.lock)
 
 
-def _locked(folder: Path) -> RunLock:
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = RunLock(folder / "lock")
-    try:
-        lock.acquire()
-    except InUseError:
-        raise InputError(
-            Problem(
-                where=Place(option="command line --tinker"),
-                found=f"{folder.parent}, in use by {lock.holder()}",
-                allowed="a folder of one server",
-                hint="Stop that server, or name another folder.",
-            )
-        ) from None
-    return lock
+def _executor(settings: ServedSettings, decoder: Decoder) -> RequestExecutor:
+    return RequestExecutor(
+        decoder,
+        layout=AdapterLayout(decoder.linears),
+        num_slots=settings.max_trained_models,
+        num_rank_rows=settings.max_trained_models * aligned_rank(settings.pool.max_lora_rank),
+        token_budget=TOKEN_BUDGET,
+        compute_dtype=decoder.dtype,
+    )

@@ -1,0 +1,111 @@
+"""What is appended is read after a restart, as long as no snapshot has it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.service.tinker.journal.journal import Journal, JournalFullError, JournalLostError
+from cohort.service.tinker.journal.records import Record
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[], tuple[Journal, list[Record]]]]:
+    """Return a journal of the same folder each time it is called, with what was in it."""
+    made: list[Journal] = []
+
+    def open_again() -> tuple[Journal, list[Record]]:
+        if made:
+            made[-1].close()
+        made.append(Journal(tmp_path, segment_bytes=200))
+        found = list(made[-1].read())
+        made[-1].begin({"begun": len(made)})
+        return made[-1], found
+
+    yield open_again
+    made[-1].close()
+
+
+def a_call(model: str, number: int) -> Record:
+    return Record(kind="call", about={"model": model, "number": number}, body=b"x" * 50)
+
+
+def test_a_restart_reads_what_was_written(opened: Any) -> None:
+    journal, found = opened()
+    assert found == []
+    position = journal.append(a_call("m", 1))
+    journal.flushed(position).result(5)
+    assert journal.flushed(position).done()
+    _, found = opened()
+    assert found == [Record(kind="segment", about={"begun": 1}), a_call("m", 1)]
+
+
+def test_a_torn_end_is_cut_off(opened: Any, tmp_path: Path) -> None:
+    journal, _ = opened()
+    journal.append(a_call("m", 1))
+    journal.append(a_call("m", 2))
+    path = tmp_path / "000001.journal"
+    os.truncate(path, path.stat().st_size - 3)
+    # the segment is no longer the last one after this restart, and may not be torn then
+    assert opened()[1][1:] == [a_call("m", 1)]
+    assert opened()[1][1:2] == [a_call("m", 1)]
+
+
+def test_old_segments_go_once_every_call_in_them_is_in_a_snapshot(opened: Any) -> None:
+    journal, _ = opened()
+    journal.append(a_call("a", 1))
+    journal.append(a_call("b", 1))
+    journal.append(a_call("a", 2))
+    assert journal.is_full
+    journal.begin({})
+    assert not journal.is_full
+    journal.append(a_call("a", 3))
+    assert journal.behind() == {"a", "b"}
+    journal.settled("a", 1)
+    journal.drop_settled()
+    assert (journal.num_segments, journal.behind()) == (2, {"a", "b"})
+    journal.settled("a", 2)
+    journal.settled("b", None)
+    journal.drop_settled()
+    assert (journal.num_segments, journal.behind()) == (1, set())
+    _, found = opened()
+    assert [record.about.get("number") for record in found] == [None, 3]
+
+
+def test_a_full_disk_takes_nothing_in_part(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, _ = opened()
+    write, left = os.write, [30]
+
+    def short(file: int, content: Any) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0], taken = 0, left[0]
+        return write(file, content[:taken])
+
+    monkeypatch.setattr(os, "write", short)
+    with pytest.raises(JournalFullError, match=r"no call is taken: .*No space left on device"):
+        journal.append(a_call("m", 1))
+    with pytest.raises(JournalFullError):
+        journal.begin({})
+    monkeypatch.undo()
+    journal.append(a_call("m", 2))
+    assert opened()[1][1:] == [a_call("m", 2)]
+
+
+def test_a_disk_that_loses_what_it_took_leaves_answers_open(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, _ = opened()
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    kept = journal.flushed(journal.append(a_call("m", 1)))
+    journal._flusher.join(5)
+    assert not kept.done()
+    with pytest.raises(JournalLostError, match="has not kept what was written"):
+        journal.append(a_call("m", 2))
