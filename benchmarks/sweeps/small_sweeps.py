@@ -32,7 +32,7 @@ BEFORE = EarlyExitSettings(risk=1.0, compare_after_steps=1, select_at_least=1, r
 TRIED: Mapping[str, EarlyExitSettings] = {
     "default": EarlyExitSettings(),
     "ranks alone, as before": BEFORE,
-    "ranks alone, few trials kept, after 6 steps": EarlyExitSettings(risk=1.0),
+    "ranks alone, few trials kept, after 4 steps": EarlyExitSettings(risk=1.0),
     "risk 0.025 alone": BEFORE.with_keys(risk=0.025),
     "risk 0.0025": EarlyExitSettings(risk=0.0025),
     "at least 10, then 5": EarlyExitSettings(select_at_least=10, reselect_at_least=5),
@@ -41,6 +41,7 @@ TRIED: Mapping[str, EarlyExitSettings] = {
     "at least 12, then 6": EarlyExitSettings(select_at_least=12, reselect_at_least=6),
     "at least 12, then 7": EarlyExitSettings(select_at_least=12, reselect_at_least=7),
     "after 1 step": EarlyExitSettings(compare_after_steps=1),
+    "after 6 steps": EarlyExitSettings(compare_after_steps=6),
     "after 10 steps": EarlyExitSettings(compare_after_steps=10),
 }
 

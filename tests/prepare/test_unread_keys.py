@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,6 @@ def test_a_rule_reads_each_setting_that_it_declares(rule: str) -> None:
         entry.build(settings, common)
         entry.kept_share(settings, CommonSettings(), 60)
         if entry.milestones is not None:
-            entry.milestones(settings, CommonSettings())
+            entry.milestones(settings, CommonSettings(), Fraction(0))
     assert set(fields) <= read
     assert read & set(COMPARISON_KEYS) == set(entry.comparison_keys)

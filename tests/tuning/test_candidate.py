@@ -26,7 +26,6 @@ def test_the_first_evaluation_at_a_share(share: str, after: int, step: int | Non
         ({"warmup_steps": 11}, "warmup_steps 11 must lie in"),
         ({"evaluation_steps": (2, 2, 10)}, "must be increasing"),
         ({"evaluation_steps": (2, 5)}, "must end at planned_steps 10"),
-        ({"evaluation_steps": (1, 10)}, "hold warmup_steps 2"),
     ],
 )
 def test_what_is_refused(changes: dict[str, object], message: str) -> None:

@@ -70,13 +70,13 @@ def test_accuracies_on_eight_pairs_drop_no_trial() -> None:
     report = replay_curves(curves, EarlyExitSettings(select_at_least=1, reselect_at_least=1), metric=ACCURACY)
     by_rank = EarlyExitSettings(risk=1.0, compare_after_steps=1, select_at_least=1, reselect_at_least=1)
     assert len(stops(report)) < len(stops(replay_curves(curves, by_rank, metric=ACCURACY)))
-    assert all(step >= 6 for step, _ in stops(report))
+    assert all(step >= 4 for step, _ in stops(report))
 
 
 def test_nothing_is_compared_in_the_first_steps_of_a_short_task() -> None:
     # 120 pairs in batches of 4: 5 % of 30 steps are 2
     curves = grid(40, gap=0.5, noise=0.01, rows=64, steps=30)
-    assert min(stops(replay_curves(curves, EarlyExitSettings())))[0] == 6
+    assert min(stops(replay_curves(curves, EarlyExitSettings())))[0] == 4
     assert min(stops(replay_curves(curves, EarlyExitSettings(compare_after_steps=1))))[0] == 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,8 @@ from cohort.prepare.objectives import task_objective
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import InputFacts
 from cohort.tasks.task_file import TaskFile
-from cohort.tuning.early_exit.settings import EarlyExitSettings
+from cohort.tuning.early_exit.first_comparison import FirstComparison
 from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_evaluation_rows
-from cohort.tuning.shares import exact_fraction
 
 __all__ = [
     "choose_rows",
@@ -48,9 +46,7 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
     early_exit = task.early_exit_settings()
     group_size = task_objective(task).group_size
     num_available = len(validation) // group_size
-    milestones = early_exit.milestones
-    if milestones is not None:
-        milestones = (*milestones, *_lifted(early_exit, trials))
+    compared = FirstComparison.of(early_exit, fewest_steps=min(trial.spec.num_steps for trial in trials))
     return plan_evaluation_rows(
         [
             Workload(candidate=trial.candidate, tokens_per_step=trial.planned_tokens / trial.spec.num_steps)
@@ -61,18 +57,12 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
         settings=task.evaluation_settings(),
         # as of many trials: what evaluations cost next to training changes little with how many go on
         kept_share=early_exit.kept_share(),
-        kept_at=early_exit.kept_at,
-        milestones=milestones,
+        kept_at=compared.kept_at,
+        milestones=compared.milestones,
+        evaluations_in_warmup=compared.evaluations_in_warmup,
         enough_rows=min(_ENOUGH_ROWS, num_available),
         min_rows=min(_FEWEST_ROWS, num_available),
     )
-
-
-def _lifted(early_exit: EarlyExitSettings, trials: Sequence[PlannedTrial]) -> list[Fraction]:
-    """Return where trials are first compared, and then, if a warm-up of few steps is too early for it."""
-    floor = Fraction(early_exit.common.compare_after_steps, min(trial.spec.num_steps for trial in trials))
-    is_later = early_exit.kept_share() < 1 and exact_fraction(early_exit.warmup_fraction) < floor
-    return [share for share in (floor, 2 * floor) if is_later and share < 1]
 
 
 def recorded_evaluation(inputs: InputFacts) -> EvaluationPlan | None:

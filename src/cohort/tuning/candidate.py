@@ -17,7 +17,7 @@ class Candidate:
         trial_id: Its number; ties are broken by it.
         planned_steps: Optimizer steps of its full training; LR schedules span them whatever is decided.
         warmup_steps: Steps of the warm-up phase (early exit's, not the learning rate's), in [1, planned_steps].
-        evaluation_steps: Steps after which it is evaluated, increasing; hold ``warmup_steps`` and ``planned_steps``.
+        evaluation_steps: Steps after which it is evaluated, increasing; the last is ``planned_steps``.
     """
 
     trial_id: int
@@ -35,11 +35,10 @@ class Candidate:
         steps = self.evaluation_steps
         if not steps or steps[0] < 1 or any(a >= b for a, b in itertools.pairwise(steps)):
             problems.append(f"evaluation_steps must be increasing and start at 1 or later, not {steps}")
-        # Selection reads the validation loss at the warm-up's end, and the result needs one at the last step.
-        elif steps[-1] != self.planned_steps or self.warmup_steps not in steps:
+        # the result needs a validation loss at the last step
+        elif steps[-1] != self.planned_steps:
             problems.append(
-                f"evaluation_steps must end at planned_steps {self.planned_steps} and hold warmup_steps "
-                f"{self.warmup_steps}; build them with evaluation_steps()"
+                f"evaluation_steps must end at planned_steps {self.planned_steps}; build them with plan_candidate()"
             )
         if problems:
             raise ValueError(f"trial {self.trial_id}: " + "; ".join(problems))

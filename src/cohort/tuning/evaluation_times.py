@@ -62,10 +62,11 @@ def warmup_steps(planned_steps: int, *, fraction: float) -> int:
 class EvaluationTimes:
     """When the trials of a task are evaluated, in shares of their own training.
 
-    Besides these times, always at the warm-up's end and after the last step.
+    Besides these times, always after the last step.
 
     Attributes:
-        warmup_evaluations: Evaluations within the warm-up, its end included.
+        warmup_evaluations: Evaluations within the warm-up, its end included; 0 for none, where nothing is compared
+            before a later time.
         every_fraction: Distance of the later ones; None for none.
         milestones: Further shares, in increasing order: those at which trials are compared.
     """
@@ -94,14 +95,20 @@ class EvaluationTimes:
             shares += [index * every for index in range(1, math.ceil(1 / every) + 1)]
         # Multiples of a rounded-up share may pass the end by one step.
         later = (min(ceil_share(share, planned_steps), planned_steps) for share in shares)
-        return tuple(sorted({*steps, *(step for step in later if step > warmup), planned_steps}))
+        first = warmup if count else 0
+        return tuple(sorted({*steps, *(step for step in later if step > first), planned_steps}))
 
-    def thinner(self, milestones: Sequence[Fraction]) -> Iterator[EvaluationTimes]:
-        """Yield times with fewer and fewer evaluations; the last have those at ``milestones`` alone."""
+    def thinner(self, milestones: Sequence[Fraction], *, warmup_evaluations: int = 1) -> Iterator[EvaluationTimes]:
+        """Yield times with fewer and fewer evaluations; the last have those at ``milestones`` alone.
+
+        Args:
+            milestones: Shares of the planned steps.
+            warmup_evaluations: 1: at the warm-up's end; 0: none before the first of the others.
+        """
         kept = tuple(sorted(float(share) for share in milestones))
         for every in (self.every_fraction, *_WIDER, None):
             if every is None or every == self.every_fraction or every > (self.every_fraction or 1):
-                yield EvaluationTimes(warmup_evaluations=1, every_fraction=every, milestones=kept)
+                yield EvaluationTimes(warmup_evaluations=warmup_evaluations, every_fraction=every, milestones=kept)
 
 
 def plan_candidate(
@@ -162,6 +169,7 @@ def plan_evaluation_rows(
     kept_share: float = 1.0,
     kept_at: Callable[[float], float] | None = None,
     milestones: Sequence[Fraction] | None = None,
+    evaluations_in_warmup: int = 1,
     enough_rows: int = 1,
     min_rows: int = 1,
 ) -> EvaluationPlan:
@@ -173,6 +181,7 @@ def plan_evaluation_rows(
         kept_share: Share of the trials expected to go on after warm-up.
         kept_at: Share of the trials expected to reach a share of their steps.
         milestones: Shares of training that must be evaluated; None forbids to leave out any time.
+        evaluations_in_warmup: Fewest evaluations up to the warm-up's end, 1 or 0.
         enough_rows: Rows are thinned to this number first. Only then are times left out.
         min_rows: Rows never thinned away, even where the bound is then broken (``cost_fraction`` says so).
 
@@ -192,7 +201,9 @@ def plan_evaluation_rows(
     found = _num_evaluations(candidates, kept_at=None, kept_share=kept_share)
     num_wanted = num_evaluations = max(len(candidate.evaluation_steps) for candidate in candidates)
     times: EvaluationTimes | None = None
-    thinner = iter(()) if milestones is None else EvaluationTimes.of(settings).thinner(milestones)
+    thinner: Iterator[EvaluationTimes] = iter(())
+    if milestones is not None:
+        thinner = EvaluationTimes.of(settings).thinner(milestones, warmup_evaluations=evaluations_in_warmup)
     while True:
         cost_per_row = EVALUATION_TOKEN_COST * found * mean_tokens_per_row / train_tokens
         affordable = math.floor(settings.max_cost_fraction / cost_per_row)

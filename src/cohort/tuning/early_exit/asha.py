@@ -6,7 +6,7 @@ from cohort.core.events import StepDone
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.early_exit.rule import SELECTED, UNDECIDED, UNDERPERFORMING, ExitRule, Observation, Rule, Verdict
-from cohort.tuning.early_exit.rungs import RungSettings, rung_shares, rung_steps_at
+from cohort.tuning.early_exit.rungs import RungSettings, rung_milestones, rung_shares, rung_steps_at
 from cohort.tuning.early_exit.separation import Standing, chances, numbers_of_chance
 from cohort.tuning.early_exit.step_floor import StepFloor
 
@@ -79,6 +79,6 @@ EXIT_RULE = ExitRule(
             least_steps=common.compare_after_steps,
         ),
     ),
-    milestones=lambda settings, common: rung_shares(common.warmup_fraction, reduction_factor=settings.reduction_factor),
+    milestones=rung_milestones,
     reasons=(SELECTED, UNDECIDED, UNDERPERFORMING),
 )

@@ -7,7 +7,7 @@ from fractions import Fraction
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.barrier import BarrierRule
 from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING, ExitRule
-from cohort.tuning.early_exit.rungs import RungSettings, rung_shares, rung_steps_at
+from cohort.tuning.early_exit.rungs import RungSettings, rung_milestones, rung_shares, rung_steps_at
 
 __all__ = ["EXIT_RULE", "HalvingRule"]
 
@@ -38,6 +38,6 @@ EXIT_RULE = ExitRule(
             least_steps=common.compare_after_steps,
         ),
     ),
-    milestones=lambda settings, common: rung_shares(common.warmup_fraction, reduction_factor=settings.reduction_factor),
+    milestones=rung_milestones,
     reasons=(RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING),
 )

@@ -11,7 +11,7 @@ from cohort.core.seeds import derive_seed
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.barrier import BarrierRule
 from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING, CommonSettings, ExitRule
-from cohort.tuning.early_exit.rungs import RungSettings, rung_steps_at
+from cohort.tuning.early_exit.rungs import RungSettings, rung_steps_at, shares_from
 from cohort.tuning.shares import exact_fraction
 
 __all__ = ["EXIT_RULE", "HyperbandRule"]
@@ -53,10 +53,11 @@ class HyperbandRule(BarrierRule):
         return rung_steps_at(candidate, self.floor.lifted(shares) if shares else ())
 
 
-def _milestones(settings: RungSettings, common: CommonSettings) -> tuple[Fraction, ...]:
+def _milestones(settings: RungSettings, common: CommonSettings, floor: Fraction) -> tuple[Fraction, ...]:
     # the last bracket meets at all powers that any other one meets at
     shares = itertools.accumulate(itertools.repeat(Fraction(1, settings.reduction_factor)), operator.mul)
-    return tuple(itertools.takewhile(lambda share: share >= exact_fraction(common.warmup_fraction), shares))
+    found = tuple(itertools.takewhile(lambda share: share >= exact_fraction(common.warmup_fraction), shares))
+    return shares_from(floor, found)
 
 
 EXIT_RULE = ExitRule(

@@ -121,6 +121,6 @@ EXIT_RULE = ExitRule(
         MedianRule(startup_trials=settings.startup_trials, risk=common.risk, least_steps=common.compare_after_steps),
     ),
     # it judges at whatever evaluations there are
-    milestones=lambda settings, common: (),  # noqa: ARG005
+    milestones=lambda settings, common, floor: (floor,) if floor else (),  # noqa: ARG005
     reasons=(UNDERPERFORMING,),
 )

@@ -11,5 +11,5 @@ EXIT_RULE = ExitRule(
     summary="All trials train to the end.",
     comparison_keys=(),
     build=lambda settings, common: (),  # noqa: ARG005
-    milestones=lambda settings, common: (),  # noqa: ARG005
+    milestones=lambda settings, common, floor: (),  # noqa: ARG005
 )

@@ -85,6 +85,11 @@ class PatternsSettings(RuleSettings):
             found |= dict.fromkeys(("reselect_at", "reselect_fraction", *COMPARISON_KEYS), "select_fraction: 1")
         return found
 
+    def second_share(self, floor: Fraction) -> Fraction:
+        """Return where trials are compared again if they are not compared before ``floor``, which may be 0."""
+        # trials that could not be compared before have to have gone on before they are compared again
+        return max(exact_fraction(self.reselect_at), 2 * floor)
+
     def reselects(self, common: CommonSettings) -> bool:
         is_later = common.warmup_fraction < self.reselect_at < 1
         return is_later and max(self.select_fraction, self.reselect_fraction) < 1
@@ -145,18 +150,20 @@ def _kept_share(settings: PatternsSettings, common: CommonSettings, num_trials: 
 
 
 def _kept_at(
-    settings: PatternsSettings, common: CommonSettings, share_of_steps: float, num_trials: int | None
+    settings: PatternsSettings, common: CommonSettings, share_of_steps: float, num_trials: int | None, floor: Fraction
 ) -> float:
     # a trial is evaluated before it is compared: at a selection all that reach it are still there
-    if share_of_steps <= common.warmup_fraction:
+    if share_of_steps <= max(common.warmup_fraction, float(floor)):
         return 1.0
     first, second = _shares_that_go_on(settings, num_trials)
-    is_last = settings.reselects(common) and share_of_steps > settings.reselect_at
+    is_last = settings.reselects(common) and share_of_steps > float(settings.second_share(floor))
     return first * (second if is_last else 1.0)
 
 
-def _milestones(settings: PatternsSettings, common: CommonSettings) -> tuple[Fraction, ...]:
-    return (exact_fraction(settings.reselect_at),) if settings.reselects(common) else ()
+def _milestones(settings: PatternsSettings, common: CommonSettings, floor: Fraction) -> tuple[Fraction, ...]:
+    first = (floor,) if floor else ()
+    second = (settings.second_share(floor),) if settings.reselects(common) else ()
+    return tuple(share for share in (*first, *second) if share < 1)
 
 
 EXIT_RULE = ExitRule(

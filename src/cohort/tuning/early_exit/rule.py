@@ -163,7 +163,7 @@ class CommonSettings(RuleSettings):
     risk: float = share(
         0.025, "largest chance of being as good as the best at which a comparison ends a trial; 1: by rank"
     )
-    compare_after_steps: int = whole(6, "steps that the shortest trial does before trials are compared")
+    compare_after_steps: int = whole(4, "steps that the shortest trial does before trials are compared")
 
 
 COMPARISON_KEYS = ("risk", "compare_after_steps")
@@ -187,9 +187,12 @@ class ExitRule:
             known beforehand; for predictions of cost and time. 1.0 predicts no early exit. The number is None where
             trials are many enough for every share.
         kept_at: Returns the share of the trials that reach a share of their training, likewise; by default all reach
-            the warm-up's end and ``kept_share`` of them what comes later.
+            the warm-up's end and ``kept_share`` of them what comes later. Its last argument is as that of
+            ``milestones``.
         milestones: Returns the shares of training, between the warm-up's end and the last step, at which it needs an
-            evaluation. The others are left out where evaluating would cost too much. None: it needs them all.
+            evaluation. The others are left out where evaluating would cost too much. None: it needs them all. Its last
+            argument is the share before which nothing is compared, 0 where that is not later than the warm-up's end:
+            then that share is one of them, and the warm-up's end is not evaluated for the rule.
     """
 
     name: str
@@ -200,5 +203,5 @@ class ExitRule:
     comparison_keys: tuple[str, ...] = COMPARISON_KEYS
     reasons: tuple[Reason, ...] = ()
     kept_share: Callable[[Any, CommonSettings, int | None], float] = lambda settings, common, num_trials: 1.0  # noqa: ARG005
-    kept_at: Callable[[Any, CommonSettings, float, int | None], float] | None = None
-    milestones: Callable[[Any, CommonSettings], tuple[Fraction, ...]] | None = None
+    kept_at: Callable[[Any, CommonSettings, float, int | None, Fraction], float] | None = None
+    milestones: Callable[[Any, CommonSettings, Fraction], tuple[Fraction, ...]] | None = None

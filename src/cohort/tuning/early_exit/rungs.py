@@ -6,15 +6,16 @@ of batch size 8 on the same data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from cohort.core.setting_fields import whole
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.early_exit.rule import RuleSettings
+from cohort.tuning.early_exit.rule import CommonSettings, RuleSettings
 from cohort.tuning.shares import exact_fraction
 
-__all__ = ["RungSettings", "rung_shares", "rung_steps_at"]
+__all__ = ["RungSettings", "rung_milestones", "rung_shares", "rung_steps_at", "shares_from"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,17 @@ def rung_shares(first: float, *, reduction_factor: int) -> tuple[Fraction, ...]:
         shares.append(share)
         share *= reduction_factor
     return tuple(shares)
+
+
+def shares_from(floor: Fraction, shares: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Return ``shares`` without those below ``floor``, which come together there."""
+    above = tuple(share for share in shares if share >= floor)
+    return above if len(above) == len(shares) or above[:1] == (floor,) else (floor, *above)
+
+
+def rung_milestones(settings: RungSettings, common: CommonSettings, floor: Fraction) -> tuple[Fraction, ...]:
+    """Return the shares at which halving compares trials (:attr:`ExitRule.milestones`)."""
+    return shares_from(floor, rung_shares(common.warmup_fraction, reduction_factor=settings.reduction_factor))
 
 
 def rung_steps_at(candidate: Candidate, shares: tuple[Fraction, ...]) -> tuple[int, ...]:

@@ -114,7 +114,7 @@ class EarlyExitSettings:
     def milestones(self) -> tuple[Fraction, ...] | None:
         """Shares of training at which the rule needs an evaluation (:attr:`ExitRule.milestones`); None for all."""
         found = _entry(self.rule).milestones
-        return None if found is None else found(self.options, self.common)
+        return None if found is None else found(self.options, self.common, Fraction(0))
 
     def kept_at(self, share: float, *, num_trials: int | None = None) -> float:
         """Return the share of the trials that is expected to reach ``share`` of the planned steps.
@@ -132,7 +132,7 @@ class EarlyExitSettings:
             raise InputError(Problem(where="EarlyExit.kept_at: share", found=repr(share), allowed="0 to 1", hint=hint))
         found = _entry(self.rule).kept_at
         if found is not None:
-            return found(self.options, self.common, share, num_trials)
+            return found(self.options, self.common, share, num_trials, Fraction(0))
         return 1.0 if share <= self.common.warmup_fraction else self.kept_share(num_trials)
 
 

@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from cohort.tuning.candidate import Candidate
+from cohort.tuning.early_exit.rungs import shares_from
 
-__all__ = ["StepFloor"]
+__all__ = ["StepFloor", "share_of_steps"]
+
+
+def share_of_steps(least_steps: int, *, fewest: int) -> Fraction:
+    """Return the share at which a training of ``fewest`` steps has done ``least_steps`` of them, 1 at most."""
+    # one step is no floor: every comparison comes after it
+    return min(Fraction(1), Fraction(least_steps if least_steps > 1 else 0, fewest))
 
 
 class StepFloor:
@@ -34,12 +41,9 @@ class StepFloor:
         if self._share is None:
             if self._fewest is None:
                 return Fraction(0)
-            # one step is no floor: every comparison comes after it
-            steps = self._least_steps if self._least_steps > 1 else 0
-            self._share = min(Fraction(1), Fraction(steps, self._fewest))
+            self._share = share_of_steps(self._least_steps, fewest=self._fewest)
         return self._share
 
     def lifted(self, shares: Sequence[Fraction]) -> tuple[Fraction, ...]:
         """Return ``shares`` without those below the floor, which come together there."""
-        above = tuple(share for share in shares if share >= self.share)
-        return above if len(above) == len(shares) or above[:1] == (self.share,) else (self.share, *above)
+        return shares_from(self.share, shares)

@@ -52,9 +52,9 @@ class WarmupSelectionRule(BarrierRule):
         if candidate.warmup_steps >= candidate.planned_steps:
             return ()
         floor = self.floor.share
-        first: int | None = candidate.warmup_steps
-        if floor * candidate.planned_steps > candidate.warmup_steps:
-            first = candidate.first_evaluation_at_share(floor)
+        # a short run may not be evaluated at the warm-up's end, if nothing is compared there
+        warmed_up = Fraction(candidate.warmup_steps, candidate.planned_steps)
+        first = candidate.first_evaluation_at_share(max(warmed_up, floor))
         if first is None:
             return ()
         if self._reselect_at is None:
