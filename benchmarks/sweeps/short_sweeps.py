@@ -33,7 +33,7 @@ TRAINING_ROWS = (200, 320, 500)
 # what evaluations of a short task read
 EVALUATION_ROWS = (9, 16)
 GOAL = 1.02
-FLOORS = (6, 5, 4, 3, 2, 1)
+FLOORS = (4, 6, 5, 3, 2)
 # a set whose loss jumps by a third between two evaluations, which no rule can foresee
 JUMPS = "banking77 (llama16M)"
 
@@ -134,7 +134,12 @@ def main() -> None:
         if len(grid.trials) == 60
     ]
     tried = {f"after {count} steps": EarlyExitSettings(compare_after_steps=count) for count in FLOORS}
-    tried |= {"ranks alone, after 4 steps": EarlyExitSettings(compare_after_steps=4, risk=1.0)}
+    tried |= {
+        "after 6 steps, no tolerance": EarlyExitSettings(compare_after_steps=6, tolerance=0.0),
+        "after 4 steps, no tolerance": EarlyExitSettings(tolerance=0.0),
+        "after 4 steps, a tolerance of 2 %": EarlyExitSettings(tolerance=0.02),
+        "ranks alone, after 4 steps": EarlyExitSettings(risk=1.0),
+    }
     table, sweeps = [], []
     for name, settings in tried.items():
         found = rows_of(grids, settings, draws=arguments.draws)
@@ -145,9 +150,9 @@ def main() -> None:
         print_table(table[-3:], columns=list(table[-1]))
     by_name = {(row["settings"], row["kind"]): row for row in table}
     headline = {}
-    for floor in (4, 6):
+    for floor, before in ((4, "after 4 steps"), (6, "after 6 steps, no tolerance")):
         for kind, key in (("60", "60"), ("small", "small"), ("60 of 320 rows", "60_at_320_rows")):
-            row = by_name[f"after {floor} steps", kind]
+            row = by_name[before, kind]
             headline[f"saved_percent_{key}_after_{floor}"] = row["saved_mean"]
             headline[f"best_loss_ratio_{key}_after_{floor}"] = row["ratio_mean"]
     write_result(

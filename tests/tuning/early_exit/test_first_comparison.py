@@ -13,7 +13,7 @@ from cohort.tuning.evaluation_times import EvaluationSettings, EvaluationTimes, 
 
 def test_a_long_training_is_compared_where_the_rule_says() -> None:
     first = FirstComparison.of(EarlyExitSettings(), fewest_steps=100)
-    assert (first.floor, first.evaluations_in_warmup) == (0, 1)
+    assert (first.floor, first.evaluations_in_warmup) == (Fraction(0), 1)
     assert first.milestones == (Fraction(1, 5),)
     assert [first.kept_at(share) for share in (0.05, 0.1, 0.2, 0.3)] == [1, 0.5, 0.5, 0.15]
 
@@ -47,7 +47,7 @@ def test_each_rule_needs_an_evaluation_where_it_first_compares(rule: str, shares
 def test_without_a_comparison_there_is_none_to_put_off() -> None:
     for settings in (EarlyExitSettings(select_fraction=1.0), EarlyExitSettings(rule="patience")):
         first = FirstComparison.of(settings, fewest_steps=10)
-        assert (first.floor, first.kept_at(1.0)) == (0, 1.0)
+        assert (first.floor, first.kept_at(1.0)) == (Fraction(0), 1.0)
 
 
 def test_no_evaluation_comes_before_a_first_comparison_that_is_put_off() -> None:

@@ -24,8 +24,16 @@ class AshaRule(Rule):
     name = "asha"
     compares_trials = True
 
-    def __init__(self, *, first_share: float, reduction_factor: int, risk: float = 1.0, least_steps: int = 1) -> None:
-        self._reduction_factor, self._risk = reduction_factor, risk
+    def __init__(
+        self,
+        *,
+        first_share: float,
+        reduction_factor: int,
+        risk: float = 1.0,
+        tolerance: float = 0.0,
+        least_steps: int = 1,
+    ) -> None:
+        self._reduction_factor, self._risk, self._tolerance = reduction_factor, risk, tolerance
         self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
         self._standings: list[dict[int, Standing]] = [{} for _ in self._shares]
         self._floor = StepFloor(least_steps)
@@ -60,8 +68,14 @@ class AshaRule(Rule):
         kind, reason = DecisionKind.KEEP, SELECTED
         if rank > num_kept:
             best = ranked[0]
-            chance = chances([own], best, risk=self._risk)[trial_id]
-            numbers |= numbers_of_chance(chance, risk=self._risk, num_rows=len(own.rows), best_trial=best.trial_id)
+            chance = chances([own], best, risk=self._risk, tolerance=self._tolerance)[trial_id]
+            numbers |= numbers_of_chance(
+                chance,
+                risk=self._risk,
+                tolerance=self._tolerance,
+                num_rows=len(own.rows),
+                best_trial=best.trial_id,
+            )
             is_worse = chance <= self._risk
             kind, reason = (DecisionKind.STOP, UNDERPERFORMING) if is_worse else (DecisionKind.KEEP, UNDECIDED)
         return (Verdict(trial_id=trial_id, kind=kind, reason=reason, numbers=numbers),)
@@ -76,6 +90,7 @@ EXIT_RULE = ExitRule(
             first_share=common.warmup_fraction,
             reduction_factor=settings.reduction_factor,
             risk=common.risk,
+            tolerance=common.tolerance,
             least_steps=common.compare_after_steps,
         ),
     ),

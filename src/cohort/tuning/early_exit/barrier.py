@@ -43,14 +43,14 @@ class _Rung:
 class BarrierRule(Rule):
     """Ranks trials at rungs by their standing (ties by trial id); the best share, rounded up, and the undecided go on.
 
-    Undecided are those that have a chance above ``risk`` of being no worse than the best of the rung. A trial that
-    reaches a rung whose barrier has opened (it was proposed later) is judged at once, among all seen there so far.
+    Undecided are those that have a chance above ``risk`` of being better than the best of the rung by ``tolerance``. A
+    trial that reaches a rung whose barrier has opened (it was proposed later) is judged at once, among all seen there.
     """
 
     compares_trials = True
 
-    def __init__(self, *, share: Fraction, risk: float = 1.0, least_steps: int = 1) -> None:
-        self._share, self._risk = share, risk
+    def __init__(self, *, share: Fraction, risk: float = 1.0, tolerance: float = 0.0, least_steps: int = 1) -> None:
+        self._share, self._risk, self._tolerance = share, risk, tolerance
         self.floor = StepFloor(least_steps)
         # By group and rung: Hyperband's brackets have rungs of the same index at other steps.
         self._rungs: dict[tuple[int, int], _Rung] = {}
@@ -200,7 +200,7 @@ class BarrierRule(Rule):
         num_kept = self.num_kept(group, index, num_ranked=len(ranked))
         best = rung.standings[ranked[0]]
         too_low = [rung.standings[trial_id] for trial_id in ranked[num_kept:] if trial_id in trial_ids]
-        chance_of = chances(too_low, best, risk=self._risk)
+        chance_of = chances(too_low, best, risk=self._risk, tolerance=self._tolerance)
         verdicts = []
         for trial_id in trial_ids:
             rank = ranked.index(trial_id) + 1
@@ -219,7 +219,9 @@ class BarrierRule(Rule):
             # Every number is recorded: the report shows why, and a resume compares the record with what it decides.
             if rank > num_kept:
                 chance, num_rows = chance_of[trial_id], len(standing.rows)
-                numbers |= numbers_of_chance(chance, risk=self._risk, num_rows=num_rows, best_trial=best.trial_id)
+                numbers |= numbers_of_chance(
+                    chance, risk=self._risk, tolerance=self._tolerance, num_rows=num_rows, best_trial=best.trial_id
+                )
             if rank > num_kept and chance_of[trial_id] <= self._risk:
                 verdicts.append(_verdict(trial_id, DecisionKind.STOP, UNDERPERFORMING, numbers))
                 continue

@@ -17,9 +17,17 @@ class HalvingRule(BarrierRule):
 
     name = "halving"
 
-    def __init__(self, *, first_share: float, reduction_factor: int, risk: float = 1.0, least_steps: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        first_share: float,
+        reduction_factor: int,
+        risk: float = 1.0,
+        tolerance: float = 0.0,
+        least_steps: int = 1,
+    ) -> None:
         # A fraction, not a float: 1 / 11 is rounded up in floats, and of 11 trials two would pass instead of one.
-        super().__init__(share=Fraction(1, reduction_factor), risk=risk, least_steps=least_steps)
+        super().__init__(share=Fraction(1, reduction_factor), risk=risk, tolerance=tolerance, least_steps=least_steps)
         self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
@@ -35,6 +43,7 @@ EXIT_RULE = ExitRule(
             first_share=common.warmup_fraction,
             reduction_factor=settings.reduction_factor,
             risk=common.risk,
+            tolerance=common.tolerance,
             least_steps=common.compare_after_steps,
         ),
     ),

@@ -27,8 +27,16 @@ class HyperbandRule(BarrierRule):
 
     name = "hyperband"
 
-    def __init__(self, *, first_share: float, reduction_factor: int, risk: float = 1.0, least_steps: int = 1) -> None:
-        super().__init__(share=Fraction(1, reduction_factor), risk=risk, least_steps=least_steps)
+    def __init__(
+        self,
+        *,
+        first_share: float,
+        reduction_factor: int,
+        risk: float = 1.0,
+        tolerance: float = 0.0,
+        least_steps: int = 1,
+    ) -> None:
+        super().__init__(share=Fraction(1, reduction_factor), risk=risk, tolerance=tolerance, least_steps=least_steps)
         self._reduction_factor = reduction_factor
         # In exact fractions: a first share of 0.04 is the power 5**-2, and rounding must not lose its bracket.
         largest = 0
@@ -69,6 +77,7 @@ EXIT_RULE = ExitRule(
             first_share=common.warmup_fraction,
             reduction_factor=settings.reduction_factor,
             risk=common.risk,
+            tolerance=common.tolerance,
             least_steps=common.compare_after_steps,
         ),
     ),

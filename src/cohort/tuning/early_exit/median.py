@@ -45,8 +45,8 @@ class MedianRule(Rule):
     name = "median"
     compares_trials = True
 
-    def __init__(self, *, startup_trials: int, risk: float = 1.0, least_steps: int = 1) -> None:
-        self._startup_trials, self._risk = startup_trials, risk
+    def __init__(self, *, startup_trials: int, risk: float = 1.0, tolerance: float = 0.0, least_steps: int = 1) -> None:
+        self._startup_trials, self._risk, self._tolerance = startup_trials, risk, tolerance
         self._floor = StepFloor(least_steps)
         self._curves: dict[int, list[tuple[Fraction, Standing]]] = {}
 
@@ -70,7 +70,7 @@ class MedianRule(Rule):
         median = _median(others)
         if best.cost <= median.cost:
             return ()
-        chance = chances([best], median, risk=self._risk)[trial_id]
+        chance = chances([best], median, risk=self._risk, tolerance=self._tolerance)[trial_id]
         if chance > self._risk:
             return ()
         numbers = {
@@ -79,7 +79,7 @@ class MedianRule(Rule):
             "num_others": len(others),
             "startup_trials": self._startup_trials,
             "share_of_steps": float(share),
-        } | numbers_of_chance(chance, risk=self._risk, num_rows=len(best.rows))
+        } | numbers_of_chance(chance, risk=self._risk, tolerance=self._tolerance, num_rows=len(best.rows))
         return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=UNDERPERFORMING, numbers=numbers),)
 
     def _of_others(self, trial_id: int, *, share: Fraction) -> list[Standing]:
@@ -118,7 +118,12 @@ EXIT_RULE = ExitRule(
     settings=MedianSettings,
     # warm-up comes with the candidates, whose first judged evaluation it is
     build=lambda settings, common: (
-        MedianRule(startup_trials=settings.startup_trials, risk=common.risk, least_steps=common.compare_after_steps),
+        MedianRule(
+            startup_trials=settings.startup_trials,
+            risk=common.risk,
+            tolerance=common.tolerance,
+            least_steps=common.compare_after_steps,
+        ),
     ),
     # it judges at whatever evaluations there are
     milestones=lambda settings, common, floor: (floor,) if floor else (),  # noqa: ARG005

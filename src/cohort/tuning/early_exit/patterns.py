@@ -113,6 +113,7 @@ def _build(settings: PatternsSettings, common: CommonSettings) -> tuple[Rule, ..
         reselect_fraction=settings.reselect_fraction,
         at_least=(settings.select_at_least, settings.reselect_at_least),
         risk=common.risk,
+        tolerance=common.tolerance,
         least_steps=common.compare_after_steps,
     )
     return (*detectors, selection)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cohort.core.events import Evaluated, StepDone
 from cohort.core.place import Place
-from cohort.core.setting_fields import check_settings, share, whole
+from cohort.core.setting_fields import check_settings, number, share, whole
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.early_exit.separation import Standing
@@ -153,7 +153,10 @@ class CommonSettings(RuleSettings):
             where the median rule begins.
         ema_weight: Weight of the newest loss in the smoothed training loss (a; ours, the paper gives none).
         risk: A comparison ends a trial only if the bootstrap over the evaluation rows gives it at most this chance of
-            being no worse than the best. 0.025 asks for a 95 % interval on one side of 0; 1 compares ranks alone.
+            being better than the best by more than the tolerance. 0.025 asks for one end of a 95 % interval; 1 compares
+            ranks alone.
+        tolerance: How much better than the best, as a share of its value, a trial may be that a comparison ends. Rows
+            seldom tell trials apart that are equally good, and training all of them gains next to nothing.
         compare_after_steps: Optimizer steps that the shortest trial has to do before trials are compared; the others
             have done the same share of theirs.
     """
@@ -163,10 +166,11 @@ class CommonSettings(RuleSettings):
     risk: float = share(
         0.025, "largest chance of being as good as the best at which a comparison ends a trial; 1: by rank"
     )
+    tolerance: float = number(0.01, "how much better than the best a trial may be that a comparison ends", below=1)
     compare_after_steps: int = whole(4, "steps that the shortest trial does before trials are compared")
 
 
-COMPARISON_KEYS = ("risk", "compare_after_steps")
+COMPARISON_KEYS = ("risk", "tolerance", "compare_after_steps")
 """Keys of the common settings that a rule has no use for if it judges each trial alone."""
 
 

@@ -63,24 +63,29 @@ class Standing:
         )
 
 
-def chances(standings: Sequence[Standing], best: Standing, *, risk: float) -> Mapping[int, float]:
-    """Return by trial how likely it is, over draws of the rows, that it is no worse than ``best``.
+def chances(
+    standings: Sequence[Standing], best: Standing, *, risk: float, tolerance: float = 0.0
+) -> Mapping[int, float]:
+    """Return by trial how likely it is, over draws of the rows, that it is better than ``best`` by the tolerance.
 
     Without rows, or with a ``risk`` of 1, ranks count alone: 0. With fewer than :data:`FEWEST_ROWS` rows nothing is
     known: 1. A metric that counts, such as an accuracy, tells few trials apart; where it does not, the loss may.
 
     Args:
         risk: The chance that will be tolerated; it sets how much small numbers of rows widen the interval.
+        tolerance: A share of the best's value; with 0 it is the chance of being no worse.
     """
     others = [standing for standing in standings if standing is not best]
-    found = _chances(others, best, risk=risk, rows_of=lambda standing: standing.rows)
+    found = _chances(others, best, risk=risk, tolerance=tolerance, rows_of=lambda standing: standing.rows)
     if best.loss_rows:
-        by_loss = _chances(others, best, risk=risk, rows_of=lambda standing: standing.loss_rows)
+        by_loss = _chances(others, best, risk=risk, tolerance=tolerance, rows_of=lambda standing: standing.loss_rows)
         found = {trial_id: min(chance, by_loss[trial_id]) for trial_id, chance in found.items()}
     return {**found, best.trial_id: 1.0}
 
 
-def numbers_of_chance(chance: float, *, risk: float, num_rows: int, best_trial: int | None = None) -> dict[str, float]:
+def numbers_of_chance(
+    chance: float, *, risk: float, tolerance: float, num_rows: int, best_trial: int | None = None
+) -> dict[str, float]:
     """Return what a decision records of a chance; nothing with a ``risk`` of 1, where only ranks counted.
 
     Runs that began before there was a risk recorded no such numbers, and a resume compares the records.
@@ -88,7 +93,7 @@ def numbers_of_chance(chance: float, *, risk: float, num_rows: int, best_trial: 
     if risk >= 1:
         return {}
     best = {} if best_trial is None else {"best_trial": best_trial}
-    return {**best, "chance": chance, "risk": risk, "num_rows": num_rows}
+    return {**best, "chance": chance, "risk": risk, "tolerance": tolerance, "num_rows": num_rows}
 
 
 def _chances(
@@ -96,6 +101,7 @@ def _chances(
     best: Standing,
     *,
     risk: float,
+    tolerance: float,
     rows_of: Callable[[Standing], tuple[float, ...]],
 ) -> dict[int, float]:
     num_rows = len(rows_of(best))
@@ -109,5 +115,8 @@ def _chances(
     # the settings of rules are read where numpy would be most of the time an answer takes: `cohort check --schema`
     from cohort.core.statistics.paired_resamples import not_worse
 
-    shares = not_worse([rows_of(other) for other in known], rows_of(best), risk=risk)
+    # rows may have weights that are not known: a share of each row's own value is one of their mean
+    margins = [tolerance * abs(row) for row in rows_of(best)]
+    shifted = [[row + margin for row, margin in zip(rows_of(other), margins, strict=True)] for other in known]
+    shares = not_worse(shifted, rows_of(best), risk=risk)
     return {**found, **dict(zip((other.trial_id for other in known), shares, strict=True))}

@@ -33,15 +33,16 @@ class WarmupSelectionRule(BarrierRule):
         reselect_fraction: float = 1.0,
         at_least: tuple[int, int] = (1, 1),
         risk: float = 1.0,
+        tolerance: float = 0.0,
         least_steps: int = 1,
     ) -> None:
         """Keep ``select_fraction`` after warm-up; of those, at ``reselect_at`` of the steps, ``reselect_fraction``.
 
         Args:
             at_least: Fewest trials that each of the two selections keeps.
-            risk, least_steps: As in :class:`~cohort.tuning.early_exit.rule.CommonSettings`.
+            risk, tolerance, least_steps: As in :class:`~cohort.tuning.early_exit.rule.CommonSettings`.
         """
-        super().__init__(share=exact_fraction(select_fraction), risk=risk, least_steps=least_steps)
+        super().__init__(share=exact_fraction(select_fraction), risk=risk, tolerance=tolerance, least_steps=least_steps)
         self._reselect_at = None if reselect_at is None else exact_fraction(reselect_at)
         self._reselect_share = exact_fraction(reselect_fraction)
         self._at_least = at_least
