@@ -34,6 +34,8 @@ TRAINING_ROWS = (200, 320, 500)
 EVALUATION_ROWS = (9, 16)
 GOAL = 1.02
 FLOORS = (4, 6, 5, 3, 2)
+# the defaults until now
+BEFORE = EarlyExitSettings(compare_after_steps=6, tolerance=0.0, select_fraction=0.5, reselect_fraction=0.3)
 # a set whose loss jumps by a third between two evaluations, which no rule can foresee
 JUMPS = "banking77 (llama16M)"
 
@@ -135,9 +137,11 @@ def main() -> None:
     ]
     tried = {f"after {count} steps": EarlyExitSettings(compare_after_steps=count) for count in FLOORS}
     tried |= {
-        "after 6 steps, no tolerance": EarlyExitSettings(compare_after_steps=6, tolerance=0.0),
         "after 4 steps, no tolerance": EarlyExitSettings(tolerance=0.0),
         "after 4 steps, a tolerance of 2 %": EarlyExitSettings(tolerance=0.02),
+        "after 4 steps, half go on": EarlyExitSettings(select_fraction=0.5, reselect_fraction=0.3),
+        "after 4 steps, 30 % go on": EarlyExitSettings(select_fraction=0.3, reselect_fraction=0.5),
+        "as before": BEFORE,
         "ranks alone, after 4 steps": EarlyExitSettings(risk=1.0),
     }
     table, sweeps = [], []
@@ -150,7 +154,7 @@ def main() -> None:
         print_table(table[-3:], columns=list(table[-1]))
     by_name = {(row["settings"], row["kind"]): row for row in table}
     headline = {}
-    for floor, before in ((4, "after 4 steps"), (6, "after 6 steps, no tolerance")):
+    for floor, before in ((4, "after 4 steps"), (6, "as before")):
         for kind, key in (("60", "60"), ("small", "small"), ("60 of 320 rows", "60_at_320_rows")):
             row = by_name[before, kind]
             headline[f"saved_percent_{key}_after_{floor}"] = row["saved_mean"]

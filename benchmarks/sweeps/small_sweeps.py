@@ -40,7 +40,9 @@ TRIED: Mapping[str, EarlyExitSettings] = {
     "at least 12, then 5": EarlyExitSettings(select_at_least=12, reselect_at_least=5),
     "at least 12, then 6": EarlyExitSettings(select_at_least=12, reselect_at_least=6),
     "at least 12, then 7": EarlyExitSettings(select_at_least=12, reselect_at_least=7),
-    "after 6 steps, no tolerance": EarlyExitSettings(compare_after_steps=6, tolerance=0.0),
+    "half go on, after 6 steps, no tolerance": EarlyExitSettings(
+        compare_after_steps=6, tolerance=0.0, select_fraction=0.5, reselect_fraction=0.3
+    ),
     "no tolerance": EarlyExitSettings(tolerance=0.0),
     "after 1 step": EarlyExitSettings(compare_after_steps=1),
     "after 10 steps": EarlyExitSettings(compare_after_steps=10),

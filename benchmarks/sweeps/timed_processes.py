@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import torch
 
 from benchmarks.llama_shapes import rows_of_lengths
 from benchmarks.measure import REPOSITORY
+from cohort.runs.reader import RunReader
+from cohort.tuning.early_exit.rule import UNDECIDED
 
 __all__ = ["FAST_HOST_MS", "fast_host_seconds", "main", "run_process", "time_peft", "time_sweep"]
 
@@ -97,8 +100,18 @@ def time_sweep(folder: Path, *, name: str, caches: Path) -> dict[str, Any]:
         "evaluated": compute["eval_tokens"],
         "evaluated_share": compute["eval_tokens"] / (3 * compute["trained_tokens"]),
         "of_grid": compute["share_of_full_grid"],
+        **_outcomes(run),
         "numerics": next((line.split("numerics: ")[1] for _, line in lines if "numerics: " in line), ""),
     }
+
+
+def _outcomes(run: Path) -> dict[str, Any]:
+    """Return how many trials ended for which reason, and of how many the comparisons decided nothing."""
+    with RunReader.open(run / "run.db") as reader:
+        ended = Counter(trial.reason or str(trial.status) for trial in reader.trials())
+        undecided = [entry.decision.step for entry in reader.log.decisions() if entry.decision.reason == UNDECIDED]
+        rows = reader.facts().inputs.evaluation_rows
+    return {"ended": dict(ended), "undecided": len(undecided), "evaluation_rows": rows}
 
 
 def _phases(lines: list[tuple[float, str]], *, wall: float) -> dict[str, float]:

@@ -37,10 +37,10 @@ def test_the_share_of_work_that_is_left(keys: dict[str, float], share: float) ->
         (8, 8, 8),
         (12, 12, 8),
         (20, 12, 8),
-        # ceil(0.3 * 12) = 4 is below the floor of eight; of 30 that go on, 9 are above it
+        # ceil(0.375 * 12) = 5 is below the floor of eight; of 24 that go on, 9 are above it
         (24, 12, 8),
-        (60, 30, 9),
-        (61, 31, 10),
+        (60, 24, 9),
+        (61, 25, 10),
     ],
 )
 def test_the_floors_keep_more_of_few_trials(num_trials: int, first: int, second: int) -> None:

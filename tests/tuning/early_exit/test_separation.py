@@ -37,6 +37,15 @@ def test_too_few_rows_tell_nothing_however_clear_they_look() -> None:
     assert chances([standing(1, *[9.0] * few)], standing(0, *[1.0] * few), risk=RISK)[1] == 1.0
 
 
+@pytest.mark.parametrize(("gap", "tolerance", "is_told"), [(0.0, 0.0, False), (0.0, 0.01, True), (-0.02, 0.01, False)])
+def test_a_tolerance_settles_trials_that_are_as_good(gap: float, tolerance: float, is_told: bool) -> None:
+    # rows of twenty times the noise, which both share, and of other weights: of sums over tokens
+    shared = [1.0 + 0.2 * (row % 5) for row in range(16)]
+    other = [value * (1.0 + gap + 0.002 * (-1) ** row) for row, value in enumerate(shared)]
+    found = chances([standing(1, *other)], standing(0, *shared), risk=RISK, tolerance=tolerance)[1]
+    assert (found <= RISK) is is_told
+
+
 def evaluated(trial_id: int, hits: list[float], losses: list[float]) -> Evaluated:
     return Evaluated(
         trial_id=trial_id,

@@ -20,8 +20,9 @@ from cohort.tuning.evaluation_times import EvaluationSettings, EvaluationTimes, 
 
 def test_the_defaults_of_the_paper() -> None:
     settings = EarlyExitSettings()
-    assert (settings.warmup_fraction, settings.select_fraction, settings.window) == (0.05, 0.5, 2)
-    assert (settings.reselect_at, settings.reselect_fraction, settings.overfitting_ignores_new_best) == (0.2, 0.3, True)
+    assert (settings.warmup_fraction, settings.select_fraction, settings.window) == (0.05, 0.4, 2)
+    assert (settings.reselect_at, settings.reselect_fraction) == (0.2, 0.375)
+    assert settings.overfitting_ignores_new_best
     assert (settings.divergence_patience, settings.overfitting_patience) == (2, 4)
     assert (settings.gap_threshold, settings.slope_threshold, settings.ema_weight) == (0.3, 0.001, 0.1)
     assert settings.rule == "patterns"
@@ -169,7 +170,9 @@ def test_patience_counts_evaluations_and_needs_them_all() -> None:
 
 def test_how_many_trials_reach_a_share_of_their_steps() -> None:
     settings = EarlyExitSettings()
-    assert [settings.kept_at(share) for share in (0.0, 0.05, 0.1, 0.2, 0.21, 1.0)] == [1, 1, 0.5, 0.5, 0.15, 0.15]
+    assert [settings.kept_at(share) for share in (0.0, 0.05, 0.1, 0.2, 0.21, 1.0)] == pytest.approx(
+        [1, 1, 0.4, 0.4, 0.15, 0.15]
+    )
     once = EarlyExitSettings(select_fraction=0.25, reselect_fraction=1.0)
     assert [once.kept_at(share) for share in (0.05, 0.2, 1.0)] == [1, 0.25, 0.25]
     assert EarlyExitSettings(rule="none").kept_at(1.0) == 1.0

@@ -59,9 +59,9 @@ class PatternsSettings(RuleSettings):
             overfitting, however large the gap. The paper's rule is False.
     """
 
-    select_fraction: float = share(0.5, "share of the warmed-up trials that go on")
+    select_fraction: float = share(0.4, "share of the warmed-up trials that go on")
     reselect_at: float = share(0.2, "share of the steps at which those are compared again")
-    reselect_fraction: float = share(0.3, "share of them that continues then; 1 compares only once")
+    reselect_fraction: float = share(0.375, "share of them that continues then; 1 compares only once")
     select_at_least: int = whole(12, "fewest trials that go on after the first comparison")
     reselect_at_least: int = whole(8, "fewest trials that go on after the second comparison")
     divergence: str = choice(
