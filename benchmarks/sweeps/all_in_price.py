@@ -57,6 +57,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
     parser.add_argument("--runs", type=_run, nargs="+", default=[_run(run) for run in RUNS], help="FORMAT:ROWS:WHICH")
     parser.add_argument("--peft-steps", type=int, default=24, help="measured steps of the PEFT script")
+    parser.add_argument(
+        "--peft-loads",
+        type=lambda name: {"host": "", "gpu": "_gpu_load"}[name],
+        nargs="+",
+        default=["", "_gpu_load"],
+        help="where the PEFT script reads weights to first: host, gpu or both",
+    )
     parser.add_argument("--folder", type=Path, default=None, help="keep model, rows and caches here")
     parser.add_argument("--go-on", type=Path, default=None, help="a result of this machine and folder to add to")
     parser.add_argument("--out", type=Path, default=None)
@@ -87,7 +94,7 @@ class Prices:
     def time_peft(self) -> None:
         """Time a PEFT script from start to saved adapter, loading in two ways."""
         task = self._task(USUAL_ROWS, "none")
-        for suffix in ("", "_gpu_load"):
+        for suffix in self._options.peft_loads:
             timed = time_peft(task, num_steps=self._options.peft_steps, loads_on_gpu=bool(suffix))
             self._rows.append({**timed, "rows": USUAL_ROWS, "format": "none"})
             self._peft[suffix] = timed
@@ -99,7 +106,7 @@ class Prices:
         """Go on from what an earlier process has measured on this machine."""
         self._rows, self._headline = result["rows"], result["headline"]
         timed = [row for row in self._rows if row["what"].startswith("PEFT")]
-        self._peft = dict(zip(("", "_gpu_load"), timed, strict=True))
+        self._peft = {"_gpu_load" if "GPU" in row["what"] else "": row for row in timed}
 
     def time_sweep(self, num_rows: int, *, quantization: str, is_first: bool) -> None:
         """Time a sweep, with empty caches or again."""
