@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -12,6 +14,7 @@ from cohort.service.dashboard.app import build_dashboard
 from cohort.service.dashboard.settings import DashboardSettings
 from tests.runs.small_run import write_small_run
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
+from tests.service.dashboard.chromium import browser_here
 
 
 @pytest.fixture
@@ -32,3 +35,9 @@ def client(folder: Path) -> TestClient:
 
 def client_of(settings: DashboardSettings) -> TestClient:
     return TestClient(build_dashboard(settings), base_url="http://127.0.0.1:8090")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser_here() as browser:
+        yield browser

@@ -134,6 +134,8 @@ export function useCanvas(draw, height, needs) {
   const [width, setWidth] = useState(0);
   const [dark, setDark] = useState(isDark());
   useEffect(() => {
+    // a page may have been left before its effects run
+    if (!canvas.current) return undefined;
     const watcher = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
     watcher.observe(canvas.current.parentElement);
     const scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -142,7 +144,7 @@ export function useCanvas(draw, height, needs) {
     return () => { watcher.disconnect(); scheme.removeEventListener("change", changed); };
   }, []);
   useEffect(() => {
-    if (!width) return;
+    if (!width || !canvas.current) return;
     const scale = devicePixelRatio || 1;
     const element = canvas.current;
     if (element.width !== Math.round(width * scale) || element.height !== Math.round(height * scale)) {
