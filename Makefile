@@ -7,6 +7,7 @@
 #   make test-avx2  the tests of numerics as on a CPU without AVX-512
 #   make test-clients  the unmodified tinker and tinker-cookbook, in an environment of their own, against a server
 #   make docs       the documents as a site in build/site, links and anchors checked
+#   make test-browser  the dashboard's pages in a real Chromium, which Debian's package `chromium` brings
 #   make dist       the wheel and the sdist, checked
 #   make test-wheel  the wheel of make dist in an empty environment outside of this folder, and its demo there
 #   make soak       full counts of the kill, fault and property tests, and mutants of the rooms that only compute
@@ -33,10 +34,10 @@ AVX2_ENV := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCT
 NUMERICS_TESTS := tests/kernels tests/adapters tests/models tests/training tests/serving tests/integrations \
 	tests/checkpoints tests/end_to_end/test_kill_and_resume.py tests/end_to_end/test_isolated_trials.py
 
-.PHONY: help demo test check bench test-gpu test-avx2 test-clients docs dist test-wheel soak clean
+.PHONY: help demo test check bench test-gpu test-avx2 test-clients test-browser docs dist test-wheel soak clean
 
 help:
-	@sed -n '2,12p' Makefile | cut -c3-
+	@sed -n '2,13p' Makefile | cut -c3-
 
 # torch goes first and alone, with its exact version: left to a resolver that looks at ranges, pip may fetch a larger
 # build than the one this machine has at hand.
@@ -92,6 +93,13 @@ $(CLIENTS)/.ready: tests/clients/requirements.txt constraints.txt
 
 test-clients: $(VENV)/.ready-dev $(CLIENTS)/.ready
 	$(TEST_ENV) COHORT_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest -q --durations=5 tests/clients $(PYTEST_ARGS)
+
+$(VENV)/.ready-browser: $(VENV)/.ready-dev
+	@$(PIP) -c constraints.txt -e '.[browser]'
+	@touch $@
+
+test-browser: $(VENV)/.ready-browser
+	$(TEST_ENV) $(BIN)/python -m pytest -q -rs tests/service/dashboard $(PYTEST_ARGS)
 
 soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)

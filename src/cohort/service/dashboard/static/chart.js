@@ -241,7 +241,7 @@ export function Chart({ title, name, curves, xLabel, yLabel, xText, range, zoom,
   };
   const said = tip ? `${tip.curve.label}: ${number(tip.curve.ys[tip.index])} at ${xText ? xText(tip.curve.xs[tip.index]) : number(tip.curve.xs[tip.index])}` : "";
   return html`<section class="chart" aria-label=${title}>
-    <div class="toolbar"><h3>${title}</h3>${tools}
+    <div class="toolbar"><h2>${title}</h2>${tools}
       <button onClick=${() => scaled(0.6)} aria-label=${`Zoom in: ${title}`}>+</button>
       <button onClick=${() => scaled(1.7)} disabled=${!zoom} aria-label=${`Zoom out: ${title}`}>−</button>
       <button onClick=${() => onZoom?.(null)} disabled=${!zoom}>All</button>

@@ -31,7 +31,7 @@ export function useDark() {
 }
 
 export function Card({ title, value, children }) {
-  return html`<div class="card"><h3>${title}</h3><div class="big">${value}</div>${children}</div>`;
+  return html`<div class="card"><h2>${title}</h2><div class="big">${value}</div>${children}</div>`;
 }
 
 export function Meter({ share, label }) {
