@@ -62,12 +62,22 @@ def watched_page(browser: Any, address: str, **context: Any) -> Iterator[Any]:
     page.set_default_timeout(15_000)
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-    page.on("console", lambda message: wrong.append(message.text) if "Content Security" in message.text else None)
-    page.on("dialog", lambda dialog: (wrong.append("a script of the data ran"), dialog.dismiss()))
-    opened.on(
-        "request",
-        lambda request: wrong.append(request.url) if not request.url.startswith((address, "blob:", "data:")) else None,
-    )
+
+    def said(message: Any) -> None:
+        if "Content Security" in message.text:
+            wrong.append(message.text)
+
+    def asked(request: Any) -> None:
+        if not request.url.startswith((address, "blob:", "data:")):
+            wrong.append(request.url)
+
+    def opened_by_a_script(dialog: Any) -> None:
+        wrong.append("a script of the data ran")
+        dialog.dismiss()
+
+    page.on("console", said)
+    page.on("dialog", opened_by_a_script)
+    opened.on("request", asked)
     try:
         yield page
         assert not wrong, wrong

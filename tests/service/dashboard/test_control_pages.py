@@ -21,6 +21,8 @@ from cohort.service.dashboard.settings import DashboardSettings
 from tests.cli.tiny_task import write_tiny_task
 from tests.service.dashboard.chromium import served, watched_page
 
+pytestmark = pytest.mark.browser
+
 
 @contextmanager
 def training(folder: Path) -> Iterator[subprocess.Popen[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cohort.core.events import StepDone
 from cohort.runs.facts import RunPlaces, RunState
 from cohort.runs.records import TrialRecord
@@ -12,6 +14,8 @@ from cohort.service.dashboard.settings import DashboardSettings
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from tests.runs.small_run import write_small_run
 from tests.service.dashboard.chromium import Cuttable, served, watched_page
+
+pytestmark = pytest.mark.browser
 
 ATTACK = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
 

@@ -16,6 +16,8 @@ from cohort.service.dashboard.settings import DashboardSettings
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 from tests.service.dashboard.chromium import served, watched_page
 
+pytestmark = pytest.mark.browser
+
 PAGES = {
     "runs": "#/runs",
     "sweep": "#/sweep?run=live&pin=4,12",

@@ -16,6 +16,8 @@ from tests.runs.small_run import write_small_run
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 from tests.service.dashboard.chromium import served, watched_page
 
+pytestmark = pytest.mark.browser
+
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
