@@ -18,8 +18,16 @@ from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
 from cohort.integrations.trl_adapter import ADAPTER_CONFIGS, adapter_section, refuse_unnamed_modules
 from cohort.integrations.trl_fields import ConfigFields, are_names, word_of
+from cohort.integrations.trl_grpo import (
+    GRPO_CONFIG,
+    GRPO_FIELDS,
+    grpo_objective,
+    prompts_of_a_step,
+    reward_problems,
+    rewards_of,
+)
 from cohort.integrations.trl_preference import MAPPED_FIELDS, PREFERENCE_CONFIGS, preference_objective
-from cohort.metrics import LOSS, REWARD_ACCURACY, REWARD_MARGIN
+from cohort.metrics import LOSS, REWARD, REWARD_ACCURACY, REWARD_MARGIN
 from cohort.training.schedules import Schedule
 
 __all__ = ["TrlKeys", "trl_keys"]
@@ -41,6 +49,7 @@ _ADAMW_8BIT = ("adamw_8bit", "adamw_bnb_8bit")
 # TRL's names of what a trainer can keep its best checkpoint by, and whether more is better
 _BEST_BY = {
     "loss": (LOSS, False),
+    "reward": (REWARD, True),
     "rewards/accuracies": (REWARD_ACCURACY, True),
     "rewards/margins": (REWARD_MARGIN, True),
 }
@@ -61,49 +70,70 @@ class TrlKeys:
     without_effect: tuple[str, ...]
 
 
-def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str] | None) -> TrlKeys:
+_CONFIGS = (_SFT, *PREFERENCE_CONFIGS, GRPO_CONFIG)
+
+
+def trl_keys(
+    sft_config: object, lora_config: object, *, columns: frozenset[str] | None, reward_funcs: object = None
+) -> TrlKeys:
     """Translate TRL's and PEFT's configurations.
 
     Args:
-        sft_config: A ``trl.SFTConfig``, DPOConfig, ORPOConfig, CPOConfig or KTOConfig. Its batch size counts for one
-            process.
+        sft_config: A ``trl.SFTConfig``, DPOConfig, ORPOConfig, CPOConfig, KTOConfig or GRPOConfig. Its batch size
+            counts for one process.
         lora_config: A ``peft.LoraConfig``, or a ``peft.VeraConfig``.
         columns: Columns of the rows, if known: TRL's default for the tokens that count depends on them.
+        reward_funcs: The trainer's, with a GRPOConfig.
 
     Raises:
         InputError: every field that cannot be honoured, with the reason.
     """
-    problems = [*_wrong_type(sft_config, (_SFT, *PREFERENCE_CONFIGS)), *_wrong_type(lora_config, ADAPTER_CONFIGS)]
+    problems = [*_wrong_type(sft_config, _CONFIGS), *_wrong_type(lora_config, ADAPTER_CONFIGS)]
     if problems:
         raise InputError(problems)
-    kind = next(own.__name__ for own in type(sft_config).__mro__ if own.__name__ in (_SFT, *PREFERENCE_CONFIGS))
+    kind = next(own.__name__ for own in type(sft_config).__mro__ if own.__name__ in _CONFIGS)
+    if kind == GRPO_CONFIG:
+        problems = reward_problems(reward_funcs)
+    elif reward_funcs is not None:
+        problems = [_unread_rewards(kind)]
     adapter = next(own.__name__ for own in type(lora_config).__mro__ if own.__name__ in ADAPTER_CONFIGS)
     sft, lora = ConfigFields(kind, sft_config), ConfigFields(adapter, lora_config)
     _refuse_wrong_types(sft, lora)
-    if problems := [*sft.problems, *lora.problems]:
+    if problems := [*problems, *sft.problems, *lora.problems]:
         # the values are computed with below
         raise InputError(problems)
     sections: dict[str, Any] = {
-        "dataset": _dataset(sft, columns=columns),
+        "dataset": {} if kind == GRPO_CONFIG else _dataset(sft, columns=columns),
         "training": _training(sft),
         "lora": adapter_section(lora),
     }
-    if kind != _SFT:
+    if kind == GRPO_CONFIG:
+        sections["objective"], sections["rewards"] = grpo_objective(sft), rewards_of(sft, reward_funcs)
+        size = prompts_of_a_step(sft, num_completions=sections["training"]["batch_size"])
+        sections["training"]["batch_size"] = size
+    elif kind != _SFT:
         sections["objective"] = preference_objective(sft, name=kind)
-        if sft.get("disable_dropout"):
-            # TRL's default: its trainer turns an adapter's dropout off as well
-            sections["lora"]["lora_dropout"] = 0.0
+    if kind != _SFT and sft.get("disable_dropout"):
+        # TRL's default in preference trainers: they turn an adapter's dropout off as well
+        sections["lora"]["lora_dropout"] = 0.0
     if evaluation := _best_metric(sft):
         sections["evaluation"] = evaluation
     if sft.get("use_cpu") or sft.get("no_cuda"):
         sections["num_gpus"] = 0
     if trackers := _trackers(sft):
         sections["report_to"] = trackers
-    sft.refuse_others(_MAPPED_SFT if kind == _SFT else _MAPPED_SFT + MAPPED_FIELDS)
+    own_fields = "" if kind == _SFT else GRPO_FIELDS if kind == GRPO_CONFIG else MAPPED_FIELDS
+    sft.refuse_others(_MAPPED_SFT + own_fields)
     if problems := [*sft.problems, *lora.problems]:
         raise InputError(problems)
     name = Path(str(sft.get("output_dir") or "task")).name
     return TrlKeys(sections=sections, name=name, without_effect=(*sft.without_effect, *lora.without_effect))
+
+
+def _unread_rewards(kind: str) -> Problem:
+    where = Place(text="Task.from_trl: reward_funcs")
+    allowed = f"reward_funcs with a trl.{GRPO_CONFIG}"
+    return Problem(where=where, found=f"reward_funcs with a {kind}", allowed=allowed, hint="Remove it.")
 
 
 def _wrong_type(config: object, allowed: Sequence[str]) -> Iterator[Problem]:

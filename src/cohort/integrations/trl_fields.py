@@ -30,7 +30,12 @@ _NO_EFFECT_OF_PREFERENCES = """
     max_prompt_length max_completion_length label_pad_token_id use_logits_to_keep ref_model_mixup_alpha
     ref_model_sync_steps f_alpha_divergence_coef discopop_tau train_sampling_strategy
 """
-_NO_EFFECT_PREFIXES = ("logging_", "log_", "dataloader_", "ddp_", "trackio_", "hub_")
+# of GRPOConfig: answers are drawn here by the weights that are trained, in whatever way
+_NO_EFFECT_OF_SAMPLING = """
+    use_vllm num_generations_eval num_completions_to_print cache_implementation use_transformers_paged
+    use_transformers_continuous_batching transformers_continuous_batching_config ds3_gather_for_generation
+"""
+_NO_EFFECT_PREFIXES = ("logging_", "log_", "dataloader_", "ddp_", "trackio_", "hub_", "vllm_")
 # set by the libraries themselves
 _INTERNAL = (
     "accelerator_config peft_version inference_mode runtime_config megatron_core disable_tqdm bf16 pad_to_multiple_of "
@@ -84,7 +89,7 @@ class ConfigFields:
         for key, value in self._values.items():
             if key in mapped.split() or self._is_default(key):
                 continue
-            is_idle = key in (_NO_EFFECT + _NO_EFFECT_OF_PREFERENCES).split() or (
+            is_idle = key in (_NO_EFFECT + _NO_EFFECT_OF_PREFERENCES + _NO_EFFECT_OF_SAMPLING).split() or (
                 key.startswith(_NO_EFFECT_PREFIXES) and key not in _REASONS
             )
             if not is_idle:

@@ -102,6 +102,7 @@ class Task:
         name: str | None = None,
         quantization: str = "none",
         objective: str | Mapping[str, Any] | Callable[..., Any] = "sft",
+        rewards: Any = None,
         lora: Mapping[str, Any] | None = None,
         training: Mapping[str, Any] | None = None,
         evaluation: Mapping[str, Any] | None = None,
@@ -133,6 +134,8 @@ class Task:
                 where a step was measured to take at most 5 % longer, else ``"fast"``.
             objective: ``"dpo"``, or its section: ``{"type": "dpo", "beta": 0.1}``; or a function of a row's token
                 log-probabilities and tokens, defined at the top level of a module, that returns a loss for each token.
+            rewards: What rewards answers, with ``objective="grpo"``: a name, ``"module:function"`` or a function that a
+                module or this script defines at its top level, or a list of them; or the section as a mapping.
             lora, training, evaluation, search, memory, early_exit, priority, num_gpus, save_total_limit, report_to: As
                 in the task file, sections as mappings. A metric may be a function of a prediction and its row, which a
                 module defines at its top level.
@@ -149,7 +152,7 @@ class Task:
         sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         # left out rather than written as its default: whether the task chose its own early exit must stay visible
         optional: dict[str, Any] = {**sections, "early_exit": early, "strategy": strategy, "report_to": report_to}
-        optional["save_total_limit"] = save_total_limit
+        optional |= {"save_total_limit": save_total_limit, "rewards": rewards}
         data: dict[str, Any] = {
             "model_name_or_path": plain_value(model),
             "dataset": section,
@@ -178,6 +181,7 @@ class Task:
         *,
         dataset: Rows | Mapping[str, Any],
         model: str | os.PathLike[str] | None = None,
+        reward_funcs: Any = None,
         name: str | None = None,
         evaluation: Mapping[str, Any] | None = None,
         search: Mapping[str, Any] | None = None,
@@ -194,12 +198,13 @@ class Task:
         Values are those of one process: on several, TRL multiplies the batch size by their number.
 
         Args:
-            sft_config: A ``trl.SFTConfig``, or a DPOConfig, ORPOConfig, CPOConfig or KTOConfig.
+            sft_config: A ``trl.SFTConfig``, or a DPOConfig, ORPOConfig, CPOConfig, KTOConfig or GRPOConfig.
             lora_config: A ``peft.LoraConfig``, or a ``peft.VeraConfig``.
             search_space, evaluation, search, memory, early_exit, priority: As for :class:`Task`.
             dataset: The rows of the trainer's ``train_dataset``; with an ``eval_dataset``
                 ``{"train": ..., "validation": ...}``.
             model: The base model's hub id or directory; ``base_model_name_or_path`` of ``lora_config`` when None.
+            reward_funcs: The trainer's, with a GRPOConfig: a function, or a list of them.
             name: The name of the task; the last part of ``output_dir`` when None.
             quantization: As for :class:`Task`.
             num_gpus: As for :class:`Task`; 0 where ``sft_config`` asks for the CPU, else "auto", when None.
@@ -227,7 +232,8 @@ class Task:
         section = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
         where = Place(file="Task.from_trl", key=("dataset", "train"))
         rows = given_rows(section.get("train"), where=where)
-        keys = trl_keys(sft_config, lora_config, columns=None if rows is None else rows.columns)
+        columns = None if rows is None else rows.columns
+        keys = trl_keys(sft_config, lora_config, columns=columns, reward_funcs=reward_funcs)
         if keys.without_effect:
             text = f"set in the TRL script and without effect here: {', '.join(keys.without_effect)}"
             warnings.warn(text, stacklevel=3)
