@@ -26,6 +26,7 @@ class PlannedReward:
         options: Its options as a JSON object, which can be hashed.
         cache: Whether a value may be used again for the same row and completion. False calls the function with all
             completions that are given together, each time.
+        source: The program that defines the function, where a script did.
     """
 
     name: str
@@ -33,6 +34,11 @@ class PlannedReward:
     weight: float = 1.0
     options: str = "{}"
     cache: bool = True
+    source: str = ""
+
+    def call(self) -> dict[str, str]:
+        """Return what names the function in a message to a process."""
+        return {"function": self.function, "options": self.options, "source": self.source}
 
     def option_values(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.options)

@@ -89,8 +89,7 @@ class _Batch:
         """Return the call of a function for some of the answers."""
         names = dict.fromkeys(name for place in places for name in self.columns[place])
         return {
-            "function": own.function,
-            "options": own.options,
+            **own.call(),
             "prompts": [self.prompts[place] for place in places],
             "completions": [self.completions[place] for place in places],
             "completion_ids": [list(self.completion_ids[place]) for place in places],
@@ -298,7 +297,7 @@ class RewardRunner:
 
     def _key(self, batch: _Batch, own: PlannedReward, place: int, *, identity: str) -> bytes:
         row = (batch.prompts[place], batch.completions[place], batch.columns[place], list(batch.completion_ids[place]))
-        text = json.dumps([own.function, own.options, identity, row], sort_keys=True, default=str)
+        text = json.dumps([own.call(), identity, row], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).digest()
 
     def _rewards(self, batch: _Batch) -> Rewards:

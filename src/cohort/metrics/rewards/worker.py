@@ -7,8 +7,10 @@ people's code returns is never unpickled by the program that trains.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import json
+import linecache
 import math
 import os
 import sys
@@ -69,9 +71,9 @@ def _limit_memory(num_bytes: int) -> None:
 def _answered(message: Mapping[str, Any], functions: dict[str, _Function]) -> dict[str, Any]:
     """Return the answer to a message: ``identity`` and ``values``, or ``error`` with ``refused`` or ``memory``."""
     try:
-        key = json.dumps([message["function"], message["options"]])
+        key = _key(message)
         if key not in functions:
-            functions[key] = _Function(message["function"], message["options"])
+            functions[key] = _Function(message["function"], message["options"], source=message["source"])
         found = functions[key]
         values = found.call(message) if "completions" in message else []
         return {"identity": found.identity, "values": values}
@@ -85,10 +87,14 @@ def _answered(message: Mapping[str, Any], functions: dict[str, _Function]) -> di
         return {"error": f"found {error}"}
     # whatever other people's code raises, SystemExit included
     except BaseException as error:
-        own = functions.get(json.dumps([message["function"], message["options"]]))
+        own = functions.get(_key(message))
         if isinstance(error, Exception) and own is not None:
             return {"error": raised_text(error, of=own.function)}
         return {"error": "".join(traceback.format_exception_only(error)).strip().replace("\n", " ")[:500]}
+
+
+def _key(message: Mapping[str, Any]) -> str:
+    return json.dumps([message[name] for name in ("function", "options", "source")])
 
 
 class _WrongResultError(Exception):
@@ -100,13 +106,15 @@ class _WrongResultError(Exception):
 class _Function:
     """A reward, found by its name."""
 
-    def __init__(self, spelled: str, options: str) -> None:
+    def __init__(self, spelled: str, options: str, *, source: str) -> None:
         kind = REWARD_KINDS.find(spelled)
         if kind is not None:
             self.function: Callable[..., Any] = kind.make(kind.with_defaults(json.loads(options)))
             self.identity = f"{spelled} {options}"
             self.is_own = True
         else:
+            if source:
+                _define_script(source)
             found = find_function(spelled, arguments=None, write_one=_WRITE_ONE)
             self.function, self.identity, self.is_own = found.function, found.identity, False
         self.parameters = _parameters(self.function)
@@ -130,6 +138,13 @@ class _Function:
         if inspect.iscoroutine(found):
             found = asyncio.run(found)
         return _checked(found, count=len(message["completions"]))
+
+
+def _define_script(source: str) -> None:
+    """Define in ``__main__`` what the script defines there that trains, so that messages name its lines."""
+    file = f"<the script, {hashlib.sha256(source.encode()).hexdigest()[:8]}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), vars(sys.modules["__main__"]))
 
 
 def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
@@ -165,7 +180,3 @@ def _checked(found: Any, *, count: int) -> list[float | None]:
             raise _WrongResultError(f"returned {value!r:.80}, which is no finite number and not None", place=place)
         values.append(number)
     return values
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

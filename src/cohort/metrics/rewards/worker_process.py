@@ -25,6 +25,7 @@ __all__ = ["CallFailedError", "RefusedError", "WorkerProcess", "worker_environme
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 # a module may import a large library
 _LOADING_SECONDS = 120.0
+_PROGRAM = "import sys; from cohort.metrics.rewards.worker import main; main(sys.argv[1:])"
 ResultT = TypeVar("ResultT")
 
 
@@ -73,7 +74,7 @@ class WorkerProcess:
             RefusedError: there is no such function, or it cannot be a reward.
             CallFailedError: its module cannot be imported.
         """
-        return self._twice(lambda: self._loaded(function=own.function, options=own.options))
+        return self._twice(lambda: self._loaded(own.call()))
 
     def call(self, message: Mapping[str, Any]) -> list[float | None]:
         """Return the values of a call.
@@ -107,17 +108,18 @@ class WorkerProcess:
         if self._home:
             shutil.rmtree(self._home, ignore_errors=True)
 
-    def _loaded(self, *, function: str, options: str) -> str:
+    def _loaded(self, message: Mapping[str, Any]) -> str:
         self._start()
-        key = f"{function} {options}"
+        named = {name: message[name] for name in ("function", "options", "source")}
+        key = json.dumps(named)
         if key not in self._identities:
             limit = max(self._plan.time_limit, _LOADING_SECONDS)
-            answer = self._exchange({"function": function, "options": options}, limit=limit, does="to import")
+            answer = self._exchange(named, limit=limit, does="to import")
             self._identities[key] = str(answer["identity"])
         return self._identities[key]
 
     def _called(self, message: Mapping[str, Any]) -> list[float | None]:
-        self._loaded(function=message["function"], options=message["options"])
+        self._loaded(message)
         found: list[float | None] = self._exchange(message, limit=self._plan.time_limit, does="for one call")["values"]
         self._num_calls += 1
         return found
@@ -162,7 +164,8 @@ class WorkerProcess:
             with theirs:
                 self._process = subprocess.Popen(
                     [
-                        *(sys.executable, "-P", "-m", "cohort.metrics.rewards.worker"),
+                        # __main__ stays empty, for what a script defines
+                        *(sys.executable, "-P", "-c", _PROGRAM),
                         *(str(theirs.fileno()), str(self._plan.memory_limit)),
                     ],
                     env=worker_environment(self._plan, home=self._home),

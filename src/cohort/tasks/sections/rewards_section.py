@@ -17,6 +17,7 @@ from cohort.metrics import function_path
 from cohort.metrics.rewards.kinds import REWARD_KINDS
 from cohort.metrics.rewards.plan import DEFAULT_MEMORY_LIMIT, DEFAULT_TIME_LIMIT, PlannedReward, RewardPlan
 from cohort.metrics.rewards.reward import RewardKind
+from cohort.metrics.rewards.script_functions import SCRIPT, script_source
 from cohort.tasks.fields import SchemaOnDemand, Section, Whole, refuse, setting
 
 __all__ = ["RewardsSection", "parse_rewards", "plain_rewards", "rewards_schema"]
@@ -137,6 +138,14 @@ def _planned(entry: Any) -> PlannedReward:
     )
 
 
+def _with_source(own: PlannedReward) -> PlannedReward:
+    parts = function_path(own.function)
+    if parts is None or parts[0] != SCRIPT:
+        return own
+    # without its source the process says that it is not found, and what to do
+    return replace(own, source=script_source(parts[1]) or "")
+
+
 def _plain_function(own: PlannedReward) -> dict[str, Any]:
     return {
         "function": own.function,
@@ -237,7 +246,7 @@ class RewardsSection(Section):
     def plan(self) -> RewardPlan:
         """Return what executors are sent."""
         return RewardPlan(
-            functions=self.functions,
+            functions=tuple(_with_source(own) for own in self.functions),
             time_limit=self.time_limit,
             memory_limit=self.memory_limit,
             workers=self.workers,
