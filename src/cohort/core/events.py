@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Evaluated", "StepDone", "TrialEvent", "TrialFailed"]
+__all__ = ["Evaluated", "ReadAnswer", "StepDone", "TrialEvent", "TrialFailed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadAnswer:
+    """An answer to be read by people.
+
+    Attributes:
+        prompt, text: The ends that matter: the last part of a long prompt, the first of a long answer.
+        reward: NaN where it has none.
+    """
+
+    prompt: str
+    text: str
+    reward: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,10 +28,13 @@ class StepDone:
 
     Attributes:
         step: Optimizer steps completed, counted from 1.
-        loss: Mean loss per trained token of this step's batch, in nats. NaN or Inf ends the trial.
+        loss: Mean loss per trained token of this step's batch, in nats; of an objective that samples answers minus the
+            mean reward. NaN or Inf ends the trial.
         grad_norm: Norm of the trial's whole gradient before clipping.
         learning_rate: The rate this step used.
         num_tokens: Tokens of the batch, prompts included.
+        metrics: What an objective that samples answers measures besides (``reward``, ``entropy``, ...), by name.
+        answers: Some of the answers that such a step trained on, to be read.
     """
 
     trial_id: int
@@ -26,6 +43,8 @@ class StepDone:
     grad_norm: float
     learning_rate: float
     num_tokens: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    answers: tuple[ReadAnswer, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

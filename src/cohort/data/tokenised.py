@@ -5,12 +5,13 @@ Shapes:  N samples · T tokens of all samples
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ReferenceFiles", "Sample", "TokenisedRows"]
+__all__ = ["AnswerScoring", "ReferenceFiles", "Sample", "TokenisedRows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,19 @@ class ReferenceFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnswerScoring:
+    """What turns an answer to a row into a reward, for objectives that sample answers. It travels with the rows.
+
+    Attributes:
+        tokenizer: Directory or hub id of the tokenizer that turns answers into text.
+        rewards: The task's reward functions; what they are is for those who call them.
+    """
+
+    tokenizer: str
+    rewards: Hashable
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenisedRows:
     """Ragged rows in two flat arrays.
 
@@ -65,6 +79,7 @@ class TokenisedRows:
         labels: bool [N], whether each answer is desirable; empty where rows have no label.
         reference_logps: float64 [N], ``log p`` of each answer by the reference model; empty where none is needed.
         reference_adapter: The adapter that these are of; None for the frozen base model.
+        scoring: What rewards answers to these rows, which are prompts; None where none are sampled.
     """
 
     tokens_T: NDArray[np.int32]
@@ -79,6 +94,7 @@ class TokenisedRows:
     labels: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
     reference_logps: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, dtype=np.float64))
     reference_adapter: ReferenceFiles | None = None
+    scoring: AnswerScoring | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -15,7 +15,9 @@ from cohort.machine.machine import Machine
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes, task_optimizer
 from cohort.models.config import DecoderConfig
 from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.tasks.task_file import TaskFile
+from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.training.trial import TrialSpec
 
 __all__ = ["Demand"]
@@ -72,22 +74,41 @@ class Demand:
 
     @property
     def longest_group(self) -> int:
-        """Tokens of the longest group of rows that share a pass, often of one row."""
-        return int(self.rows.group_lengths(self.specs[0].objective.group_size).max())
+        """Tokens of the longest group of rows that share a pass, often of one row; with the answer drawn to it."""
+        longest = int(self.rows.group_lengths(self.specs[0].objective.group_size).max())
+        return min(longest + self.drawn_tokens, self.config.max_position_embeddings) if self.drawn_tokens else longest
+
+    @property
+    def drawn_tokens(self) -> int:
+        """Most tokens of an answer that a trial draws to a row; 0 where none does."""
+        objectives = (spec.objective for spec in self.specs)
+        return max((own.max_completion_length for own in objectives if isinstance(own, GroupObjective)), default=0)
 
     def size_inputs(self, *, needs: MemoryNeeds | None, request: SizeRequest | None = None) -> SizeInputs:
         """Return what the sizes of an executor follow from; ``needs`` is what passes take, where it is known."""
-        # rows that are compared share a pass, so the most that must fit is a whole group
         lengths = self.rows.group_lengths(size := self.specs[0].objective.group_size)
         longest = int(lengths.argmax())
         return SizeInputs(
             specs=self.specs,
             layout=self.layout,
             machine=self.machine,
-            longest_row=int(lengths[longest]),
+            # rows that are compared share a pass, so the most that must fit is a whole group
+            longest_row=self.longest_group,
             longest_source=self.rows.sources[size * longest],
             needs=needs,
             request=request or SizeRequest(),
             gradient_checkpointing=GradientCheckpointing(self.task.memory.gradient_checkpointing),
             optimizer=task_optimizer(self.task),
+            answer_tokens=self._answer_tokens,
+            answer_token_bytes=KvBlocks.block_bytes(self.config, dtype=self.dtype) // BLOCK_ROWS,
+        )
+
+    @property
+    def _answer_tokens(self) -> int:
+        """Positions of all answers that trials train on in a step of each, were they all as long as they may be."""
+        longest = int(self.rows.lengths.max())
+        return sum(
+            spec.batch_size * own.num_generations * blocks_for(longest + own.max_completion_length) * BLOCK_ROWS
+            for spec in self.specs
+            if isinstance(own := spec.objective, GroupObjective)
         )

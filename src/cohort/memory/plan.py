@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from cohort.core.clock import Clock
@@ -33,6 +34,7 @@ from cohort.runs.facts import MemoryFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.task_file import TaskFile
 from cohort.training.device_memory import release_cached
+from cohort.training.objectives import DEFAULT_OBJECTIVE
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
@@ -128,7 +130,10 @@ def plan_memory(demand: Demand, *, decoder: Decoder, clock: Clock, say: Callable
     if not on_gpu and limit is None:
         # sizes take a share of the free memory then (BANK_SHARE), and no pass needs to be measured
         return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
-    lengths, objective = rows.lengths, demand.specs[0].objective
+    objective = demand.specs[0].objective
+    # a prompt is trained with the answers that are drawn to it, whose tokens then are targets as in any other row
+    lengths = np.minimum(rows.lengths + demand.drawn_tokens, max(demand.longest_group, 1))
+    objective = DEFAULT_OBJECTIVE if objective.samples_answers else objective
     # what passes take follows from the rows that their products read; the state has those of whole modules as well
     ranks = [spec.adapter.num_rows_in_passes for spec in demand.specs]
     state_bytes = max(demand.rank_rows) * demand.row_bytes

@@ -83,6 +83,8 @@ class SizeInputs:
         request: Sizes to use where memory allows it.
         gradient_checkpointing: When passes are recomputed.
         optimizer: The trials'; its moments are a part of the bank.
+        answer_tokens: Positions of all answers that the trials draw at once, prompts included.
+        answer_token_bytes: Keys and values of one of them.
     """
 
     specs: Sequence[TrialSpec]
@@ -94,6 +96,8 @@ class SizeInputs:
     request: SizeRequest = SizeRequest()
     gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
     optimizer: Optimizer = DEFAULT_OPTIMIZER
+    answer_tokens: int = 0
+    answer_token_bytes: int = 0
 
     @property
     def num_ranks(self) -> int:

@@ -53,6 +53,8 @@ USUAL_ROW = 200
 # room for more trials than fill a pass on average, as small batches come together: with this many the steps of a sweep
 # of 60 on an 8B model are as full as with twice as many, with a quarter less they are a fifth more (pass_sizes.py)
 SPARE_TRIALS = 1.25
+# of the memory that the base model leaves: keys and values of answers on their way; with fewer at a time all is slower
+ANSWER_SHARE = 0.3
 # of the memory that the base model leaves on a CPU; the rest is for activations and what the allocator wastes
 BANK_SHARE = 0.4
 
@@ -83,6 +85,9 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     on_gpu = inputs.machine.device.type == "cuda"
     assert needs is not None or not on_gpu, "passes of a GPU are measured or estimated"
     free_bytes = max(0, free_bytes - inputs.mask_bytes)
+    # keys and values stay while passes train on other trials' answers: one budget for both
+    answer_tokens = _answer_tokens(inputs, free_bytes=free_bytes)
+    free_bytes -= answer_tokens * inputs.answer_token_bytes
     row_bytes, by_need = inputs.row_bytes, inputs.rows_by_need
     num_slots = request.num_slots or min(len(by_need), MOST_SLOTS)
     most = 0 if needs is None else most_recorded_tokens(inputs.machine.numerics, launching=needs.launching_tokens)
@@ -133,6 +138,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
             graph_tokens=graph_tokens,
             gradient_checkpointing=mode,
             keep_tokens=passes.keep_tokens,
+            answer_tokens=answer_tokens,
             numerics=inputs.machine.numerics,
         ),
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=tokens, num_ranks=inputs.num_ranks),
@@ -201,6 +207,14 @@ def _rows_next_to_states(inputs: SizeInputs, *, wanted: int, affordable: int, to
     usual = round(sum(by_need) * min(1.0, num_usual / len(by_need)))
     states = math.ceil(sum(by_need) * inputs.state_row_bytes / inputs.row_bytes)
     return min(wanted, max(aligned_rank(usual), by_need[0], (affordable - states) // 16 * 16))
+
+
+def _answer_tokens(inputs: SizeInputs, *, free_bytes: int) -> int:
+    """Return the positions kept for answers: of all that trials draw at once, or what a share of memory holds."""
+    if not inputs.answer_tokens:
+        return 0
+    affordable = int(ANSWER_SHARE * free_bytes) // max(1, inputs.answer_token_bytes)
+    return max(min(inputs.answer_tokens, affordable), inputs.longest_row)
 
 
 def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:

@@ -15,6 +15,7 @@ from cohort.prepare.objectives import task_objective
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import InputFacts
 from cohort.tasks.task_file import TaskFile
+from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.tuning.early_exit.first_comparison import FirstComparison
 from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_evaluation_rows
 
@@ -108,6 +109,9 @@ def row_tokens(task: TaskFile, rows: TokenisedRows) -> NDArray[np.int64]:
     size = task_objective(task).group_size
     own = rows.lengths.reshape(-1, size)
     tokens: NDArray[np.int64] = own.sum(axis=1)
+    objective = task_objective(task)
+    if isinstance(objective, GroupObjective):
+        tokens = tokens + objective.max_completion_length
     if task.evaluation.generates:
         # the prompt is read once more, and is shorter than its row
         tokens = tokens + own[:, 0] + task.evaluation.max_new_tokens
@@ -125,8 +129,11 @@ def tokens_per_row(task: TaskFile, validation: TokenisedRows) -> float:
 
 def metric_tokens(task: TaskFile, rows: TokenisedRows) -> float:
     """Return the mean tokens that metrics of a row take on top of those that the loss needs."""
+    objective = task_objective(task)
     # one generation serves all metrics of text
     generated = float(task.evaluation.max_new_tokens) if task.evaluation.generates else 0.0
+    if isinstance(objective, GroupObjective):
+        generated += objective.max_completion_length
     if CHOICE_ACCURACY not in task.evaluation.measured:
         return generated
     sampled = range(min(len(rows), _SAMPLED_ROWS))

@@ -41,6 +41,7 @@ from cohort.prepare.model_computation import model_problems
 from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
+from cohort.prepare.rollouts import rollout_problems, with_scoring
 from cohort.prepare.rows import context_problems, read_rows
 from cohort.prepare.strategy_problems import strategy_problems
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
@@ -183,7 +184,7 @@ def read_inputs(
         problems += context_problems(task, model[1], tokenised[1])
         problems += reference_problems(task, model[1], model_directory=model[0])
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
-        problems += loss_problems(task)
+        problems += [*loss_problems(task), *rollout_problems(task, model[1], tokenised[1], num_ranks=num_ranks)]
         if target_modules is not None and num_trials:
             layout = adapter_layout(model[1], target_modules)
             demand_on = partial(_demand, task, config=model[1], layout=layout, rows=tokenised[1].train)
@@ -199,7 +200,7 @@ def read_inputs(
         config=model[1],
         target_modules=target_modules,
         tokenizer=tokenised[0],
-        data=tokenised[1],
+        data=with_scoring(tokenised[1], task=task),
         num_trials=num_trials,
         metric_functions={**function_identities(task), **loss_identity(task)},
     )

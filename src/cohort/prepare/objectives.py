@@ -21,5 +21,10 @@ def task_objective(task: TaskFile, values: Mapping[str, Any] | None = None) -> O
 
 
 def searched_of_the_loss(task: TaskFile) -> list[str]:
-    """Return the keys of the objective that are searched: losses of trials that differ in one have other scales."""
+    """Return the keys of the objective that are searched: losses of trials that differ in one have other scales.
+
+    None where losses are rewards: these are of one scale, whatever a trial minimises for them.
+    """
+    if task_objective(task).samples_answers:
+        return []
     return [name for name in task.objective.declared.values if name in task.search.space]

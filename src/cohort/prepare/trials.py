@@ -13,6 +13,8 @@ from cohort.prepare.objectives import task_objective
 from cohort.runs.records import TrialRecord
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import default_values, shown_values
+from cohort.training.objectives.objective import Objective
+from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
@@ -23,7 +25,7 @@ from cohort.tuning.evaluation_times import (
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.parameters import Value
 
-__all__ = ["PlannedTrial", "objective_metric", "plan_added_trial", "plan_trial"]
+__all__ = ["PlannedTrial", "objective_metric", "plan_added_trial", "plan_trial", "tokens_per_sample"]
 
 Configuration = Mapping[str, int | float | str | bool]
 
@@ -48,7 +50,8 @@ class PlannedTrial:
             parameters=dict(self.configuration),
             planned_steps=self.spec.num_steps,
             seed=self.spec.seed,
-            planned_tokens=self.planned_tokens,
+            # how long answers become is not known before: the record then counts by the steps that were taken
+            planned_tokens=None if self.spec.objective.samples_answers else self.planned_tokens,
         )
 
 
@@ -79,8 +82,16 @@ def plan_trial(
         configuration=shown_values(task, configuration),
         spec=spec,
         candidate=candidate,
-        planned_tokens=round(_samples(spec, num_rows) * int(rows.offsets[-1]) / num_rows),
+        planned_tokens=round(_samples(spec, num_rows) * tokens_per_sample(spec.objective, rows)),
     )
+
+
+def tokens_per_sample(objective: Objective, rows: TokenisedRows) -> float:
+    """Return the tokens that a sample of a step has on average; the most, where answers are drawn to it."""
+    mean = float(rows.offsets[-1]) * objective.group_size / len(rows)
+    if isinstance(objective, GroupObjective):
+        return objective.num_generations * (mean + objective.max_completion_length)
+    return mean
 
 
 def plan_added_trial(

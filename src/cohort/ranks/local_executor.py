@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cohort.core.events import StepDone, TrialFailed
 from cohort.core.memory_records import PassKind
 from cohort.data.tokenised import TokenisedRows
-from cohort.ranks.answers import AnswerGenerator, Prompt
+from cohort.ranks.answers import AnswerGenerator, Prompt, TokenStream
 from cohort.ranks.calls import Standing, verb
 from cohort.ranks.peer_source import PeerSource, has_parts
+from cohort.ranks.rollouts.reward_evaluation import evaluated_rewards
+from cohort.ranks.rollouts.rollout_steps import RolloutSteps
 from cohort.ranks.shared_bytes import BytesHandle
 from cohort.ranks.step_window import StepWindow, run_window
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
+from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import Executor
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
+from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["LocalExecutor"]
@@ -31,6 +38,7 @@ class LocalExecutor(Executor, TrainingExecutor):
         """Allocate the bank; the arguments are those of :class:`Executor`."""
         super().__init__(*args, repeats_smaller=repeats_smaller, **kwargs)
         self.launches_ahead = self.bank.weights_RD.is_cuda
+        self._rollouts: RolloutSteps | None = None
         self._generator = AnswerGenerator(
             token_budget=max(4 * self.settings.evaluation_token_budget, generation_tokens(self.decoder)),
             device=self.memory.device,
@@ -52,6 +60,83 @@ class LocalExecutor(Executor, TrainingExecutor):
 
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         return run_window(self, quotas)
+
+    @property
+    def samples_answers(self) -> bool:
+        """Whether a resident trains on its own answers, so that no step can be launched before the last is read."""
+        return any(resident.spec.objective.samples_answers for resident in self._residents.values())
+
+    def drop(self, trial_id: int) -> None:
+        if self._rollouts is not None:
+            self._rollouts.forget(trial_id)
+        super().drop(trial_id)
+
+    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
+        """Run one optimizer step of each of ``trial_ids`` (default: all resident) and return their events.
+
+        Of those that sample answers only the first to have all of them take theirs; others take it in a later call.
+        What :meth:`take_failures` returns has taken none and takes no other.
+        """
+        wanted = self._residents if trial_ids is None else trial_ids
+        sampling = [r for r in self._by_slot() if r.spec.trial_id in wanted and r.spec.objective.samples_answers]
+        if not sampling:
+            return super().step(trial_ids)
+        others = sorted(set(wanted) - {resident.spec.trial_id for resident in sampling})
+        return (*(super().step(others) if others else ()), *self._sampled().step(sampling))
+
+    def take_failures(self) -> tuple[TrialFailed, ...]:
+        """Return the trials that could not take a step since the last call, for a reason of their own."""
+        return () if self._rollouts is None else self._rollouts.take_failures()
+
+    def evaluate(
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
+    ) -> dict[int, EvaluationLoss]:
+        """Return the validation loss of resident trials by trial id, or minus the mean reward of their answers."""
+        own = {trial_id: objective or self._residents[trial_id].spec.objective for trial_id in trial_ids}
+        if not all(each.samples_answers for each in own.values()):
+            return super().evaluate(trial_ids, rows=rows, row_ids=row_ids, objective=objective)
+        found = self._rewarded(dict(own.items()), rows=rows, row_ids=row_ids)
+        return {trial_id: outcome for trial_id, outcome in found.items() if trial_id is not None}
+
+    def evaluate_base(
+        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
+    ) -> EvaluationLoss:
+        if objective.samples_answers:
+            return self._rewarded({None: objective}, rows=rows, row_ids=row_ids)[None]
+        return super().evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
+
+    def _rewarded(
+        self, objectives: Mapping[int | None, Objective], *, rows: TokenisedRows, row_ids: Sequence[int]
+    ) -> dict[int | None, EvaluationLoss]:
+        asked = {}
+        for trial_id, objective in objectives.items():
+            assert isinstance(objective, GroupObjective), "only such objectives sample answers"
+            asked[trial_id] = (None if trial_id is None else self.slot_of(trial_id), objective)
+        return evaluated_rewards(
+            asked,
+            rows=rows,
+            row_ids=row_ids,
+            scorers=self._sampled().scorers,
+            model_stops=self.decoder.config.eos_token_ids,
+            answers_to=lambda requests, stops: self._generator.answers(requests, stream=self._streams(stops)),
+        )
+
+    def _sampled(self) -> RolloutSteps:
+        """Return the steps of trials that sample answers; the first call begins to keep keys and values for them."""
+        if self._rollouts is None:
+            self._rollouts = RolloutSteps(
+                self.decoder,
+                self.bank,
+                slot_of=self.slot_of,
+                train=self.train_answers,
+                token_budget=self.settings.answer_tokens or self._generator.token_budget,
+            )
+        return self._rollouts
 
     def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
         """Lower the budget of each kind of pass; answers are generated in the share that is left to evaluations."""
@@ -83,12 +168,16 @@ class LocalExecutor(Executor, TrainingExecutor):
 
         With fewer answers at a time if memory runs out, which changes none of them.
         """
+        return self._generator.continued(
+            prompts, slot_of=self.slot_of, max_new_tokens=max_new_tokens, stream=self._streams(stop_ids)
+        )
 
+    def _streams(self, stop_ids: frozenset[int]) -> TokenStream:
         def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
             with self.memory.observe(PassKind.EVALUATE, None):
                 yield from self._stream(some, stop_ids=stop_ids, token_budget=token_budget)
 
-        return self._generator.continued(prompts, slot_of=self.slot_of, max_new_tokens=max_new_tokens, stream=tokens_of)
+        return tokens_of
 
     @verb
     def share_parts(self) -> BytesHandle:
@@ -130,6 +219,8 @@ class LocalExecutor(Executor, TrainingExecutor):
         return 0
 
     def close(self) -> None:
-        """Give peers no more parts of divided layers; there is no other process to end."""
+        """Give peers no more parts of divided layers, and end reward functions; there is no other rank to end."""
+        if self._rollouts is not None:
+            self._rollouts.close()
         if has_parts(self.decoder):
             self._parts().close()

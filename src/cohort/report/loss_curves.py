@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from cohort.core.units import counted
 from cohort.report.outcomes import outcome_of, trial_group
 from cohort.report.svg import Axis, Frame, linear_axis, log_axis, mark, polyline
 from cohort.runs.records import EvaluationRecord, TrialRecord
 
-__all__ = ["Curve", "exponential_average", "loss_curves", "thinned"]
+__all__ = ["Curve", "exponential_average", "loss_curves", "thinned", "trial_panel"]
 
 Curve = Sequence[tuple[int, float]]
 
@@ -52,16 +53,23 @@ def _loss_axis(curves: Mapping[int, Curve]) -> Axis:
     return linear_axis(low - 0.04 * (high - low), high)
 
 
-def _panel(
-    curves: Mapping[int, Curve], *, trials: Sequence[TrialRecord], best_id: int | None, unit: str, title: str, name: str
+def trial_panel(
+    curves: Mapping[int, Curve],
+    *,
+    trials: Sequence[TrialRecord],
+    best_id: int | None,
+    y_label: str,
+    title: str,
+    name: str,
 ) -> str:
+    """Return a drawing of one curve for each trial, against the share of its planned steps."""
     frame = Frame(
         width=_WIDTH,
         height=_HEIGHT,
         x=linear_axis(0.0, 100.0),
         y=_loss_axis(curves),
         x_label="planned steps done, %",
-        y_label=f"loss, {unit}" if unit else "loss",
+        y_label=y_label,
     )
     # the best is drawn last, over all others
     groups = []
@@ -100,7 +108,8 @@ def loss_curves(
     validation: dict[int, list[tuple[int, float]]] = {}
     for record in evaluations:
         validation.setdefault(record.trial_id, []).append((record.step, record.validation_loss))
+    panel = partial(trial_panel, trials=trials, best_id=best_id, y_label=f"loss, {unit}" if unit else "loss")
     return (
-        _panel(averaged, trials=trials, best_id=best_id, unit=unit, title="Train loss (running average)", name="train"),
-        _panel(validation, trials=trials, best_id=best_id, unit=unit, title="Validation loss", name="validation"),
+        panel(averaged, title="Train loss (running average)", name="train"),
+        panel(validation, title="Validation loss", name="validation"),
     )

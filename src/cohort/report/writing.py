@@ -23,13 +23,18 @@ from cohort.report.page_tables import compute_rows, data_notes, decision_rows, t
 from cohort.report.parallel_coordinates import parallel_coordinates
 from cohort.report.planned_packs import planned_packs
 from cohort.report.rank_timeline import rank_work_drawing, rank_work_note
+from cohort.report.rollout_section import RolloutSection, rollout_section
 from cohort.report.slot_timeline import slot_timeline
 from cohort.report.styles import report_style
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.searched_parameters import searched_ranges
-from cohort.training.objectives.declaration import DEFAULT_OBJECTIVE_NAME, OBJECTIVE_DECLARATIONS
+from cohort.training.objectives.declaration import (
+    DEFAULT_OBJECTIVE_NAME,
+    OBJECTIVE_DECLARATIONS,
+    ObjectiveDeclaration,
+)
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.version import __version__
 
@@ -65,12 +70,22 @@ def _ema_weight(results: RunResults) -> float:
     return float(weight) if isinstance(weight, int | float) else EarlyExitSettings().common.ema_weight
 
 
-def _loss_unit(results: RunResults) -> str:
-    """Return the unit of a task's loss; empty for an objective over pairs or answers, whose loss is a bare number."""
+def _objective(results: RunResults) -> ObjectiveDeclaration | None:
+    """Return what the task's objective declares; None where the package that offers it is gone."""
     objective = (results.facts.task.document or {}).get("objective")
     kind = objective.get("type") if isinstance(objective, dict) else objective
-    declared = OBJECTIVE_DECLARATIONS.known(kind or DEFAULT_OBJECTIVE_NAME)
+    return OBJECTIVE_DECLARATIONS.known(kind or DEFAULT_OBJECTIVE_NAME)
+
+
+def _loss_unit(results: RunResults) -> str:
+    """Return the unit of a task's loss; empty for an objective over pairs or answers, whose loss is a bare number."""
+    declared = _objective(results)
     return "" if declared is None else declared.loss_unit
+
+
+def _samples_answers(results: RunResults) -> bool:
+    declared = _objective(results)
+    return declared is not None and declared.samples_answers
 
 
 def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
@@ -110,6 +125,15 @@ def _packs(reader: RunReader, results: RunResults) -> dict[str, Any]:
         num_ranks=sizes.num_ranks or 1,
         run_seconds=results.run_seconds,
         device=_device(results),
+    )
+
+
+def _rollouts(reader: RunReader, results: RunResults) -> RolloutSection | None:
+    return rollout_section(
+        sorted((entry.trial for entry in results.ranked), key=lambda trial: trial.trial_id),
+        steps=reader.log.steps() if _samples_answers(results) else (),
+        evaluations=reader.log.evaluations(),
+        best_id=results.best.trial_id if results.best else None,
     )
 
 
@@ -179,6 +203,7 @@ def _render(reader: RunReader, *, reload_seconds: float | None) -> str:
         legend=outcome_key([entry.trial for entry in results.ranked], best=results.best),
         importance=importance_bars(results),
         drawings=_drawings(reader, results),
+        rollouts=_rollouts(reader, results),
         slots_note=_slots_note(reader),
         packs=_packs(reader, results),
         device=_device(results),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
-from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
+from cohort.core.events import Evaluated, ReadAnswer, StepDone, TrialEvent, TrialFailed
 from cohort.runs.database import Database
 from cohort.runs.records import (
     EvaluationRecord,
@@ -63,6 +63,16 @@ def _rows_to_json(rows: Mapping[str, Sequence[float]]) -> str:
     )
 
 
+def _answers_from_json(text: str) -> tuple[ReadAnswer, ...]:
+    return tuple(
+        ReadAnswer(prompt=prompt, text=answer, reward=number(reward)) for prompt, answer, reward in json.loads(text)
+    )
+
+
+def _answers_to_json(answers: Sequence[ReadAnswer]) -> str:
+    return json.dumps([[own.prompt, own.text, own.reward if math.isfinite(own.reward) else None] for own in answers])
+
+
 _FROM_COLUMN: dict[str, Callable[[Any], Any]] = {
     "loss": number,
     "grad_norm": number,
@@ -70,6 +80,7 @@ _FROM_COLUMN: dict[str, Callable[[Any], Any]] = {
     "validation_loss": number,
     "metrics": _numbers_from_json,
     "row_values": _rows_from_json,
+    "answers": _answers_from_json,
     "numbers": _numbers_from_json,
     "kind": DecisionKind,
     "reason": Reason,
@@ -79,6 +90,8 @@ _FROM_COLUMN: dict[str, Callable[[Any], Any]] = {
 def _to_column(name: str, value: Any) -> object:
     if name == "row_values":
         return _rows_to_json(value)
+    if name == "answers":
+        return _answers_to_json(value)
     if isinstance(value, Mapping):
         # JSON has no NaN and no Inf: those become text
         return json.dumps({name: item if math.isfinite(item) else str(item) for name, item in value.items()})

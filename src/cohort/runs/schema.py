@@ -18,7 +18,7 @@ __all__ = [
     "create_tables",
 ]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # "COHO": other programs' databases have another id
 APPLICATION_ID = 0x434F484F
 
@@ -50,6 +50,8 @@ CREATE TABLE steps (
     grad_norm REAL,
     learning_rate REAL,
     num_tokens INTEGER NOT NULL,
+    metrics TEXT NOT NULL DEFAULT '{}',
+    answers TEXT NOT NULL DEFAULT '[]',
     UNIQUE (trial_id, step)
 );
 

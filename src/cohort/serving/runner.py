@@ -59,6 +59,7 @@ def _picked(sequences: Sequence[LiveSequence], scores: Scores) -> list[NextToken
         rows = torch.tensor([row for row, _, _ in asked], device=scores.logits_BV.device)
         found = token_logprobs(
             scores.logits_BV.index_select(0, rows),
+            temperatures=[_logprob_temperature(sequences[row]) for row, _, _ in asked],
             picked=[token for _, token, _ in asked],
             counts=[count or 0 for _, _, count in asked],
         )
@@ -67,3 +68,8 @@ def _picked(sequences: Sequence[LiveSequence], scores: Scores) -> list[NextToken
         NextToken(sequence=sequence, token=token, logprobs=logprobs.get(row))
         for row, (sequence, token) in enumerate(zip(sequences, picked, strict=True))
     ]
+
+
+def _logprob_temperature(sequence: LiveSequence) -> float:
+    request = sequence.request
+    return (request.sampling.temperature or 1.0) if request.scales_logprobs else 1.0

@@ -41,7 +41,7 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLogprobs:
-    """Natural logarithms of probabilities, of the model's own distribution (temperature 1, nothing cut).
+    """Natural logarithms of probabilities, with nothing cut; of the model's own distribution unless scaled.
 
     Attributes:
         picked: Of the token that was picked.
@@ -116,9 +116,17 @@ def _draw(logits_BV: Tensor, *, samplings: Sequence[Sampling], draws: Sequence[f
     return tokens.gather(1, torch.minimum(found, last))[:, 0]
 
 
-def token_logprobs(logits_BV: Tensor, *, picked: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:
-    """Return the logarithms of each sequence's picked token and of its ``counts`` likeliest ones."""
-    logprobs_BV = logits_BV.double().log_softmax(dim=1)
+def token_logprobs(
+    logits_BV: Tensor, *, picked: Sequence[int], counts: Sequence[int], temperatures: Sequence[float] | None = None
+) -> list[TokenLogprobs]:
+    """Return the logarithms of each sequence's picked token and of its ``counts`` likeliest ones.
+
+    ``temperatures`` divide the logits of each; None for 1.
+    """
+    scaled_BV = logits_BV.double()
+    if temperatures is not None and any(temperature != 1.0 for temperature in temperatures):
+        scaled_BV /= torch.tensor(temperatures, dtype=torch.float64, device=logits_BV.device)[:, None]
+    logprobs_BV = scaled_BV.log_softmax(dim=1)
     own = logprobs_BV.gather(1, torch.tensor(picked, device=logits_BV.device)[:, None])[:, 0].tolist()
     values, tokens = logprobs_BV.topk(max(max(counts), 1), dim=1)
     return [

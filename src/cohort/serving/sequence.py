@@ -40,6 +40,8 @@ class SequenceRequest:
         keeps_stop: Whether the token that ends it is part of it after all, as the last one.
         stop_strings: Texts that end it; the text ends before the first of them.
         num_logprobs: The likeliest tokens to report with each token; None reports no logarithms.
+        scales_logprobs: Whether these are of the distribution at the sampling temperature, and not at 1. What
+            ``top_p`` and ``top_k`` cut off counts in both.
     """
 
     prompt_tokens: Sequence[int]
@@ -51,6 +53,7 @@ class SequenceRequest:
     keeps_stop: bool = False
     stop_strings: tuple[str, ...] = ()
     num_logprobs: int | None = None
+    scales_logprobs: bool = False
 
 
 @dataclass(eq=False)

@@ -35,6 +35,8 @@ from cohort.training.passes import Passes
 from cohort.training.recorded.captured_passes import CapturedPasses
 from cohort.training.recorded.recorded_shapes import MEASURED_ROW_COST
 from cohort.training.resident_evaluation import ResidentEvaluation
+from cohort.training.rollouts.answer_training import AnswerTraining
+from cohort.training.rollouts.answered_step import AnsweredStep
 from cohort.training.step_ahead import StepAhead
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec, TrialState
@@ -117,6 +119,16 @@ class Executor:
             residents=self._residents,
             too_large=self._too_large,
             is_ahead=self.bank.weights_RD.is_cuda,
+        )
+        self._answers = AnswerTraining(
+            decoder,
+            self.bank,
+            memory=self.memory,
+            micro_batches=self._training,
+            measuring=self._evaluation,
+            policy=self.gradient_checkpointing,
+            too_large=self._too_large.in_training,
+            update=lambda residents: self._update(residents).tolist(),
         )
         self._ahead = StepAhead(
             self._passes, bank=self.bank, micro_batches=self._training, policy=self.gradient_checkpointing
@@ -257,13 +269,7 @@ class Executor:
         except BaseException:
             self._clear_gradients(residents)
             raise
-        try:
-            self.bank.before_update(slots)
-            norms = self.optimizer.update(self.bank, residents)
-            self.bank.after_update(slots)
-        except Exception as error:
-            self._clear_gradients(residents)
-            raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
+        norms = self._update(residents)
         # the only numbers that the host reads of the step; nothing that is launched from here on is waited for
         numbers = lists_unwaited([terms_G, norms])
         self._evaluations.follow(residents)
@@ -277,6 +283,29 @@ class Executor:
         for resident in residents:
             resident.step += 1
         return LaunchedStep(samples=samples, numbers=numbers)
+
+    def train_answers(self, steps: Sequence[AnsweredStep]) -> tuple[StepDone, ...]:
+        """Run one optimizer step of each trial on the answers it has given; return their events in slot order.
+
+        Raises:
+            SampleTooLargeError, UnfinishedUpdateError: as :meth:`launch_step`.
+        """
+        events = self._answers.train(steps)
+        for step in steps:
+            self._residents[step.resident.spec.trial_id].step += 1
+        return events
+
+    def _update(self, residents: Sequence[Resident]) -> Tensor:
+        """Step trials whose gradients are in the bank; return the norms of these [residents], still on the device."""
+        slots = frozenset(resident.slot for resident in residents)
+        try:
+            self.bank.before_update(slots)
+            norms = self.optimizer.update(self.bank, residents)
+            self.bank.after_update(slots)
+        except Exception as error:
+            self._clear_gradients(residents)
+            raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
+        return norms
 
     def evaluate(
         self,

@@ -24,6 +24,7 @@ class ExecutorSettings:
         gradient_checkpointing: When a training pass recomputes its layers instead of keeping their activations.
         keep_tokens: Under ``auto``, training passes of more tokens are recomputed from the start; None for none while
             memory lasts.
+        answer_tokens: Most positions whose keys and values are kept for answers that trials train on; 0 without any.
         numerics: On a GPU, whether a trial's bits may follow from its pack. The products of a decoder are those of the
             executor that was built for it last.
     """
@@ -35,11 +36,13 @@ class ExecutorSettings:
     graph_tokens: int = 0
     gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
     keep_tokens: int | None = None
+    answer_tokens: int = 0
     numerics: Numerics = Numerics.FAST
 
     def __post_init__(self) -> None:
         for name in ("num_slots", "num_rank_rows", "token_budget", "evaluation_token_budget"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.graph_tokens < 0:
-            raise ValueError(f"graph_tokens must not be negative, got {self.graph_tokens}")
+        for name in ("graph_tokens", "answer_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")

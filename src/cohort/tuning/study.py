@@ -42,6 +42,7 @@ class Study:
         metric: What the result is chosen by. Trials are compared by it where evaluations say what each row has in it,
             else by the validation loss, which rules that look at one trial alone always read.
         losses_compare: Losses of all trials have one form and scale.
+        are_rewards: Losses are rewards of the trials' own answers, with the other sign.
 
     Raises:
         StudyError: two candidates have the same id.
@@ -54,11 +55,12 @@ class Study:
         *,
         metric: ObjectiveMetric = LOSS,
         losses_compare: bool = True,
+        are_rewards: bool = False,
     ) -> None:
         self._settings, self._losses_compare = settings, losses_compare
         self._has_rows: bool | None = None
         self._metric = metric
-        self._rules: tuple[Rule, ...] = build_rules(settings)
+        self._rules: tuple[Rule, ...] = build_rules(settings, are_rewards=are_rewards)
         self._trials: dict[int, StudyTrial] = {}
         self._decisions: list[Decision] = []
         self.add(candidates)

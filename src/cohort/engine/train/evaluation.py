@@ -14,7 +14,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.row_scores import RowScores, Scores
 from cohort.engine.train.watching.time_spent import TimeSpent
-from cohort.metrics import REWARD_MARGIN
+from cohort.metrics import REWARD, REWARD_MARGIN
 from cohort.prepare.preparation import Preparation
 from cohort.training.evaluation_loss import EvaluationLoss
 
@@ -103,8 +103,8 @@ def _measured(loss: EvaluationLoss, scores: Scores) -> Measured:
     # rows of plain text have no prompt, so a metric may have no row at all
     means = {name: sum(of_rows) / max(1, len(of_rows)) for name, of_rows in by_metric.items()}
     of_groups = {
-        # hits and shares lie between 0 and 1; a margin has no bounds, so its interval follows from its spread
-        name: RowValues.of_scores(values, is_unbounded=name == REWARD_MARGIN)
+        # hits and shares lie between 0 and 1; others have no bounds, so that intervals follow from their spread
+        name: RowValues.of_scores(values, is_unbounded=name in (REWARD, REWARD_MARGIN))
         for name, values in {**loss.group_metrics, **by_metric}.items()
     }
     return Measured(

@@ -201,7 +201,7 @@ class StepLoop:
             return
         executor = self._executor
         if isinstance(executor, LocalExecutor):
-            if executor.launches_ahead and not self._is_careful:
+            if executor.launches_ahead and not self._is_careful and not executor.samples_answers:
                 self._step_ahead(executor, began)
                 return
             self._expect_evaluation(executor)
@@ -221,6 +221,8 @@ class StepLoop:
                 raise
             self.fail(owners.pop(), error)
             return
+        for failure in executor.take_failures() if isinstance(executor, LocalExecutor) else ():
+            failed[failure.trial_id] = replace(failure, trial_id=self._owner(failure.trial_id)[1])
         self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
 
     def _step_ahead(self, executor: LocalExecutor, began: float) -> None:

@@ -66,7 +66,13 @@ class TaskRun:
         facts = run.store.reader.facts()
         # as recorded, not as the task says today: the rule for ties is that of the version that began the run
         candidates, compare = [trial.candidate for trial in first], not searched_of_the_loss(task)
-        self._study = Study(candidates, early_exit, metric=facts.objective_metric, losses_compare=compare)
+        self._study = Study(
+            candidates,
+            early_exit,
+            metric=facts.objective_metric,
+            losses_compare=compare,
+            are_rewards=preparation.objective.samples_answers,
+        )
         self._steps = StepRecorder(preparation, run, specs=self._specs)
         self._tables = GrowingTables(run.directory, reader=run.store.reader, clock=run.clock)
         self._evaluator = RunEvaluator(preparation, share, time_spent=run.time_spent)

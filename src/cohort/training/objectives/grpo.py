@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +108,7 @@ class GroupRelativePolicyOptimization(Objective):
         max_completion_length: Most tokens of an answer.
     """
 
+    samples_answers: ClassVar[bool] = DECLARATION.samples_answers
     loss_type: str = DECLARATION.default("loss_type")
     num_generations: int = DECLARATION.default("num_generations")
     epsilon: float = DECLARATION.default("epsilon")

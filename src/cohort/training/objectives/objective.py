@@ -57,12 +57,14 @@ class Objective:
             before the forward pass, and passes can be recorded as CUDA graphs; otherwise it follows from the terms.
         reads_tokens: Whether a term reads the losses of single tokens and not their sums alone.
         needs_reference: Whether terms compare with a reference model (:attr:`Sample.reference_logp`).
+        samples_answers: Whether rows are prompts, and each step trains on answers that the trial itself has just given.
     """
 
     group_size: ClassVar[int] = 1
     sums_tokens: ClassVar[bool] = False
     reads_tokens: ClassVar[bool] = False
     needs_reference: ClassVar[bool] = False
+    samples_answers: ClassVar[bool] = False
 
     @property
     def compares_batch(self) -> bool:

@@ -1,6 +1,6 @@
 """One datum of a client: tokens, the targets of each position, and what the loss reads of every target.
 
-Shapes:  N positions · K targets of a position
+Shapes:  N positions · P of them with targets · K targets of a position
 """
 
 from __future__ import annotations
@@ -33,13 +33,20 @@ class Datum:
 
     Attributes:
         tokens: int64 [N].
-        targets: int64 [N, K].
-        inputs: What the loss reads of every target, float64 [N, K] each.
+        targets: int64 [P, K], those of the last P positions; of all N in what clients send.
+        inputs: What the loss reads of every target, float64 [P, K] each.
+        temperature: What logits are divided by before they become log-probabilities.
     """
 
     tokens: NDArray[np.int64]
     targets: NDArray[np.int64]
     inputs: Mapping[str, NDArray[np.float64]]
+    temperature: float = 1.0
+
+    @property
+    def first(self) -> int:
+        """The first position that has targets."""
+        return len(self.tokens) - len(self.targets)
 
 
 def checked_loss(name: str, config: Mapping[str, float], *, known: Mapping[str, TokenObjective]) -> TokenLoss:

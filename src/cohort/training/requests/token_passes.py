@@ -3,7 +3,7 @@
 The log-probability of every target is priced with its derivative in the hidden states while its logits are at hand, so
 one forward pass serves any loss: the weight of each target follows from the loss afterwards.
 
-Shapes:  T rows of the stream · M targets of all data · N positions of a datum · K targets of a position
+Shapes:  T rows of the stream · M targets of all data · P positions with targets of a datum · K targets of a position
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class DatumResult:
     """What a pass says of a datum.
 
     Attributes:
-        logps: Log-probability of each target in nats, [N, K].
-        terms: Each target's term of the loss, [N, K]; the datum's loss is their sum.
+        logps: Log-probability of each target in nats, [P, K].
+        terms: Each target's term of the loss, [P, K]; the datum's loss is their sum.
     """
 
     logps: NDArray[np.float64]
@@ -56,15 +56,28 @@ class DatumResult:
 
 
 def train_tokens(
-    decoder: Decoder, bank: AdapterBank, entries: Sequence[SlotDatum], *, fresh_slots: Collection[int]
+    decoder: Decoder,
+    bank: AdapterBank,
+    entries: Sequence[SlotDatum],
+    *,
+    fresh_slots: Collection[int],
+    gradient_checkpointing: bool = False,
 ) -> list[DatumResult]:
     """Add the gradients of the data's losses to the bank and return what the pass found, in their order.
 
     Args:
         entries: Sorted by slot.
         fresh_slots: Slots whose gradients the pass writes over what the bank holds, where it can.
+        gradient_checkpointing: Recompute the layers backwards instead of keeping their activations.
     """
-    priced = _Priced.of(decoder, bank, entries, fresh_slots=fresh_slots, trains=True)
+    priced = _Priced.of(
+        decoder,
+        bank,
+        entries,
+        fresh_slots=fresh_slots,
+        trains=True,
+        gradient_checkpointing=gradient_checkpointing,
+    )
     leaf_M = priced.logps_M.detach().requires_grad_()
     terms_M = _terms(leaf_M, entries)
     (weights_M,) = torch.autograd.grad(terms_M.sum(), leaf_M)
@@ -85,6 +98,7 @@ class _Priced:
 
     entries: Sequence[SlotDatum]
     hidden_TD: Tensor
+    scale_T1: Tensor | None
     logps_M: Tensor
     jacobian_MD: Tensor
     rows: Sequence[NDArray[np.int64]]
@@ -99,6 +113,7 @@ class _Priced:
         *,
         fresh_slots: Collection[int],
         trains: bool,
+        gradient_checkpointing: bool = False,
     ) -> _Priced:
         device = bank.weights_RD.device
         batch = _packed(entries, num_slots=bank.num_slots, device=device)
@@ -108,10 +123,14 @@ class _Priced:
             positions_T=batch.positions_T,
             attention=PackedAttention(batch.sequence_offsets),
             lora=lora,
+            gradient_checkpointing=gradient_checkpointing,
         )
         rows, columns, targets = _places(entries, batch.sequence_offsets)
+        scale_T1 = _inverse_temperatures(entries, batch.sequence_offsets, like=hidden_TD)
+        assert scale_T1 is None or decoder.config.logit_cap is None, "capped logits are not proportional to the states"
+        priced_TD = hidden_TD.detach()
         losses_M, jacobian_MD = price_rows(
-            hidden_TD.detach(),
+            priced_TD if scale_T1 is None else priced_TD * scale_T1,
             head=decoder.head,
             targets_M=to_device_unwaited(np.concatenate(targets), device),
             rows_M=to_device_unwaited(np.concatenate(rows), device),
@@ -122,7 +141,13 @@ class _Priced:
         order = np.argsort(np.concatenate(columns), kind="stable")
         logps_M = -losses_M[to_device_unwaited(order, device)]
         return cls(
-            entries=entries, hidden_TD=hidden_TD, logps_M=logps_M, jacobian_MD=jacobian_MD, rows=rows, columns=columns
+            entries=entries,
+            hidden_TD=hidden_TD,
+            scale_T1=scale_T1,
+            logps_M=logps_M,
+            jacobian_MD=jacobian_MD,
+            rows=rows,
+            columns=columns,
         )
 
     def gradient(self, weights_M: Tensor) -> Tensor:
@@ -140,7 +165,8 @@ class _Priced:
             total_TD = part_TD if total_TD is None else total_TD + part_TD
             start = stop
         assert total_TD is not None, "a pass has at least one datum"
-        return total_TD.to(self.hidden_TD.dtype)
+        total_TD = total_TD.to(self.hidden_TD.dtype)
+        return total_TD if self.scale_T1 is None else total_TD * self.scale_T1
 
     def results(self, terms_M: Tensor) -> list[DatumResult]:
         """Wait for the pass and return what it found of each datum."""
@@ -183,11 +209,25 @@ def _places(
     for entry, offset in zip(entries, offsets[:-1], strict=True):
         num, each = entry.datum.targets.shape
         for column in range(each):
-            rows[column].append(np.arange(offset, offset + num, dtype=np.int64))
+            first = offset + entry.datum.first
+            rows[column].append(np.arange(first, first + num, dtype=np.int64))
             columns[column].append(start + np.arange(num, dtype=np.int64) * each + column)
             targets[column].append(entry.datum.targets[:, column])
         start += num * each
     return [np.concatenate(r) for r in rows], [np.concatenate(c) for c in columns], [np.concatenate(t) for t in targets]
+
+
+def _inverse_temperatures(entries: Sequence[SlotDatum], offsets: Sequence[int], *, like: Tensor) -> Tensor | None:
+    """Return what each row's final hidden state is multiplied by [T, 1]: the head has no bias, so logits are as well.
+
+    None where every temperature is 1.
+    """
+    if all(entry.datum.temperature == 1.0 for entry in entries):
+        return None
+    scales = np.ones((like.shape[0], 1))
+    for entry, offset in zip(entries, offsets[:-1], strict=True):
+        scales[offset : offset + len(entry.datum.tokens)] = 1.0 / entry.datum.temperature
+    return to_device_unwaited(scales, like.device).to(like.dtype)
 
 
 def _terms(logps_M: Tensor, entries: Sequence[SlotDatum]) -> Tensor:

@@ -8,6 +8,7 @@ from functools import cache
 from cohort.core.registry import Registry
 from cohort.core.setting_fields import SettingField, setting_fields
 from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, NON_FINITE, Reason
+from cohort.tuning.early_exit.collapse import COLLAPSE_REASONS
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule
 from cohort.tuning.interventions import BY_USER
 
@@ -63,7 +64,8 @@ def reason_of(text: str) -> Reason:
 @cache
 def _own_reasons() -> dict[str, Reason]:
     ours = (reason for entry in EXIT_RULES.built_in() for reason in entry.reasons)
-    return {str(reason): reason for reason in (IMPROVED, COMPLETED, FAILED, NON_FINITE, *BY_USER.values(), *ours)}
+    always = (IMPROVED, COMPLETED, FAILED, NON_FINITE, *COLLAPSE_REASONS, *BY_USER.values())
+    return {str(reason): reason for reason in (*always, *ours)}
 
 
 def _of_plugins() -> Iterator[Reason]:

@@ -14,7 +14,9 @@ from cohort.core.nearest_value import nearest_word
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
 from cohort.core.setting_fields import SettingField, problems_of, setting_fields
+from cohort.tuning.early_exit.collapse import CollapseRule
 from cohort.tuning.early_exit.non_finite import NonFiniteRule
+from cohort.tuning.early_exit.overfitting import OverfittingRule
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Rule, RuleSettings
 from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys
 
@@ -142,10 +144,18 @@ def compares_to_the_end(settings: EarlyExitSettings) -> bool:
     return any(rule.compares_again() for rule in build_rules(settings))
 
 
-def build_rules(settings: EarlyExitSettings) -> tuple[Rule, ...]:
-    """Return fresh rules for one study, in the order in which they are asked."""
+def build_rules(settings: EarlyExitSettings, *, are_rewards: bool = False) -> tuple[Rule, ...]:
+    """Return fresh rules for one study, in the order in which they are asked.
+
+    Args:
+        are_rewards: Whether losses are rewards of the trials' own answers, with the other sign. Their distance from
+            those of other prompts is not overfitting, and a trial may collapse.
+    """
+    rules = _entry(settings.rule).build(settings.options, settings.common)
     # Non-finite comes first, also under `none`: the other rules compare numbers, and NaN compares false with all.
-    return (NonFiniteRule(), *_entry(settings.rule).build(settings.options, settings.common))
+    if not are_rewards or not rules:
+        return (NonFiniteRule(), *rules)
+    return (NonFiniteRule(), CollapseRule(), *(rule for rule in rules if not isinstance(rule, OverfittingRule)))
 
 
 def _entry(rule: str) -> ExitRule:

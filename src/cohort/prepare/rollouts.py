@@ -1,0 +1,91 @@
+"""Tasks whose trials train on their own answers: what these do not go with yet, and what rewards the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cohort.core.errors import Problem
+from cohort.core.units import counted
+from cohort.data.loading import LoadedDataset
+from cohort.data.tokenised import AnswerScoring
+from cohort.models.config import DecoderConfig
+from cohort.prepare.objectives import task_objective
+from cohort.tasks.possible_values import possible_values
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["rollout_problems", "with_scoring"]
+
+
+def with_scoring(data: LoadedDataset, *, task: TaskFile) -> LoadedDataset:
+    """Return the rows with what rewards answers to them, where the task's trials draw any."""
+    if task.rewards is None:
+        return data
+    scoring = AnswerScoring(tokenizer=task.model_name_or_path, rewards=task.rewards.plan())
+    return replace(
+        data,
+        train=replace(data.train, scoring=scoring),
+        validation=replace(data.validation, scoring=scoring),
+        all_validation=replace(data.all_validation, scoring=scoring),
+        test=None if data.test is None else replace(data.test, scoring=scoring),
+    )
+
+
+def rollout_problems(
+    task: TaskFile, config: DecoderConfig, data: LoadedDataset, *, num_ranks: int
+) -> Iterator[Problem]:
+    """Yield what keeps a task from training on its own answers; nothing for one that does not."""
+    if not task_objective(task).samples_answers:
+        return
+    name = task.objective.type
+
+    def refused(key: str, found: str, allowed: str, hint: str) -> Problem:
+        return Problem(where=task.where(key), found=f"{found} with {name}", allowed=allowed, hint=hint)
+
+    if num_ranks > 1:
+        yield refused("num_gpus", counted(num_ranks, "rank"), "one GPU, or the CPU", "Write num_gpus: 1.")
+    if config.bridged is not None:
+        yield refused(
+            "model_name_or_path",
+            f"{config.architecture}, whose layers transformers computes,",
+            "an architecture that is native",
+            "Choose a model of one of the native families (docs/models.md).",
+        )
+    if any(float(value) > 0 for value in possible_values(task, "lora_dropout")):
+        yield refused(
+            "lora.lora_dropout",
+            "dropout",
+            "0: what is trained has to be what drew the answers",
+            "Write lora_dropout: 0.",
+        )
+    if task.lora.modules_to_save:
+        yield refused(
+            "lora.modules_to_save",
+            ", ".join(task.lora.modules_to_save),
+            "adapters alone",
+            "Remove modules_to_save.",
+        )
+    if config.logit_cap is not None and any(float(value) != 1 for value in possible_values(task, "temperature")):
+        yield refused(
+            "objective.temperature",
+            f"a temperature other than 1 and {config.architecture}, which caps its logits,",
+            "temperature: 1",
+            "Write temperature: 1.",
+        )
+    yield from _long_prompts(config, data)
+
+
+def _long_prompts(config: DecoderConfig, data: LoadedDataset) -> Iterator[Problem]:
+    """Yield the first prompt that leaves no room for an answer."""
+    context = config.max_position_embeddings
+    for rows in (data.train, data.all_validation, *([] if data.test is None else [data.test])):
+        longest = int(rows.lengths.argmax())
+        if rows.lengths[longest] >= context:
+            num_long = int((rows.lengths >= context).sum())
+            yield Problem(
+                where=rows.sources[longest],
+                found=f"a prompt of {rows.lengths[longest]:,} tokens, one of {num_long:,} without room for an answer",
+                allowed=f"at most {context - 1:,} tokens: the model reads {context:,}",
+                hint=f"Write dataset.max_length: {context - 1}, which leaves longer prompts out, or shorten them.",
+            )
+            return

@@ -1,0 +1,138 @@
+"""Steps of trials that train on their own answers. They are not in step with each other.
+
+All of them decode together. Who has all answers of its step, and their rewards, trains, in passes shared with the
+others that are ready; the rest goes on decoding. A trial asks for its next answers only after its own step, so each is
+strictly on-policy, and no pass waits for one trial's longest answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from cohort.adapters.bank import AdapterBank
+from cohort.core.events import ReadAnswer, StepDone, TrialFailed
+from cohort.models.decoder import Decoder
+from cohort.ranks.rollouts.decoding import Decoding
+from cohort.ranks.rollouts.open_step import OpenStep
+from cohort.ranks.rollouts.scoring import Scorers
+from cohort.training.rollouts.answered_step import AnsweredStep
+from cohort.training.step_samples import Resident
+
+__all__ = ["RolloutSteps"]
+
+# a reward that fails for all answers of a step may have been a machine's fault once
+_MOST_TRIES = 2
+
+
+class RolloutSteps:
+    """The steps on their way in one executor.
+
+    Attributes:
+        decoding: Decodes the answers.
+        scorers: Reward them.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        bank: AdapterBank,
+        *,
+        slot_of: Callable[[int], int],
+        train: Callable[[Sequence[AnsweredStep]], tuple[StepDone, ...]],
+        token_budget: int,
+    ) -> None:
+        """Step trials in ``bank``.
+
+        Args:
+            slot_of: The slot of a trial.
+            train: Trains trials on their answers.
+            token_budget: Most positions whose keys and values are kept at once.
+        """
+        self._context, self._model_stops = decoder.config.max_position_embeddings, decoder.config.eos_token_ids
+        self._train, self._open = train, dict[int, OpenStep]()
+        # a trial that leaves and comes back begins its answers again
+        self._versions = itertools.count()
+        self._failures: list[TrialFailed] = []
+        self.decoding = Decoding(decoder, bank, slot_of=slot_of, token_budget=token_budget)
+        self.scorers = Scorers()
+
+    def forget(self, trial_id: int) -> None:
+        """Let go of what a trial has on its way: it leaves the bank, or its weights are put back."""
+        if self._open.pop(trial_id, None) is not None:
+            self.decoding.forget(trial_id)
+
+    def take_failures(self) -> tuple[TrialFailed, ...]:
+        """Return the trials that failed since the last call."""
+        failures, self._failures = tuple(self._failures), []
+        return failures
+
+    def step(self, residents: Sequence[Resident]) -> tuple[StepDone, ...]:
+        """Train those of ``residents`` that are first to have all answers and rewards; return their events.
+
+        A trial whose reward functions fail on every prompt of a step, twice, has failed; no other trial is touched.
+        """
+        for resident in residents:
+            if resident.spec.trial_id not in self._open:
+                self._begin(resident)
+        wanted = [resident.spec.trial_id for resident in residents]
+        while not (ready := self._ready(wanted)):
+            for (trial_id, prompt, place), answer in self.decoding.step() if self.decoding.has_work else ():
+                step = self._open[trial_id]
+                step.took(prompt, place, answer)
+                if not step.num_left:
+                    self._score(step)
+            # nothing else to do than to wait where nobody decodes
+            self._take_rewards(waits=not self.decoding.has_work and not self._ready(wanted))
+        failed = [_failure(step) for step in ready if step.has_failed]
+        lost = {failure.trial_id for failure in failed}
+        trained = [step for step in ready if step.resident.spec.trial_id not in lost]
+        events = self._train([step.answered() for step in trained]) if trained else ()
+        answers = {step.resident.spec.trial_id: self._to_read(step) for step in trained if step.is_finite}
+        for step in ready:
+            del self._open[step.resident.spec.trial_id]
+        self._failures += failed
+        return tuple(replace(event, answers=answers.get(event.trial_id, ())) for event in events)
+
+    def _begin(self, resident: Resident) -> None:
+        step = self._open[resident.spec.trial_id] = OpenStep.begin(resident)
+        stops = self.scorers.stop_ids(resident.rows, self._model_stops)
+        version = next(self._versions)
+        for asked in step.asked(version=version, context=self._context, stop_ids=stops):
+            self.decoding.ask(asked)
+
+    def _ready(self, wanted: Collection[int]) -> list[OpenStep]:
+        """Return the steps that can be trained, or ended, now."""
+        return [step for trial_id in wanted if (step := self._open[trial_id]).rewards is not None]
+
+    def _score(self, step: OpenStep) -> None:
+        if not step.is_finite:
+            # its loss is no number, whatever rewards say
+            step.rewards = self.scorers.unscored(step)
+            return
+        step.num_tries += 1
+        step.batch = self.scorers.submit(step)
+
+    def _take_rewards(self, *, waits: bool) -> None:
+        for step, rewards, findings in self.scorers.collect(self._open.values(), waits=waits):
+            step.rewards, step.findings, step.batch = rewards, findings, None
+            if step.has_failed and step.num_tries < _MOST_TRIES:
+                step.rewards, step.findings = None, ()
+                self._score(step)
+
+    def _to_read(self, step: OpenStep) -> tuple[ReadAnswer, ...]:
+        return step.to_read(self.scorers.texts(step))
+
+    def close(self) -> None:
+        """End the reward functions' processes."""
+        self.scorers.close()
+
+
+def _failure(step: OpenStep) -> TrialFailed:
+    words = step.findings[0] if step.findings else "no function gave any answer a reward"
+    return TrialFailed(
+        trial_id=step.resident.spec.trial_id,
+        step=step.resident.step,
+        message=f"no answer of step {step.resident.step + 1} could be rewarded, {_MOST_TRIES} times: {words}",
+    )

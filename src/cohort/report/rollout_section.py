@@ -1,0 +1,99 @@
+"""What the report shows of trials that train on their own answers: their rewards by step, and answers to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.core.units import counted
+from cohort.report.loss_curves import Curve, exponential_average, trial_panel
+from cohort.runs.records import EvaluationRecord, StepRecord, TrialRecord
+
+__all__ = ["RolloutSection", "rollout_section"]
+
+# by metric of a step: the caption, and what the axis says
+_SHOWN = {
+    "entropy": ("Entropy", "nats a token"),
+    "answer_length": ("Length of answers", "tokens"),
+    "kl": ("Distance from the base model", "KL, nats a token"),
+    "clip_share": ("Clipped tokens", "share"),
+    "groups_alike": ("Groups whose answers are all rewarded alike", "share"),
+}
+_WEIGHT = 0.2
+# of each trial: its first answers and its last ones, and a few between
+_MOST_ANSWERS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSection:
+    """Drawings and texts.
+
+    Attributes:
+        train, validation: Rewards of the steps and of the evaluations.
+        others: Caption and drawing of each further number.
+        answers: By trial, what was answered: its number, and lines of step, prompt, answer and reward.
+        note: The largest distance between the log-probabilities of sampler and training pass.
+    """
+
+    train: str
+    validation: str
+    others: tuple[tuple[str, str], ...]
+    answers: tuple[Mapping[str, Any], ...]
+    note: str
+
+
+def rollout_section(
+    trials: Sequence[TrialRecord],
+    *,
+    steps: Sequence[StepRecord],
+    evaluations: Sequence[EvaluationRecord],
+    best_id: int | None,
+) -> RolloutSection | None:
+    """Return what is shown; None of a run whose trials draw no answers."""
+    if not any("reward" in step.metrics for step in steps):
+        return None
+    held_out: dict[int, list[tuple[int, float]]] = {}
+    for record in evaluations:
+        held_out.setdefault(record.trial_id, []).append((record.step, -record.validation_loss))
+    others = []
+    for name, (caption, unit) in _SHOWN.items():
+        curves = _curves(steps, name)
+        # nothing is said by a line at 0, such as the clipped share of one update a step
+        if any(value for curve in curves.values() for _, value in curve):
+            drawing = trial_panel(curves, trials=trials, best_id=best_id, y_label=unit, title=caption, name=name)
+            others.append((caption, drawing))
+    differences = [step.metrics.get("sampler_difference", 0.0) for step in steps]
+    return RolloutSection(
+        train=trial_panel(
+            _curves(steps, "reward"), trials=trials, best_id=best_id, y_label="reward", title="Reward", name="train"
+        ),
+        validation=trial_panel(
+            held_out, trials=trials, best_id=best_id, y_label="reward", title="Held-out reward", name="validation"
+        ),
+        others=tuple(others),
+        answers=tuple(_answers(trial, steps) for trial in trials if trial.steps_done),
+        note=f"Log-probabilities of sampler and training pass, on the same weights, differed by at most "
+        f"{max(differences):.2g} nats in {counted(len(steps), 'step')}; the old ones are the training pass's own.",
+    )
+
+
+def _curves(steps: Sequence[StepRecord], name: str) -> dict[int, Curve]:
+    found: dict[int, list[tuple[int, float]]] = {}
+    for step in steps:
+        if name in step.metrics:
+            found.setdefault(step.trial_id, []).append((step.step, step.metrics[name]))
+    return {trial_id: exponential_average(curve, weight=_WEIGHT) for trial_id, curve in found.items()}
+
+
+def _answers(trial: TrialRecord, steps: Sequence[StepRecord]) -> dict[str, Any]:
+    own = [step for step in steps if step.trial_id == trial.trial_id and step.answers]
+    stride = max(1, math.ceil(len(own) / _MOST_ANSWERS))
+    chosen = [step for step in own if step is own[-1] or own.index(step) % stride == 0]
+    lines = [
+        {"step": step.step, "prompt": answer.prompt, "text": answer.text, "reward": f"{answer.reward:g}"}
+        for step in chosen
+        for answer in step.answers
+    ]
+    return {"trial_id": trial.trial_id, "lines": lines}

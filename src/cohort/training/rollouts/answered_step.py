@@ -1,0 +1,112 @@
+"""The answers that one trial trains on in one optimizer step, and what the step is reported as.
+
+Shapes:  G prompts of a step · S answers to each · P tokens of an answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cohort.training.rollouts.group_objective import GroupObjective
+from cohort.training.step_samples import Resident
+
+__all__ = ["AnsweredStep", "GivenAnswer", "objective_of", "step_metrics"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenAnswer:
+    """One answer.
+
+    Attributes:
+        tokens: int32 [P], the token that ends it included.
+        logps: What the sampler gave each token in nats, at the sampling temperature, float64 [P].
+        is_cut: Whether it reached its most tokens, or the end of the model's context.
+        is_finite: Whether it ended otherwise than by logits that are no numbers.
+    """
+
+    tokens: NDArray[np.int32]
+    logps: NDArray[np.float64]
+    is_cut: bool
+    is_finite: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AnsweredStep:
+    """A step whose answers and rewards are all there.
+
+    Attributes:
+        resident: The trial, at the step that drew the answers.
+        row_ids: The rows of its prompts [G].
+        prompts: Tokens of each prompt.
+        answers: By prompt and place in its group [G][S].
+        rewards: float64 [G, S]; NaN where no reward function scored the answer.
+        num_failed: How often a reward function failed.
+    """
+
+    resident: Resident
+    row_ids: tuple[int, ...]
+    prompts: tuple[NDArray[np.int32], ...]
+    answers: tuple[tuple[GivenAnswer, ...], ...]
+    rewards: NDArray[np.float64]
+    num_failed: int = 0
+
+    @property
+    def objective(self) -> GroupObjective:
+        return objective_of(self.resident)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the adapter gave numbers."""
+        return all(answer.is_finite for _, answer in self.pairs())
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all prompts and answers, as a pass reads them."""
+        return sum(len(prompt) + len(answer.tokens) for prompt, answer in self.pairs())
+
+    def pairs(self) -> Iterator[tuple[NDArray[np.int32], GivenAnswer]]:
+        """Return each answer with its prompt, group by group."""
+        for prompt, group in zip(self.prompts, self.answers, strict=True):
+            for answer in group:
+                yield prompt, answer
+
+
+def objective_of(resident: Resident) -> GroupObjective:
+    objective = resident.spec.objective
+    assert isinstance(objective, GroupObjective), "only such objectives sample answers"
+    return objective
+
+
+def step_metrics(
+    step: AnsweredStep, *, advantages: NDArray[np.float64], trained_logps: Sequence[NDArray[np.float64]]
+) -> dict[str, float]:
+    """Return what the step is reported as besides its loss.
+
+    ``entropy`` is the mean of ``-log p`` over drawn tokens, at the sampling temperature: an unbiased estimate where
+    ``top_p`` is 1. ``sampler_difference`` is the largest distance of a token's log-probability in the sampler from that
+    in the training pass, on the same weights.
+
+    Args:
+        advantages: [G, S].
+        trained_logps: Of each answer's tokens in the first training pass, group by group.
+    """
+    answers = [answer for _, answer in step.pairs()]
+    rewards = step.rewards[np.isfinite(step.rewards)]
+    spreads = [float(np.ptp(own[np.isfinite(own)])) if np.isfinite(own).any() else 0.0 for own in step.rewards]
+    drawn = np.concatenate([answer.logps for answer in answers])
+    differences = np.abs(drawn - np.concatenate(list(trained_logps)))
+    return {
+        "reward": float(rewards.mean()) if len(rewards) else float("nan"),
+        "reward_std": float(rewards.std()) if len(rewards) else 0.0,
+        "groups_alike": sum(spread == 0.0 for spread in spreads) / len(spreads),
+        "answer_length": sum(len(answer.tokens) for answer in answers) / len(answers),
+        "cut_share": sum(answer.is_cut for answer in answers) / len(answers),
+        "entropy": float(-drawn.mean()),
+        "advantage": float(np.abs(advantages).mean()),
+        "reward_failures": float(step.num_failed),
+        "sampler_difference": float(differences.max()),
+    }

@@ -1,0 +1,40 @@
+"""What passes ask of an objective that compares the answers which a trial gives to one prompt.
+
+Shapes:  G prompts of a step · S answers to each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cohort.training.requests.datum import TokenLoss
+
+__all__ = ["GroupObjective"]
+
+
+@runtime_checkable
+class GroupObjective(Protocol):
+    """An objective whose ``samples_answers`` is True, with the names and meanings of TRL's ``GRPOConfig``."""
+
+    num_generations: int
+    num_iterations: int
+    temperature: float
+    top_p: float
+    max_completion_length: int
+    beta: float
+
+    def token_loss(self, *, on_policy: bool) -> TokenLoss:
+        """Return the loss of answer tokens; ``on_policy`` takes the pass's own log-probabilities as the old ones."""
+        ...
+
+    def shares(self, lengths: Sequence[int], *, truncated: Sequence[bool]) -> list[float]:
+        """Return the weight that each token of each answer has in the loss of the whole step."""
+        ...
+
+    def advantages(self, rewards_GS: NDArray[np.float64], /) -> NDArray[np.float64]:
+        """Return the advantages [G, S] of a whole step; a reward is NaN where an answer has none."""
+        ...

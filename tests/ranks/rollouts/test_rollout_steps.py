@@ -1,0 +1,175 @@
+"""Trials that train on their own answers: the same bits in every pack, strictly on-policy, and rewards that fail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.core.events import StepDone, TrialFailed
+from cohort.data.tokenised import TokenisedRows
+from cohort.ranks.local_executor import LocalExecutor
+from cohort.ranks.rollouts import scoring
+from cohort.training.trial import TrialSpec
+from tests.cli.tiny_task import write_tiny_model
+from tests.ranks.rollouts.small_rollouts import (
+    PROMPTS,
+    InlineRewards,
+    adapter_digest,
+    executor_on,
+    prompt_rows,
+    sampling_trial,
+)
+
+STEPS = 3
+# group sizes, lengths, ranks, losses, temperatures and several updates on one draw
+TRIALS = (
+    sampling_trial(0, num_steps=STEPS),
+    sampling_trial(
+        1, num_steps=STEPS, r=8, batch_size=1, num_generations=3, max_completion_length=12, temperature=0.7, top_p=0.9
+    ),
+    sampling_trial(2, num_steps=STEPS, r=2, num_generations=6, beta=0.1, num_iterations=2, loss_type="grpo"),
+    sampling_trial(3, num_steps=STEPS, batch_size=3, max_completion_length=3, loss_type="gspo"),
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("rollouts") / "model")
+
+
+@pytest.fixture(scope="module")
+def rows(model: Path) -> TokenisedRows:
+    return prompt_rows(model)
+
+
+@pytest.fixture(autouse=True)
+def inline_rewards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(scoring, "RewardRunner", InlineRewards)
+    yield
+    torch.set_num_threads(threads)
+
+
+def trained(executor: LocalExecutor, specs: Sequence[TrialSpec]) -> tuple[dict[int, str], list[StepDone]]:
+    """Train trials to their ends; return the digest of each and all events."""
+    for spec in specs:
+        executor.load(spec)
+    digests, events = {}, []
+    while executor.resident:
+        for event in executor.step():
+            events.append(event)
+            if event.step == STEPS:
+                digests[event.trial_id] = adapter_digest(executor.unload(event.trial_id))
+    return digests, events
+
+
+def test_a_trial_has_the_same_bits_alone_in_a_pack_and_parked_in_between(model: Path, rows: TokenisedRows) -> None:
+    packed, events = trained(executor_on(model, rows), TRIALS)
+    for spec in TRIALS:
+        # other passes, and a pool of keys and values that holds few answers at a time
+        executor = executor_on(model, rows, token_budget=64, answer_tokens=48)
+        executor.load(spec)
+        while executor.steps_of(spec.trial_id) < STEPS:
+            executor.step()
+            if executor.steps_of(spec.trial_id) == 1:
+                executor.load(spec, executor.unload(spec.trial_id))
+        assert adapter_digest(executor.unload(spec.trial_id)) == packed[spec.trial_id]
+    # nobody waits for the trial with the longest answers
+    order = [(event.trial_id, event.step) for event in events]
+    assert order.index((3, 2)) < order.index((1, 1))
+
+
+def test_steps_report_what_was_drawn_and_how_far_the_sampler_is_from_the_training_pass(
+    model: Path, rows: TokenisedRows
+) -> None:
+    _, events = trained(executor_on(model, rows), TRIALS[1:3])
+    for event in events:
+        assert event.loss == -event.metrics["reward"]
+        # float32 logits, summed in another order
+        assert event.metrics["sampler_difference"] < 1e-5
+        assert 0 < event.metrics["entropy"] < math.log(258) + 1
+        assert event.metrics["clip_share"] == 0.0 or event.trial_id == 2
+        assert event.answers
+        assert all(answer.prompt in PROMPTS for answer in event.answers)
+    assert all(("kl" in event.metrics) == (event.trial_id == 2) for event in events)
+
+
+def test_answers_are_drawn_after_the_trial_has_trained_and_depend_on_the_step(
+    model: Path, rows: TokenisedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = executor_on(model, rows)
+    spec = sampling_trial(0, num_steps=STEPS)
+    executor.load(spec)
+    asked: list[tuple[int, int]] = []
+    decoding = executor._sampled().decoding
+    ask = decoding.ask
+
+    def noted(answer: object) -> None:
+        asked.append((executor.steps_of(0), answer.seed))  # type: ignore[attr-defined]
+        ask(answer)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decoding, "ask", noted)
+    executor.step()
+    executor.step()
+    assert [step for step, _ in asked] == [0] * 8 + [1] * 8
+    assert len({seed for _, seed in asked}) == 16
+
+
+def test_a_group_in_which_a_reward_fails_teaches_nothing_and_a_step_without_any_ends_its_trial_alone(
+    model: Path, rows: TokenisedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InlineRewards, "failing", frozenset(PROMPTS[:1]))
+    executor = executor_on(model, rows)
+    of_all, of_one = sampling_trial(0, batch_size=4), sampling_trial(1, batch_size=1, num_steps=4)
+    executor.load(of_all)
+    executor.load(of_one)
+    failures: list[TrialFailed] = []
+    events: list[StepDone] = []
+    while executor.steps_of(0) < 4:
+        events += executor.step(executor.resident)
+        for failure in executor.take_failures():
+            failures.append(failure)
+            executor.drop(failure.trial_id)
+    # every batch of four prompts has the failing one
+    assert {event.metrics["reward_failures"] for event in events if event.trial_id == 0} == {4.0}
+    assert all(math.isfinite(event.loss) for event in events)
+    (failure,) = failures
+    assert failure.trial_id == 1
+    assert "prompts.jsonl:1: the reward letters raised KeyError" in failure.message
+    assert "2 times" in failure.message
+
+
+def test_a_step_whose_answers_are_all_rewarded_alike_is_counted_and_moves_nothing_but_by_decay(
+    model: Path, rows: TokenisedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alike(self: InlineRewards, timeout: float | None = None) -> dict[int, object]:
+        del timeout
+        found = {number: scoring.Rewards(total=(1.0,) * 8, by_function={}) for number in self._done}
+        self._done.clear()
+        return found  # type: ignore[return-value]
+
+    monkeypatch.setattr(InlineRewards, "collect", alike)
+    executor = executor_on(model, rows)
+    executor.load(sampling_trial(0))
+    (event,) = executor.step()
+    assert (event.metrics["groups_alike"], event.metrics["reward_std"], event.grad_norm) == (1.0, 0.0, 0.0)
+
+
+def test_held_out_rewards_are_those_of_the_likeliest_answers_whoever_is_measured_with_them(
+    model: Path, rows: TokenisedRows
+) -> None:
+    executor = executor_on(model, rows)
+    for spec in TRIALS[:2]:
+        executor.load(spec)
+    together = executor.evaluate([0, 1], rows=rows, row_ids=[0, 2])
+    assert together[1] == executor.evaluate([1], rows=rows, row_ids=[0, 2])[1]
+    found = together[0]
+    assert found.loss == -sum(found.group_metrics["reward"]) / 2 == sum(found.terms) / 2
+    base = executor.evaluate_base(rows=rows, row_ids=[0, 2], objective=TRIALS[0].objective)
+    # a fresh adapter adds nothing
+    assert base.group_metrics == found.group_metrics
