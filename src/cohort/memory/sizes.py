@@ -119,12 +119,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         room -= math.ceil(needs.graph_bytes(graph_tokens))
     affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:
-        left = room + passes.num_bytes - by_need[0] * row_bytes
-        row, source = inputs.longest_row, inputs.longest_source
-        raise InputError(
-            row_too_long(needs, passes, left=left, longest_row=row, source=source, mode=mode)
-            or too_large(inputs.widest, row_bytes=row_bytes, room=room, free_bytes=free_bytes)
-        )
+        raise InputError(_misfit(inputs, passes, room=room, free_bytes=free_bytes))
     # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none
     rank_rows = min(wanted, affordable // 16 * 16)
     rank_rows = _rows_next_to_states(inputs, wanted=rank_rows, affordable=affordable, tokens=passes.tokens)
@@ -144,6 +139,14 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=tokens, num_ranks=inputs.num_ranks),
         device_state_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
     )
+
+
+def _misfit(inputs: SizeInputs, passes: PassSizes, *, room: int, free_bytes: int) -> Problem:
+    """Return what is wrong where the state of one adapter does not fit next to the passes."""
+    left = room + passes.num_bytes - inputs.rows_by_need[0] * inputs.row_bytes
+    row, source, mode = inputs.longest_row, inputs.longest_source, inputs.gradient_checkpointing
+    problem = row_too_long(inputs.needs, passes, left=left, longest_row=row, source=source, mode=mode)
+    return problem or too_large(inputs.widest, row_bytes=inputs.row_bytes, room=room, free_bytes=free_bytes)
 
 
 def too_large(adapter: AdapterSpec, *, row_bytes: int, room: int, free_bytes: int) -> Problem:

@@ -120,16 +120,6 @@ class Executor:
             too_large=self._too_large,
             is_ahead=self.bank.weights_RD.is_cuda,
         )
-        self._answers = AnswerTraining(
-            decoder,
-            self.bank,
-            memory=self.memory,
-            micro_batches=self._training,
-            measuring=self._evaluation,
-            policy=self.gradient_checkpointing,
-            too_large=self._too_large.in_training,
-            update=lambda residents: self._update(residents).tolist(),
-        )
         self._ahead = StepAhead(
             self._passes, bank=self.bank, micro_batches=self._training, policy=self.gradient_checkpointing
         )
@@ -290,7 +280,16 @@ class Executor:
         Raises:
             SampleTooLargeError, UnfinishedUpdateError: as :meth:`launch_step`.
         """
-        events = self._answers.train(steps)
+        events = AnswerTraining(
+            self.decoder,
+            self.bank,
+            memory=self.memory,
+            micro_batches=self._training,
+            measuring=self._evaluation,
+            policy=self.gradient_checkpointing,
+            too_large=self._too_large.in_training,
+            update=lambda residents: self._update(residents).tolist(),
+        ).train(steps)
         for step in steps:
             self._residents[step.resident.spec.trial_id].step += 1
         return events

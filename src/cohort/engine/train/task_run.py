@@ -39,6 +39,7 @@ from cohort.runs.records import LoggedDecision, LoggedEvent
 from cohort.runs.results.growing_tables import GrowingTables
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import Intervention, intervention_of
+from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.study import Study
 
 __all__ = ["TaskRun"]
@@ -60,19 +61,11 @@ class TaskRun:
         """Join the parts; ``arrival`` is the task's place among those that share the executor."""
         self._preparation, self._share, self.run = preparation, share, run
         task = preparation.task
-        early_exit, first = task.early_exit_settings(), preparation.proposals.first
+        first = preparation.proposals.first
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
         self._trials = {trial.spec.trial_id: trial for trial in first}
         facts = run.store.reader.facts()
-        # as recorded, not as the task says today: the rule for ties is that of the version that began the run
-        candidates, compare = [trial.candidate for trial in first], not searched_of_the_loss(task)
-        self._study = Study(
-            candidates,
-            early_exit,
-            metric=facts.objective_metric,
-            losses_compare=compare,
-            are_rewards=preparation.objective.samples_answers,
-        )
+        self._study = _study_of(preparation, metric=facts.objective_metric)
         self._steps = StepRecorder(preparation, run, specs=self._specs)
         self._tables = GrowingTables(run.directory, reader=run.store.reader, clock=run.clock)
         self._evaluator = RunEvaluator(preparation, share, time_spent=run.time_spent)
@@ -80,7 +73,7 @@ class TaskRun:
             run,
             study=self._study,
             trials=first,
-            kept_share=early_exit.kept_share(preparation.inputs.num_trials),
+            kept_share=task.early_exit_settings().kept_share(preparation.inputs.num_trials),
             # up to here a GPU replays recorded passes, which take as long with fewer tokens
             flat_tokens=FLAT_TOKENS if preparation.machine.device.type == "cuda" else 0,
             steps_in_windows=preparation.window_steps > 1,
@@ -356,3 +349,18 @@ class TaskRun:
             allowed="a base model with a finite loss",
             hint=hint,
         )
+
+
+def _study_of(preparation: Preparation, *, metric: ObjectiveMetric) -> Study:
+    """Return the study of a task's first trials.
+
+    Args:
+        metric: As recorded, not as the task says today: the rule for ties is that of the version that began the run.
+    """
+    return Study(
+        [trial.candidate for trial in preparation.proposals.first],
+        preparation.task.early_exit_settings(),
+        metric=metric,
+        losses_compare=not searched_of_the_loss(preparation.task),
+        are_rewards=preparation.objective.samples_answers,
+    )
