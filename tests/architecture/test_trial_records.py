@@ -49,7 +49,8 @@ NAMED_BY_A_TRIAL = {
     "tuning.early_exit.rule.Observation", "tuning.early_exit.separation.Standing",
     "tuning.study_trial.BestCheckpoint", "checkpoints.stored_state.StoredState", "adapter_files.choose.BestSoFar",
     "runs.records.ResidencyRecord", "runs.results.comparison.Contender",
-    "training.optimizers.slot_step.SlotStep", "runs.results.results.RunResults",
+    "training.optimizers.slot_step.SlotStep", "training.rollouts.answered_step.AnsweredStep",
+    "runs.results.results.RunResults",
     # what other programs hold, and curves to replay
     "tuning.samplers.optuna_study.StudyEntry", "tuning.replay.RecordedCurve",
     # what a planner counts: room in an executor, items of a pack, tokens of evaluations

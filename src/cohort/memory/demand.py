@@ -15,12 +15,14 @@ from cohort.machine.machine import Machine
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes, task_optimizer
 from cohort.models.config import DecoderConfig
 from cohort.scheduling.pass_sizes import MemoryNeeds
-from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.tasks.task_file import TaskFile
 from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.training.trial import TrialSpec
 
 __all__ = ["Demand"]
+
+# keys and values of an answer come in blocks of as many, of which it fills the last one rarely
+BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,7 @@ class Demand:
             gradient_checkpointing=GradientCheckpointing(self.task.memory.gradient_checkpointing),
             optimizer=task_optimizer(self.task),
             answer_tokens=self._answer_tokens,
-            answer_token_bytes=KvBlocks.block_bytes(self.config, dtype=self.dtype) // BLOCK_ROWS,
+            answer_token_bytes=2 * self.config.num_layers * self.config.kv_width * self.dtype.itemsize,
         )
 
     @property
@@ -108,7 +110,7 @@ class Demand:
         """Positions of all answers that trials train on in a step of each, were they all as long as they may be."""
         longest = int(self.rows.lengths.max())
         return sum(
-            spec.batch_size * own.num_generations * blocks_for(longest + own.max_completion_length) * BLOCK_ROWS
+            spec.batch_size * own.num_generations * (longest + own.max_completion_length + BLOCK_TOKENS)
             for spec in self.specs
             if isinstance(own := spec.objective, GroupObjective)
         )

@@ -42,7 +42,8 @@ class Reason(str):
         label: How the report names trials that ended for this reason; the text itself unless given.
         sentence: What happened, for the docs.
         colours: The colours of its mark in the report, on light and on dark paper; by default the report chooses.
-        shape: Its mark: circle, square, diamond, up, down, cross, plus or bar; if empty, the report chooses.
+        shape: Its mark: circle, square, diamond, hexagon, up, down, left, right, cross, plus or bar; if empty, the
+            report chooses.
         is_comparison: Whether the trial was stopped because others were better. Its adapter is then not written out,
             and a sampler learns that the trial lost a comparison.
     """

@@ -11,6 +11,7 @@ import torch
 
 from cohort.core.events import StepDone, TrialFailed
 from cohort.data.tokenised import TokenisedRows
+from cohort.metrics.rewards import Rewards
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rollouts import scoring
 from cohort.training.trial import TrialSpec
@@ -149,7 +150,7 @@ def test_a_step_whose_answers_are_all_rewarded_alike_is_counted_and_moves_nothin
 ) -> None:
     def alike(self: InlineRewards, timeout: float | None = None) -> dict[int, object]:
         del timeout
-        found = {number: scoring.Rewards(total=(1.0,) * 8, by_function={}) for number in self._done}
+        found = {number: Rewards(total=(1.0,) * 8, by_function={}) for number in self._done}
         self._done.clear()
         return found  # type: ignore[return-value]
 

@@ -15,19 +15,19 @@ ALIKE = Reason(
     "rewards alike",
     sentence="For many steps all answers to each prompt were rewarded alike, so that there was nothing to learn from.",
     colours=("#6b6b6b", "#a8a8a8"),
-    shape="bar",
+    shape="hexagon",
 )
 NO_ENTROPY = Reason(
     "entropy gone",
     sentence="For many steps the trial drew answers with no entropy left: it can find no other ones.",
     colours=("#8a5a2b", "#c99b6a"),
-    shape="down",
+    shape="left",
 )
 ENDLESS = Reason(
     "answers endless",
     sentence="For many steps nearly no answer ended by itself, while at first most of them did.",
     colours=("#3f6f8f", "#86b3cf"),
-    shape="up",
+    shape="right",
 )
 COLLAPSE_REASONS = (ALIKE, NO_ENTROPY, ENDLESS)
 
