@@ -32,13 +32,17 @@ class LocalExecutor(Executor, TrainingExecutor):
 
     Attributes:
         launches_ahead: Whether the host is free while a step is computed, so that it can launch the next one.
+        samples_answers: Whether trials train on their own answers, so that no step can be launched before the last is
+            read.
     """
+
+    samples_answers = False
+    _rollouts: RolloutSteps | None = None
 
     def __init__(self, *args: Any, repeats_smaller: bool = True, **kwargs: Any) -> None:
         """Allocate the bank; the arguments are those of :class:`Executor`."""
         super().__init__(*args, repeats_smaller=repeats_smaller, **kwargs)
         self.launches_ahead = self.bank.weights_RD.is_cuda
-        self._rollouts: RolloutSteps | None = None
         self._generator = AnswerGenerator(
             token_budget=max(4 * self.settings.evaluation_token_budget, generation_tokens(self.decoder)),
             device=self.memory.device,
@@ -56,15 +60,11 @@ class LocalExecutor(Executor, TrainingExecutor):
     ) -> int:
         if rank not in (None, 0):
             raise ValueError(f"rank {rank} of an executor of one rank")
+        self.samples_answers |= spec.objective.samples_answers
         return super().load(spec, state, rows=rows)
 
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         return run_window(self, quotas)
-
-    @property
-    def samples_answers(self) -> bool:
-        """Whether a resident trains on its own answers, so that no step can be launched before the last is read."""
-        return any(resident.spec.objective.samples_answers for resident in self._residents.values())
 
     def drop(self, trial_id: int) -> None:
         if self._rollouts is not None:
