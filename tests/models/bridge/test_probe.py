@@ -15,7 +15,7 @@ from transformers.models.lfm2 import modeling_lfm2
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from cohort.core.errors import InputError
-from cohort.models.bridge import recurrent
+from cohort.models.bridge import probe, recurrent
 from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.loading import wrap_model
 from cohort.models.bridge.probe import prove
@@ -158,3 +158,14 @@ def test_without_one_sequences_of_about_one_length_go_side_by_side() -> None:
     rows = torch.cat([group.row_R for group in groups])
     assert sorted(rows.tolist()) == list(range(300))
     assert bounds.groups(300, torch.device("cpu")) is groups
+
+
+def test_deep_models_of_16_bits_may_differ_by_what_rounding_alone_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = wrapped(save_tiny("glm", tmp_path), dtype=torch.bfloat16)
+    monkeypatch.setattr(probe, "_ROUNDED_TOLERANCE", 4e-3)
+    prove(decoder, where="model")
+    monkeypatch.setattr(probe, "_TWO_ROUNDINGS", 0.0)
+    with pytest.raises(InputError, match="other logits"):
+        prove(decoder, where="model")

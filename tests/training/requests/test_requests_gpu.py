@@ -23,7 +23,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("llama")
-    save_llama(directory, hidden_size=64)
+    save_llama(directory, hidden_size=96)
     return directory
 
 

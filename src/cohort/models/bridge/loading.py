@@ -18,6 +18,7 @@ from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.description import stored_method
 from cohort.models.bridge.experts import adapt_experts
 from cohort.models.bridge.interfaces import ATTENTION, register_attention
+from cohort.models.bridge.norms import fuse_norms
 from cohort.models.bridge.probe import prove
 from cohort.models.bridge.recurrent import bound_recurrent_functions
 from cohort.models.config import DecoderConfig
@@ -58,6 +59,7 @@ def wrap_model(
     bound_recurrent_functions(model)
     if is_packed:
         register_attention()
+        fuse_norms(model)
         model.set_attn_implementation(ATTENTION)
     return BridgedDecoder(config, model, linears=linears, is_packed=is_packed)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ from cohort.models.bridge.pass_state import current_pass
 from cohort.models.bridge.sequence_bounds import SequenceBounds
 
 __all__ = ["bound_recurrent_functions"]
+
+_log = logging.getLogger(__name__)
 
 # what says the same to other implementations
 _OTHER_BOUNDS = ("cu_seqlens", "seq_idx")
@@ -55,7 +58,7 @@ def _in_passes(function: Function, bounded: Callable[..., Any] | None) -> Functi
         now = current_pass()
         if now is None:
             return function(x, *arguments, **options)
-        chosen = function if _is_taken_elsewhere(x, bounded) else inspect.unwrap(function)
+        chosen = function if _is_taken_elsewhere(x, function, bounded) else inspect.unwrap(function)
         bounds = now.sequence_bounds
         if bounds is None or bounded is None:
             return chosen(x, *arguments, **options)
@@ -65,9 +68,31 @@ def _in_passes(function: Function, bounded: Callable[..., Any] | None) -> Functi
     return run
 
 
-def _is_taken_elsewhere(x: Tensor, bounded: Callable[..., Any] | None) -> bool:
+def _is_taken_elsewhere(x: Tensor, function: Function, bounded: Callable[..., Any] | None) -> bool:
     """Return whether another package's function may compute ``x``; the chunked delta rule takes 16 bits alone."""
-    return x.is_cuda and (bounded is not _delta_rule or x.dtype.itemsize == 2)
+    if not x.is_cuda or bounded is not _delta_rule:
+        return x.is_cuda
+    return x.dtype.itemsize == 2 and _trains(function, x.device)
+
+
+@functools.cache
+def _trains(function: Function, device: torch.device) -> bool:
+    """Return whether the delta rule behind ``function`` computes gradients on this device.
+
+    flash-linear-attention refuses to where it knows the compiler to be wrong: on Hopper with Triton 3.4 to 3.7.0.
+    """
+    if not _takes_bounds(function):
+        return True
+    x_1THE = torch.ones(1, 64, 1, 64, dtype=torch.bfloat16, device=device, requires_grad=True)
+    gate_1TH = torch.zeros(1, 64, 1, device=device)
+    try:
+        with torch.enable_grad():
+            y_1THE = function(x_1THE, x_1THE, x_1THE, g=gate_1TH, beta=gate_1TH, use_qk_l2norm_in_kernel=True)[0]
+            y_1THE.sum().backward()
+    except Exception as error:  # another package's, of any kind
+        _log.warning("transformers' torch form of the delta rule is used, which is slower: %s", error)
+        return False
+    return True
 
 
 def _convolution(

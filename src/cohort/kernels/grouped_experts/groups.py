@@ -1,0 +1,127 @@
+"""Which rows are whose: pairs of a token and an expert, sorted on the device. Nothing is read back from it.
+
+Shapes:  T rows of the stream · J experts of a token · S pairs of both, sorted · E experts · Z slots with rows, and none
+         G groups, E * Z
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["AdapterGroups", "ExpertRows"]
+
+# rows of a tile: about what a group of one expert and one of many slots has
+TILE_ROWS = 32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdapterGroups:
+    """The groups of an expert and a slot, those of rows without an adapter among them, as each expert's last.
+
+    Attributes:
+        ends_G: The sorted row after the last of each group (int32).
+        slots_Z2: First rank row and rank of each slot (int32); rank 0 for none.
+        scales_Z: What each slot's term is multiplied by.
+        fresh_Z: Whether each slot's gradients are written over what their sinks hold (int32).
+        max_rank: The largest rank.
+        tiles_N2: For each tile of at most ``TILE_ROWS`` rows of one group its group and first row (int32); a group of G
+            is a tile of none.
+    """
+
+    ends_G: Tensor
+    slots_Z2: Tensor
+    scales_Z: Tensor
+    fresh_Z: Tensor
+    max_rank: int
+    tiles_N2: Tensor
+
+    @property
+    def num_slots(self) -> int:
+        """Slots and none."""
+        return len(self.scales_Z)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExpertRows:
+    """Pairs sorted by expert, within an expert by slot and token.
+
+    Attributes:
+        token_S: The token of each sorted pair.
+        place_TJ: Where each pair is among the sorted ones; pairs without an expert are behind all others.
+        expert_S: The expert of each sorted pair, E or more for none.
+        ends_E: The sorted row after the last of each expert (int32); the last one ends what is computed.
+        adapters: Its groups where an adapter takes part.
+    """
+
+    token_S: Tensor
+    place_TJ: Tensor
+    expert_S: Tensor
+    ends_E: Tensor
+    adapters: AdapterGroups | None
+
+    @classmethod
+    def of(
+        cls,
+        index_TJ: Tensor,
+        *,
+        num_experts: int,
+        stops: Sequence[int] = (),
+        rank_rows: Sequence[slice] = (),
+        scales: Sequence[float] = (),
+        fresh: Sequence[bool] = (),
+    ) -> ExpertRows:
+        """Sort the pairs of a stream.
+
+        Args:
+            index_TJ: The experts of each token; numbers from E on name none.
+            stops: The row behind each slot's last one; slots stand one behind the other from row 0 on.
+            rank_rows, scales, fresh: What the adapters' terms need of each of them.
+        """
+        device, (num_tokens, each) = index_TJ.device, index_TJ.shape
+        num_slots = len(stops) + 1
+        token_S = torch.arange(num_tokens, device=device).repeat_interleave(each)
+        slot_S = torch.bucketize(token_S, torch.tensor(stops, dtype=torch.long, device=device), right=True)
+        key_S, order_S = torch.sort(index_TJ.reshape(-1) * num_slots + slot_S, stable=True)
+        numbers_G = torch.arange(num_experts * num_slots, device=device)
+        ends_G = torch.searchsorted(key_S, numbers_G, right=True).to(torch.int32)
+        place_S = torch.empty_like(order_S)
+        place_S[order_S] = torch.arange(len(order_S), device=device)
+        adapters = None
+        if stops:
+            ranks = [rows.stop - rows.start for rows in rank_rows]
+            table = [[rows.start, rank] for rows, rank in zip(rank_rows, ranks, strict=True)]
+            adapters = AdapterGroups(
+                ends_G=ends_G,
+                slots_Z2=torch.tensor([*table, [0, 0]], dtype=torch.int32, device=device),
+                scales_Z=torch.tensor([*scales, 0.0], device=device),
+                fresh_Z=torch.tensor([*map(int, fresh), 0], dtype=torch.int32, device=device),
+                max_rank=max(ranks),
+                tiles_N2=_tiles(ends_G, num_slots=num_slots, num_pairs=num_tokens * each),
+            )
+        return cls(
+            token_S=token_S[order_S],
+            place_TJ=place_S.view(num_tokens, each),
+            expert_S=key_S // num_slots,
+            ends_E=ends_G[num_slots - 1 :: num_slots].contiguous(),
+            adapters=adapters,
+        )
+
+
+def _tiles(ends_G: Tensor, *, num_slots: int, num_pairs: int) -> Tensor:
+    """Return the table of tiles [N, 2]; there is room for as many as any routing needs."""
+    num_groups = len(ends_G)
+    begins_G = torch.cat([ends_G.new_zeros(1), ends_G[:-1]])
+    counts_G = (ends_G - begins_G + TILE_ROWS - 1) // TILE_ROWS
+    # rows without an adapter have no term
+    counts_G = counts_G.masked_fill(torch.arange(num_groups, device=ends_G.device) % num_slots == num_slots - 1, 0)
+    tile_ends_G = counts_G.cumsum(0)
+    most = num_pairs // TILE_ROWS + min(num_pairs, num_groups - num_groups // num_slots)
+    tile_N = torch.arange(most, device=ends_G.device)
+    group_N = torch.searchsorted(tile_ends_G, tile_N, right=True)
+    own_N = group_N.clamp_max(num_groups - 1)
+    first_N = begins_G[own_N] + (tile_N - (tile_ends_G - counts_G)[own_N]) * TILE_ROWS
+    return torch.stack([group_N, first_N], dim=1).to(torch.int32)

@@ -1,0 +1,96 @@
+"""The kernels against plain torch: ragged groups, experts and slots without rows, pairs without an expert."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from cohort.kernels.backend import Backend
+from cohort.kernels.grouped_experts import ExpertRows, GroupedFactors, adapted_product, combine_rows, spread_rows
+
+E, J, T, D, N = 5, 2, 75, 24, 40
+# the last rows are of no adapter
+STOPS = (33, 34, 70)
+
+
+def drawn(*shape: int, seed: int, device: str) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def sorted_rows(device: str, *, ranks: tuple[int, ...], fresh: tuple[bool, ...] = (False, True, False)) -> ExpertRows:
+    scores = drawn(T, E, seed=1, device="cpu")
+    # an expert that no token chooses, and tokens with one expert less
+    scores[:, 3] = -100.0
+    index_TJ = scores.topk(J, dim=1).indices
+    index_TJ[::7, 1] = E
+    starts = (0, 16, 32)
+    return ExpertRows.of(
+        index_TJ.to(device),
+        num_experts=E,
+        stops=STOPS,
+        rank_rows=[slice(start, start + rank) for start, rank in zip(starts, ranks, strict=True)],
+        scales=(2.0, 0.5, 1.0),
+        fresh=fresh,
+    )
+
+
+def factors_of(device: str, *, num_rank_rows: int, sink: float) -> GroupedFactors:
+    # experts one behind the other in a wide row, as in a bank
+    bank = drawn(num_rank_rows, 3 + E * (D + N), seed=3, device=device) / 5
+    sinks = torch.full_like(bank, sink)
+
+    def columns(own: Tensor, first: int, width: int) -> Tensor:
+        return own.as_strided((num_rank_rows, E, width), (own.stride(0), D + N, 1), 3 + first)
+
+    return GroupedFactors(
+        a_REK=columns(bank, 0, D),
+        b_REN=columns(bank, D, N),
+        grad_a_REK=columns(sinks, 0, D),
+        grad_b_REN=columns(sinks, D, N),
+    )
+
+
+@pytest.mark.parametrize("ranks", [(3, 16, 8), (16, 1, 90)], ids=str)
+def test_a_product_with_terms_and_its_gradients_are_the_reference(triton_device: str, ranks: tuple[int, ...]) -> None:
+    rows = sorted_rows(triton_device, ranks=ranks)
+    weight_ENK = drawn(E, N, D, seed=2, device=triton_device) / 5
+    found = []
+    for backend in (Backend.REFERENCE, Backend.TRITON):
+        # what another step left in a sink that is written over is never read; here it is added to where it is not
+        factors = factors_of(triton_device, num_rank_rows=128, sink=0.25)
+        x_TD = drawn(T, D, seed=4, device=triton_device).requires_grad_()
+        weights_TJ = drawn(T, J, seed=5, device=triton_device).requires_grad_()
+        y_SN = adapted_product(
+            spread_rows(x_TD, rows, backend=backend), weight_ENK, rows, factors=factors, backend=backend
+        )
+        y_TN = combine_rows(y_SN, weights_TJ, rows, backend=backend)
+        y_TN.backward(drawn(T, N, seed=6, device=triton_device))
+        found.append((y_TN.detach(), x_TD.grad, weights_TJ.grad, factors.grad_a_REK, factors.grad_b_REN))
+    for expected, own in zip(*found, strict=True):
+        torch.testing.assert_close(own, expected, atol=2e-5, rtol=2e-5)
+
+
+def test_a_slot_that_is_not_finite_changes_no_other_row(triton_device: str) -> None:
+    rows = sorted_rows(triton_device, ranks=(3, 16, 8))
+    weight_ENK, x_TD = drawn(E, N, D, seed=2, device=triton_device), drawn(T, D, seed=4, device=triton_device)
+    plain = factors_of(triton_device, num_rank_rows=48, sink=0.0)
+    broken = replace(plain, a_REK=plain.a_REK.clone())
+    broken.a_REK[16:32] = float("nan")
+    weights_TJ = torch.ones(T, J, device=triton_device)
+    both = [
+        combine_rows(
+            adapted_product(
+                spread_rows(x_TD, rows, backend=Backend.TRITON), weight_ENK, rows, factors=own, backend=Backend.TRITON
+            ),
+            weights_TJ,
+            rows,
+            backend=Backend.TRITON,
+        )
+        for own in (plain, broken)
+    ]
+    others = [token for token in range(T) if token != STOPS[0]]
+    assert torch.equal(both[0][others], both[1][others])
+    assert bool(both[1][STOPS[0]].isnan().all())
