@@ -28,7 +28,8 @@ class Swapped(LlamaRMSNorm):
 def test_a_norm_gives_what_it_gave_with_its_gradient(kind: type[nn.Module], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     norm, x = kind(32).to(dtype).requires_grad_(False), torch.randn(3, 32, dtype=dtype, requires_grad=True)
-    nn.init.normal_(norm.weight, mean=0.5)
+    for weight in norm.parameters():
+        nn.init.normal_(weight, mean=0.5)
     expected = norm(x)
     (own,) = torch.autograd.grad(expected.square().sum(), x)
     assert fuse_norms(nn.ModuleList([norm])) == 1
@@ -37,10 +38,11 @@ def test_a_norm_gives_what_it_gave_with_its_gradient(kind: type[nn.Module], dtyp
         found = norm(x)
         (gradient,) = torch.autograd.grad(found.square().sum(), x)
     assert type(found.grad_fn).__name__ == "_RmsNormFunctionBackward"
+    share = 2e-2 if dtype is torch.bfloat16 else 1e-5
     for one, other in ((found, expected), (gradient, own)):
-        assert (one - other).norm() <= 2e-2 * other.norm() if dtype is torch.bfloat16 else 1e-5 * other.norm()
+        assert (one - other).norm() <= share * other.norm()
 
 
 @pytest.mark.parametrize("module", [Swapped(32), nn.LayerNorm(32), nn.GroupNorm(1, 32), nn.Linear(32, 32)])
 def test_what_computes_something_else_is_left_alone(module: nn.Module) -> None:
-    assert fuse_norms(module) == 0
+    assert fuse_norms(nn.ModuleList([module])) == 0

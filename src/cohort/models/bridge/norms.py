@@ -1,6 +1,6 @@
 """Puts the fused RMSNorm in place of a model's own in packed passes, where both compute the same.
 
-A norm written in torch passes its rows through memory ten times; whether a module is such a norm is found by calling it.
+Written in torch, a norm passes its rows through memory ten times. Whether a module is one is found by calling it.
 
 Shapes:  D width of the norm
 """
@@ -38,20 +38,18 @@ def fuse_norms(model: nn.Module) -> int:
             continue
         # as it is, or as Gemma keeps it: one less, and multiplied in float32
         for own_D in (weight.detach(), 1.0 + weight.detach().float()):
-            if _is_norm(module, own_D, eps):
+            if _is_norm(module, own_D, eps, like=weight):
                 object.__setattr__(module, "forward", _in_packed_passes(module.forward, own_D, eps))
                 count += 1
                 break
     return count
 
 
-def _is_norm(module: nn.Module, weight_D: Tensor, eps: float) -> bool:
+def _is_norm(module: nn.Module, weight_D: Tensor, eps: float, *, like: Tensor) -> bool:
     generator = torch.Generator().manual_seed(0)
     # rows of several sizes: with small ones the epsilon counts
-    x_TD = torch.randn(6, len(weight_D), generator=generator) * torch.tensor(
-        [[1e-4], [1e-2], [0.1], [1.0], [3.0], [30.0]]
-    )
-    x_TD = x_TD.to(module.weight)
+    sizes_T1 = torch.tensor([[1e-4], [1e-2], [0.1], [1.0], [3.0], [30.0]])
+    x_TD = (torch.randn(6, len(weight_D), generator=generator) * sizes_T1).to(like)
     try:
         expected_TD: Tensor = module(x_TD)
     except Exception:  # a module of another kind, written for other inputs
