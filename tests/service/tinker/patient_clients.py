@@ -108,7 +108,7 @@ class PatientClient:
             "sampling_session_id": f"{self._calls.session_id}:sample:{step}",
             "seq_id": 1,
             "prompt": {"chunks": [{"type": "encoded_text", "tokens": [5, 9, 13]}]},
-            "sampling_params": {"max_tokens": 4, "seed": step, "stop": []},
+            "sampling_params": {"max_tokens": 4, "seed": self._seed * 1000 + step, "stop": []},
             "prompt_logprobs": True,
         }
         answer = self._calls.retrieve(self._calls.done("asample", asked)["request_id"])

@@ -14,6 +14,7 @@ from cohort.service.tinker.checkpoint_calls import CheckpointCalls
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions
 from cohort.service.tinker.journal.journal import Journal
+from cohort.service.tinker.journal.recent_calls import RecentCalls
 from cohort.service.tinker.journal.snapshots import SnapshotStore
 from cohort.service.tinker.model_calls import ModelCalls
 from cohort.service.tinker.promises import Promises
@@ -34,11 +35,13 @@ class Keeping:
 
     Attributes:
         lock: Held while the server writes to its folder.
+        samples: What was asked for of versions; it is no part of the journal, as it changes nothing.
     """
 
     lock: RunLock
     promises: Promises
     journal: Journal
+    samples: RecentCalls
     upkeep: Upkeep
     calls: ModelCalls
     recovery: Recovery
@@ -92,12 +95,16 @@ def open_keeping(
     trainer = training.trainer
     trainer.on_round, trainer.on_gap = journal.flush, calls.pass_gap
     training.on_drop, checkpoints.on_loaded, calls.on_ran = upkeep.dropped, upkeep.keep_loaded, upkeep.ran
+    samples = RecentCalls(folder / JOURNAL / "samples")
     try:
         recovery.read(base)
+        samples.open()
     except BaseException:
         lock.release()
         raise
-    return Keeping(lock=lock, promises=promises, journal=journal, upkeep=upkeep, calls=calls, recovery=recovery)
+    return Keeping(
+        lock=lock, promises=promises, journal=journal, samples=samples, upkeep=upkeep, calls=calls, recovery=recovery
+    )
 
 
 def _locked(folder: Path) -> RunLock:

@@ -47,7 +47,7 @@ class TinkerRoutes:
         self._training, self._sampling, self._versions = training, sampling, versions
         self._sessions, self._store = sessions, store
         self._promises, self._journal, self._calls = keeping.promises, keeping.journal, keeping.calls
-        self._upkeep, self._recovery = keeping.upkeep, keeping.recovery
+        self._samples, self._upkeep, self._recovery = keeping.samples, keeping.upkeep, keeping.recovery
         self._base_model, self._context = base_model, context
 
     def router(self) -> APIRouter:
@@ -85,6 +85,7 @@ class TinkerRoutes:
         finally:
             upkeep.cancel()
             self._journal.close()
+            self._samples.close()
 
     # ---- hello and goodbye
 
@@ -172,6 +173,12 @@ class TinkerRoutes:
 
     async def _sample(self, _: Request, body: bytes) -> Any:
         asked = parse(Sample, body)
+        request_id = f"{asked.sampling_session_id}:{asked.seq_id}"
+        self._begin_sample(asked, body, before=lambda: self._samples.add(request_id, body))
+        own = [f"{request_id}:{place}" for place in range(asked.num_samples)]
+        return {"request_id": request_id, "sample_sequence_ids": own}
+
+    def _begin_sample(self, asked: Sample, body: bytes, *, before: Callable[[], None] | None = None) -> None:
         sampler = self._sessions.sampler(asked.sampling_session_id)
         tokens = self._sampling.check(asked)
         request_id = f"{asked.sampling_session_id}:{asked.seq_id}"
@@ -179,14 +186,16 @@ class TinkerRoutes:
             request_id,
             fingerprint_of(body),
             lambda: self._sampling.sample(asked, tokens, sampler=sampler, request_id=request_id),
+            before=before,
         )
-        own = [f"{request_id}:{place}" for place in range(asked.num_samples)]
-        return {"request_id": request_id, "sample_sequence_ids": own}
 
     # ---- answers
 
     async def _retrieve(self, _: Request, body: bytes) -> Any:
         request_id = parse(RetrieveFuture, body).request_id
+        if self._promises.fingerprint(request_id) is None and (old := self._samples.before(request_id)) is not None:
+            # asked for before a restart: the same version gives the same tokens for the same seed
+            self._begin_sample(parse(Sample, old), old)
         answer = await self._promises.wait(request_id, timeout_seconds=WAIT_SECONDS)
         if answer is None:
             return {"type": "try_again", "request_id": request_id, "queue_state": "active"}

@@ -243,9 +243,17 @@ class Journal:
     def drop_settled(self) -> None:
         """Remove the oldest segments as far as every call in them is in a snapshot."""
         while len(self._segments) > 1 and not self._segments[0].last_numbers:
-            self._segments[0].path.unlink(missing_ok=True)
-            with self._lock:
-                del self._segments[0]
+            self._drop_oldest()
+
+    def keep_last(self, count: int) -> None:
+        """Remove all segments but the last ``count``."""
+        while len(self._segments) > count:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self._segments[0].path.unlink(missing_ok=True)
+        with self._lock:
+            del self._segments[0]
 
 
 def _write(file: int, content: bytes) -> None:

@@ -1,0 +1,22 @@
+"""The last calls are known after a restart, and older ones make room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cohort.service.tinker.journal.recent_calls import RecentCalls
+
+
+def test_the_last_calls_are_known_after_a_restart(tmp_path: Path) -> None:
+    calls = RecentCalls(tmp_path, segment_bytes=300)
+    calls.open()
+    for number in range(40):
+        calls.add(f"s:{number}", b"x" * 50)
+    assert calls.before("s:39") is None
+    calls.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1000
+    again = RecentCalls(tmp_path, segment_bytes=300)
+    again.open()
+    again.close()
+    assert again.before("s:39") == b"x" * 50
+    assert again.before("s:0") is None
