@@ -36,6 +36,7 @@ class AdapterRoutes:
                 "version": status.version,
             }
             for status in self._model.pool.statuses()
+            if not self._model.is_private(status.name)
         ]
         return {"object": "list", "data": [*bases, *adapters]}
 

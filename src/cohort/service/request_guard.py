@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +15,10 @@ __all__ = ["RequestGuard"]
 
 
 class RequestGuard:
-    """ASGI middleware. Only paths under ``/v1`` and ``/api/v1`` need a key."""
+    """ASGI middleware. Only paths under ``/v1`` and ``/api/v1`` need a key.
+
+    ``state.key_id`` of a request is a part of its key's SHA-256; empty where no key is asked for.
+    """
 
     def __init__(
         self,
@@ -41,10 +45,12 @@ class RequestGuard:
                 self._count_answer(getattr(route, "path", "other"), message["status"])
             await send(message)
 
-        if self._keys and path.startswith(("/v1", "/api/v1")) and not self._opens(headers):
+        key = self._key_of(headers)
+        if self._keys and path.startswith(("/v1", "/api/v1")) and key is None:
             header = "Authorization: Bearer KEY" if path.startswith("/v1") else "X-API-Key: KEY"
             await _refuse(counted, 401, f"the API key is missing or wrong: send {header}")
             return
+        scope.setdefault("state", {})["key_id"] = "" if key is None else hashlib.sha256(key).hexdigest()[:16]
         limit = self._max_body_bytes
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
@@ -74,14 +80,15 @@ class RequestGuard:
 
         await self._app(scope, replayed, counted)
 
-    def _opens(self, headers: Mapping[bytes, bytes]) -> bool:
+    def _key_of(self, headers: Mapping[bytes, bytes]) -> bytes | None:
+        """Return the key of a request; None where it has none of ours."""
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
             # the Tinker client's header
             key = headers.get(b"x-api-key", b"")
         # all keys are compared, each in constant time
-        matches = [hmac.compare_digest(key.strip(), own) for own in self._keys]
-        return any(matches)
+        matches = [own for own in self._keys if hmac.compare_digest(key.strip(), own)]
+        return matches[0] if matches else None
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,7 @@ class ServedModel:
         max_model_len: Most tokens of prompt and answer together.
         max_prompts: Most sequences of one request.
         stop_ids: Tokens that end an answer.
+        is_private: Whether an adapter of the pool is listed to no one.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class ServedModel:
         base: ServedBase,
     ) -> None:
         self.names, self.pool, self.base = names, pool, base
+        self.is_private: Callable[[str], bool] = lambda _: False
         self.max_model_len = engine.most_tokens
         self.max_prompts = max_prompts
         self._vocab_size, self.stop_ids = vocab_size, stop_ids

@@ -35,7 +35,7 @@ def save(store: CheckpointStore, name: str = "one", *, kind: str = "weights", tt
 
 
 def test_a_state_comes_back_as_it_was(store: CheckpointStore) -> None:
-    found = store.find(save(store))
+    found = store.find(save(store), asker="")
     whole, weights = store.load(found, optimizer=True), store.load(found, optimizer=False)
     assert whole.step == 5
     assert {name: tensor.tolist() for name, tensor in whole.adapter.tensors.items()} == {
@@ -44,7 +44,7 @@ def test_a_state_comes_back_as_it_was(store: CheckpointStore) -> None:
     assert whole.gradients is not None
     assert torch.equal(whole.gradients, WEIGHTS + 3)
     assert (weights.step, weights.adapter.moments, weights.gradients) == (0, {}, None)
-    assert [each.uri for each in store.of_model("s:train:0")] == [found.uri]
+    assert [each.uri for each in store.of_model("s:train:0", asker="")] == [found.uri]
     assert list(store.models()) == ["s:train:0"]
 
 
@@ -60,21 +60,21 @@ def test_names_that_could_lead_elsewhere_are_refused(store: CheckpointStore, nam
 def test_addresses_of_nothing(store: CheckpointStore, uri: str) -> None:
     save(store)
     with pytest.raises(UnknownCheckpointError, match="there is no checkpoint"):
-        store.find(uri)
+        store.find(uri, asker="")
 
 
 def test_a_checkpoint_expires(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = save(store, ttl=60)
-    assert store.find(uri).expires_at is not None
-    store.set_expiry(store.find(uri), ttl_seconds=None)
+    assert store.find(uri, asker="").expires_at is not None
+    store.set_expiry(store.find(uri, asker=""), ttl_seconds=None)
     now = time.time()
     monkeypatch.setattr("cohort.service.tinker.checkpoints.time.time", lambda: now + 120)
-    found = store.find(uri)
+    found = store.find(uri, asker="")
     assert found.expires_at is None
     store.set_expiry(found, ttl_seconds=10)
     monkeypatch.setattr("cohort.service.tinker.checkpoints.time.time", lambda: now + 131)
     with pytest.raises(UnknownCheckpointError):
-        store.find(uri)
+        store.find(uri, asker="")
     assert not found.folder.exists()
 
 
@@ -92,14 +92,14 @@ def test_a_kill_while_the_expiry_is_written_loses_nothing(
         patched.setattr(Path, "write_bytes", killed)
         patched.setattr(Path, "write_text", lambda path, text, **_: killed(path, text.encode()))
         with pytest.raises(KeyboardInterrupt):
-            store.set_expiry(store.find(uri), ttl_seconds=60)
-    assert store.find(uri).expires_at is None
+            store.set_expiry(store.find(uri, asker=""), ttl_seconds=60)
+    assert store.find(uri, asker="").expires_at is None
 
 
 def test_a_kill_while_a_checkpoint_is_deleted_leaves_none_in_part(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = store.find(save(store))
+    found = store.find(save(store), asker="")
 
     def killed(folder: Path, **_: object) -> None:
         (folder / "state.safetensors").unlink()
@@ -109,7 +109,7 @@ def test_a_kill_while_a_checkpoint_is_deleted_leaves_none_in_part(
     with pytest.raises(KeyboardInterrupt):
         store.delete(found)
     with pytest.raises(UnknownCheckpointError):
-        store.find(found.uri)
+        store.find(found.uri, asker="")
 
 
 def test_a_checkpoint_of_another_base_model_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_a_checkpoint_of_another_base_model_is_refused(store: CheckpointStore, t
     layout = AdapterLayout({"model.layers.0.self_attn.q_proj": (8, 4)})
     other = CheckpointStore(tmp_path / "tinker", base_model="larger", layout=layout)
     with pytest.raises(InputError, match=r"path: found tinker://s:train:0/weights/one, .*; allowed: .* of larger"):
-        other.load(other.find(uri), optimizer=True)
+        other.load(other.find(uri, asker=""), optimizer=True)
 
 
 def test_a_version_for_sampling_has_no_state_to_train_on(store: CheckpointStore) -> None:
-    found = store.find(save(store, kind="sampler_weights"))
+    found = store.find(save(store, kind="sampler_weights"), asker="")
     with pytest.raises(UnknownCheckpointError, match="is for sampling"):
         store.load(found, optimizer=False)
     assert found.num_bytes > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits_and_is_an_adapter(
     assert (info["lora_rank"], info["base_model"]) == (4, "base")
     tinker = tinker_server.opened.tinker
     assert tinker is not None
-    folder = tinker.routes._store.find(path).folder
+    folder = tinker.routes._store.find(path, asker="").folder
     assert read_adapter(folder).spec.lora_alpha == 32.0
     run = client.get(f"training_runs/{model_id}")
     assert run["last_checkpoint"]["tinker_path"] == path
@@ -90,3 +91,38 @@ def test_a_number_of_a_step_that_would_overflow_is_refused(client: TinkerCalls, 
     refused = client.post("optim_step", body)
     assert refused.status_code == 400
     assert name in refused.json()["detail"]
+
+
+def test_a_call_whose_body_is_refused_holds_no_later_call_up(client: TinkerCalls) -> None:
+    model_id = client.model(rank=4)
+    step = {"model_id": model_id, "adam_params": {"learning_rate": 1e-2}}
+    started = time.monotonic()
+    assert client.post("optim_step", {**step, "seq_id": 1, "adam_params": {"beta1": 2}}).status_code == 400
+    garbled = pass_message(model_id, 2, data()).replace(b"target_tokens", b"target_tok\xff\xfes")
+    assert client.post("forward_backward", garbled).status_code == 400
+    trained(client, model_id, first=3, steps=1)
+    assert time.monotonic() - started < 20
+    # the number of a refused call may come again, as long as no later call has run
+    assert client.post("optim_step", {**step, "seq_id": 5, "adam_params": 1}).status_code == 400
+    assert "metrics" in client.result("optim_step", {**step, "seq_id": 5})
+    assert client.post("optim_step", {**step, "seq_id": 1}).status_code == 400
+
+
+def test_saves_that_overlap_end_in_the_order_of_their_numbers(client: TinkerCalls) -> None:
+    model_id = client.model(rank=4)
+    numbers = iter(range(1, 100))
+    asked = []
+    for overwrite in (False, False, True, True):
+        trained_step = {"model_id": model_id, "seq_id": next(numbers), "adam_params": {}}
+        client.done("optim_step", trained_step)
+        body = {"model_id": model_id, "seq_id": next(numbers), "path": "same", "overwrite": overwrite}
+        asked.append(client.done("save_weights", body)["request_id"])
+    # it is loaded before the client has heard that it was saved
+    into = {"model_id": model_id, "seq_id": next(numbers), "path": f"tinker://{model_id}/weights/same"}
+    loaded = client.done("load_weights", {**into, "optimizer": True})["request_id"]
+    found = [client.retrieve(request_id) for request_id in asked]
+    assert ["error" in each for each in found] == [False, True, False, False]
+    assert "found same, which exists" in found[1]["error"]
+    assert "error" not in client.retrieve(loaded)
+    assert client.result("optim_step", {"model_id": model_id, "seq_id": next(numbers), "adam_params": {}})
+    assert client.get(f"training_runs/{model_id}")["last_checkpoint"]["tinker_path"].endswith("/same")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 
 from cohort.core.errors import InputError, Problem
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, TrainedModel
+from cohort.service.tinker.owners import ANYONE
 from cohort.service.tinker.promises import Answer
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.schema import LoadWeights, SaveForSampler, SaveWeights
@@ -36,6 +38,8 @@ class CheckpointCalls:
     ) -> None:
         self._training, self._versions, self._sessions, self._store = training, versions, sessions, store
         self.on_loaded: OnLoaded = _keep_nothing
+        # by model and number, saves whose folders are not there yet
+        self._writing: dict[tuple[str, int], Future[None]] = {}
 
     async def save(self, asked: SaveWeights, *, fingerprint: bytes) -> Answer:
         """Write a training checkpoint; the answer comes once it is on the disk."""
@@ -57,10 +61,16 @@ class CheckpointCalls:
 
     async def _save(self, asked: SaveWeights, kind: str, *, fingerprint: bytes) -> Answer:
         model = self._sessions.known_model(asked.model_id)
-        state = await self._state(asked, fingerprint=fingerprint)
-        # those that wait are in the order of their calls: so are the folders that they leave
-        async with model.saving:
-            uri = await asyncio.to_thread(self._write, model, kind, asked, state)
+        written: Future[None] = Future()
+        self._writing[asked.model_id, asked.seq_id] = written
+        try:
+            state = await self._state(asked, fingerprint=fingerprint)
+            # those that wait are in the order of their calls: so are the folders that they leave
+            async with model.saving:
+                uri = await asyncio.to_thread(self._write, model, kind, asked, state)
+        finally:
+            del self._writing[asked.model_id, asked.seq_id]
+            written.set_result(None)
         return Answer(json={"type": "save_weights" if kind == "weights" else "save_weights_for_sampler", "path": uri})
 
     async def _state(self, asked: SaveWeights, *, fingerprint: bytes) -> ModelState:
@@ -75,7 +85,7 @@ class CheckpointCalls:
     def _write(self, model: TrainedModel, kind: str, asked: SaveWeights, state: ModelState) -> str:
         name = self._store.check_name(asked.path)
         if kind == "weights" and not asked.overwrite and self._store.exists(model.model_id, kind, name):
-            found = self._store.find(self._store.uri(model.model_id, kind, name))
+            found = self._store.find(self._store.uri(model.model_id, kind, name), asker=ANYONE)
             # a call that was killed behind its writing is carried out again
             if found.about.get("call") != asked.seq_id:
                 raise _wrong(
@@ -89,6 +99,7 @@ class CheckpointCalls:
             "seed": model.seed,
             **model.trains,
             "call": asked.seq_id,
+            "owner": self._sessions.owner_of(model.model_id),
             "base_model": self._training.base_model,
         }
         return self._store.save(
@@ -97,7 +108,7 @@ class CheckpointCalls:
 
     async def load_new(self, asked: LoadWeights, *, model_id: str, fingerprint: bytes) -> Answer:
         """Make a model of a checkpoint."""
-        checkpoint = self._store.find(asked.path)
+        checkpoint = self._store.find(asked.path, asker=self._sessions.owner_of(model_id))
         state = await asyncio.to_thread(self._store.load, checkpoint, optimizer=asked.optimizer)
         about = checkpoint.about
         trains = {name: bool(about.get(name, True)) for name in ("train_mlp", "train_attn")}
@@ -121,9 +132,16 @@ class CheckpointCalls:
         assert asked.model_id is not None, "the route asks for it"
         model = self._sessions.known_model(asked.model_id)
         store, models = self._store, self._training.trainer.executor.models
+        owner = self._sessions.owner_of(model.model_id)
+
+        number = asked.seq_id or 1
 
         def load() -> ModelState:
-            checkpoint = store.find(asked.path)
+            # what the model was saved under before is on the disk by now, or soon
+            for (model_id, earlier), written in list(self._writing.items()):
+                if model_id == model.model_id and earlier < number:
+                    written.result()
+            checkpoint = store.find(asked.path, asker=owner)
             if int(checkpoint.about["rank"]) != model.spec.r:
                 raise _wrong(
                     found=f"{asked.path} of rank {checkpoint.about['rank']}",
@@ -134,7 +152,6 @@ class CheckpointCalls:
             models.load(model.model_id, state)
             return state
 
-        number = asked.seq_id or 1
         state: ModelState = await self._training.run(model.model_id, number, fingerprint, load)
         answer = Answer(json={"type": "load_weights", "path": asked.path, "model_id": model.model_id})
         await self.on_loaded(model, number, state, answer)

@@ -23,6 +23,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.durable_files import atomic_directory, write_text
 from cohort.core.errors import CohortError, InputError, Problem
+from cohort.service.tinker.owners import ANYONE, may_know
 from cohort.training.requests.client_models import ModelState
 
 __all__ = ["Checkpoint", "CheckpointStore", "UnknownCheckpointError"]
@@ -52,6 +53,10 @@ class Checkpoint:
     name: str
     folder: Path
     about: dict[str, Any]
+
+    @property
+    def owner(self) -> str:
+        return str(self.about.get("owner", ANYONE))
 
     @property
     def expires_at(self) -> float | None:
@@ -137,28 +142,29 @@ class CheckpointStore:
     def exists(self, model_id: str, kind: str, name: str) -> bool:
         return (self._folder(model_id, kind, name) / _ABOUT).is_file()
 
-    def find(self, uri: str) -> Checkpoint:
+    def find(self, uri: str, *, asker: str) -> Checkpoint:
         """Return the checkpoint at an address.
 
         Raises:
-            UnknownCheckpointError: there is none, or it has expired.
+            UnknownCheckpointError: there is none, it has expired, or it is another key's.
         """
         parts = _URI.fullmatch(uri)
         if parts is not None and _NAME.fullmatch(parts[3]):
             folder = self._folder(parts[1], parts[2], parts[3])
             found = self._read(folder, uri=uri, kind=parts[2], name=parts[3])
-            if found is not None:
+            if found is not None and may_know(asker, found.owner):
                 return found
         raise UnknownCheckpointError(f"there is no checkpoint {uri[:200]}; allowed: tinker://MODEL/weights/NAME of one")
 
-    def of_model(self, model_id: str) -> list[Checkpoint]:
-        """Return a model's checkpoints, the newest first."""
+    def of_model(self, model_id: str, *, asker: str) -> list[Checkpoint]:
+        """Return a model's checkpoints that ``asker`` may know, the newest first."""
         found = []
         for kind in ("weights", "sampler_weights"):
             parent = self._folder(model_id, kind, "any").parent
             for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
                 uri = self.uri(model_id, kind, folder.name)
-                if (each := self._read(folder, uri=uri, kind=kind, name=folder.name)) is not None:
+                each = self._read(folder, uri=uri, kind=kind, name=folder.name)
+                if each is not None and may_know(asker, each.owner):
                     found.append(each)
         return sorted(found, key=lambda each: each.about["time"], reverse=True)
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 import secrets
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError
+from cohort.service.tinker.owners import ANYONE, may_know
 
 __all__ = ["ClientSessions", "Sampler", "Session", "TrainedModel", "UnknownSessionError", "measured_name"]
 
 MOST_SNAPSHOTS = 8
+_MOST_OWNERS = 10_000
 
 T = TypeVar("T")
 
@@ -83,10 +85,16 @@ class Sampler:
 
 @dataclass(kw_only=True, eq=False)
 class Session:
-    """A client that said hello."""
+    """A client that said hello.
+
+    Attributes:
+        heard: When it was heard of last, in seconds of a clock that only goes forward.
+        owner: Whose key it has, see :mod:`cohort.service.tinker.owners`.
+    """
 
     session_id: str
     heard: float
+    owner: str = ANYONE
     models: list[str] = field(default_factory=list)
     samplers: list[str] = field(default_factory=list)
 
@@ -105,6 +113,7 @@ class ClientSessions:
         self.models: dict[str, TrainedModel] = {}
         self.samplers: dict[str, Sampler] = {}
         self.base: dict[str, Any] = {}
+        self._owners: OrderedDict[str, str] = OrderedDict()
         self.on_used: Callable[[str], None] = lambda _: None
         self.used_before: dict[str, int] = {}
 
@@ -112,37 +121,45 @@ class ClientSessions:
     def new_id() -> str:
         return secrets.token_hex(12)
 
-    def begin(self, session_id: str) -> Session:
-        session = Session(session_id=session_id, heard=time.monotonic())
+    def begin(self, session_id: str, *, owner: str) -> Session:
+        session = Session(session_id=session_id, heard=time.monotonic(), owner=owner)
         self.sessions[session.session_id] = session
+        # the answers to its calls are kept for a while after it has ended
+        self._owners[session_id] = owner
+        while len(self._owners) > _MOST_OWNERS:
+            self._owners.popitem(last=False)
         return session
+
+    def owner_of(self, name: str) -> str:
+        """Return whose a session is, or a model, a sampler or a call of one."""
+        return self._owners.get(name.partition(":")[0], ANYONE)
 
     def as_json(self) -> dict[str, Any]:
         """Return the sessions and what they sample from that is no version of a model in training."""
         opened = [each for each in self.samplers.values() if each.adapter is None or each.model_path is not None]
         return {
             "base": self.base,
-            "sessions": [{"session": session_id} for session_id in self.sessions],
+            "sessions": [{"session": each.session_id, "owner": each.owner} for each in self.sessions.values()],
             "samplers": [{"sampler": each.sampler_id, "model_path": each.model_path} for each in opened],
         }
 
-    def session(self, session_id: str) -> Session:
+    def session(self, session_id: str, *, asker: str) -> Session:
         """Return a session and note that it was heard of.
 
         Raises:
-            UnknownSessionError: there is none.
+            UnknownSessionError: there is none, or it is another key's.
         """
-        session = _found(self.sessions, session_id, "session")
+        session = self._found(self.sessions, session_id, "session", asker=asker)
         session.heard = time.monotonic()
         return session
 
-    def model(self, model_id: str) -> TrainedModel:
+    def model(self, model_id: str, *, asker: str) -> TrainedModel:
         """Return a model that a client calls.
 
         Raises:
-            UnknownSessionError: there is none.
+            UnknownSessionError: there is none, or it is another key's.
         """
-        model = self.known_model(model_id)
+        model = self._found(self.models, model_id, "model", asker=asker)
         model.last_call = time.time()
         # a client that calls is there, also one that sends no heartbeats
         if (session := self.sessions.get(model_id.partition(":")[0])) is not None:
@@ -155,15 +172,15 @@ class ClientSessions:
         Raises:
             UnknownSessionError: there is none.
         """
-        return _found(self.models, model_id, "model")
+        return self._found(self.models, model_id, "model", asker=ANYONE)
 
-    def sampler(self, sampler_id: str) -> Sampler:
+    def sampler(self, sampler_id: str, *, asker: str) -> Sampler:
         """Return what a sampling session samples from; it is then the one of its model that was used last.
 
         Raises:
-            UnknownSessionError: there is none.
+            UnknownSessionError: there is none, or it is another key's.
         """
-        sampler = _found(self.samplers, sampler_id, "sampling session")
+        sampler = self._found(self.samplers, sampler_id, "sampling session", asker=asker)
         model = self.models.get(sampler.model_id or "")
         if model is not None and sampler_id in model.snapshots and sampler_id != model.snapshots[-1]:
             self.used_before.pop(sampler_id, None)
@@ -195,8 +212,7 @@ class ClientSessions:
         now = time.monotonic()
         return [session for session in self.sessions.values() if now - session.heard > seconds]
 
-
-def _found(known: dict[str, T], name: str, what: str) -> T:
-    if name not in known:
-        raise UnknownSessionError(f"there is no {what} {name!r}; its session may have ended")
-    return known[name]
+    def _found(self, known: dict[str, T], name: str, what: str, *, asker: str) -> T:
+        if name not in known or not may_know(asker, self.owner_of(name)):
+            raise UnknownSessionError(f"there is no {what} {name[:200]!r}; its session may have ended")
+        return known[name]

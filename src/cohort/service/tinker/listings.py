@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from cohort.service.tinker.answering import answering
 from cohort.service.tinker.checkpoints import Checkpoint, CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, UnknownSessionError
+from cohort.service.tinker.owners import asker_of, may_know
 from cohort.service.tinker.schema import SessionCall, parse
 
 __all__ = ["add_listings"]
@@ -41,31 +42,36 @@ class _Listings:
     def __init__(self, sessions: ClientSessions, store: CheckpointStore, *, base_model: str) -> None:
         self._sessions, self._store, self._base_model = sessions, store, base_model
 
-    async def list_sessions(self, _: Request, __: bytes) -> Any:
-        return {"sessions": list(self._sessions.sessions)}
+    async def list_sessions(self, request: Request, _: bytes) -> Any:
+        asker, known = asker_of(request), self._sessions.sessions.values()
+        return {"sessions": [each.session_id for each in known if may_know(asker, each.owner)]}
 
     async def get_session(self, request: Request, _: bytes) -> Any:
-        session = self._sessions.session(request.path_params["session_id"])
+        session = self._sessions.session(request.path_params["session_id"], asker=asker_of(request))
         return {"training_run_ids": session.models, "sampler_ids": session.samplers}
 
     async def get_sampler(self, request: Request, _: bytes) -> Any:
-        sampler = self._sessions.sampler(request.path_params["sampler_id"])
+        sampler = self._sessions.sampler(request.path_params["sampler_id"], asker=asker_of(request))
         return {"sampler_id": sampler.sampler_id, "base_model": self._base_model, "model_path": sampler.model_path}
 
     async def list_runs(self, request: Request, _: bytes) -> Any:
-        names = list(dict.fromkeys([*self._sessions.models, *self._store.models()]))
+        asker = asker_of(request)
+        training = [name for name in self._sessions.models if may_know(asker, self._sessions.owner_of(name))]
+        saved = [name for name in self._store.models() if self._store.of_model(name, asker=asker)]
+        names = list(dict.fromkeys([*training, *saved]))
         offset, limit = _window(request)
         cursor = {"offset": offset, "limit": limit, "total_count": len(names)}
-        return {"training_runs": [self._run(name) for name in names[offset : offset + limit]], "cursor": cursor}
+        return {"training_runs": [self._run(name, asker) for name in names[offset : offset + limit]], "cursor": cursor}
 
     async def get_run(self, request: Request, _: bytes) -> Any:
-        model_id = request.path_params["model_id"]
-        if model_id not in self._sessions.models and not self._store.of_model(model_id):
-            raise UnknownSessionError(f"there is no training run {model_id!r}")
-        return self._run(model_id)
+        model_id, asker = request.path_params["model_id"], asker_of(request)
+        is_training = model_id in self._sessions.models and may_know(asker, self._sessions.owner_of(model_id))
+        if not is_training and not self._store.of_model(model_id, asker=asker):
+            raise UnknownSessionError(f"there is no training run {model_id[:200]!r}")
+        return self._run(model_id, asker)
 
-    def _run(self, model_id: str) -> dict[str, Any]:
-        model, saved = self._sessions.models.get(model_id), self._store.of_model(model_id)
+    def _run(self, model_id: str, asker: str) -> dict[str, Any]:
+        model, saved = self._sessions.models.get(model_id), self._store.of_model(model_id, asker=asker)
         by_kind = {kind: next((each for each in saved if each.kind == kind), None) for kind in _KIND_NAMES}
         rank = model.spec.r if model is not None else (int(saved[0].about["rank"]) if saved else None)
         metadata = model.metadata if model is not None else (saved[0].about.get("run_metadata") if saved else None)
@@ -84,16 +90,18 @@ class _Listings:
         }
 
     async def list_checkpoints(self, request: Request, _: bytes) -> Any:
-        return {"checkpoints": [_shown(each) for each in self._store.of_model(request.path_params["model_id"])]}
+        found = self._store.of_model(request.path_params["model_id"], asker=asker_of(request))
+        return {"checkpoints": [_shown(each) for each in found]}
 
     async def all_checkpoints(self, request: Request, _: bytes) -> Any:
-        found = [each for model_id in self._store.models() for each in self._store.of_model(model_id)]
+        asker = asker_of(request)
+        found = [each for model_id in self._store.models() for each in self._store.of_model(model_id, asker=asker)]
         offset, limit = _window(request)
         cursor = {"offset": offset, "limit": limit, "total_count": len(found)}
         return {"checkpoints": [_shown(each) for each in found[offset : offset + limit]], "cursor": cursor}
 
-    async def weights_info(self, _: Request, body: bytes) -> Any:
-        about = self._store.find(parse(_Path, body).tinker_path).about
+    async def weights_info(self, request: Request, body: bytes) -> Any:
+        about = self._store.find(parse(_Path, body).tinker_path, asker=asker_of(request)).about
         trains = {name: about.get(name, True) for name in ("train_mlp", "train_attn")}
         rank = {"is_lora": True, "lora_rank": about["rank"], "train_unembed": False}
         return {"base_model": self._base_model, **rank, **trains}
@@ -109,7 +117,9 @@ class _Listings:
 
     def _asked_checkpoint(self, request: Request) -> Checkpoint:
         parts = request.path_params
-        return self._store.find(self._store.uri(parts["model_id"], parts["kind"], parts["name"]))
+        return self._store.find(
+            self._store.uri(parts["model_id"], parts["kind"], parts["name"]), asker=asker_of(request)
+        )
 
 
 class _Path(SessionCall):

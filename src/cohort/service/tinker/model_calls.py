@@ -17,6 +17,7 @@ from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions
 from cohort.service.tinker.journal.journal import Journal, JournalFullError
 from cohort.service.tinker.journal.records import Record
+from cohort.service.tinker.owners import may_know
 from cohort.service.tinker.promises import Answer, Promises
 from cohort.service.tinker.schema import CreateModel, LoadWeights, OptimStep, SaveForSampler, SaveWeights, parse
 from cohort.service.tinker.training_calls import CREATION, TrainingCalls, fingerprint_of
@@ -87,7 +88,7 @@ class ModelCalls:
         self._store, self._promises, self._journal, self._most_open = store, promises, journal, most_open
         self.on_ran: Callable[[str], None] = lambda _: None
 
-    def take(self, path: str, body: bytes) -> dict[str, Any]:
+    def take(self, path: str, body: bytes, *, asker: str) -> dict[str, Any]:
         """Take a call and return its acknowledgement.
 
         Raises:
@@ -97,9 +98,9 @@ class ModelCalls:
             JournalFullError: there is no room to write it down.
         """
         try:
-            call = self._read(path, body)
+            call = self._read(path, body, asker)
         except InputError:
-            self._skip(path, body)
+            self._skip(path, body, asker)
             raise
         position = 0
 
@@ -128,7 +129,7 @@ class ModelCalls:
         mark = fingerprint_of(body)
         call = None
         try:
-            call = self._read(path, body)
+            call = self._read(path, body, self._sessions.owner_of(model_id))
         except CohortError as error:
             ended = ended or Answer.of_error(error)
         if call is not None:
@@ -191,29 +192,31 @@ class ModelCalls:
         except CohortError as error:
             _log.warning("%s", error)
 
-    def _skip(self, path: str, body: bytes) -> None:
+    def _skip(self, path: str, body: bytes, asker: str) -> None:
         """Let the calls of a model not wait for one that was refused, where its number can be read."""
         model_id, number = number_of_pass(body) if path in _PASSES else _number_of(body)
         if number < 1 or model_id not in self._sessions.models:
+            return
+        if not may_know(asker, self._sessions.owner_of(model_id)):
             return
         self.pass_gap(model_id, number, number)
         self._training.trainer.skip(model_id, number, number)
 
     # ---- what is asked for
 
-    def _read(self, path: str, body: bytes) -> _Call:
-        reader: dict[str, Callable[[bytes], _Call]] = {
+    def _read(self, path: str, body: bytes, asker: str) -> _Call:
+        reader: dict[str, Callable[[bytes, str], _Call]] = {
             "create_model": self._create,
             "optim_step": self._step,
             "save_weights": self._save,
             "save_weights_for_sampler": self._save_for_sampler,
             "load_weights": self._load,
         }
-        return reader.get(path, self._pass)(body)
+        return reader.get(path, self._pass)(body, asker)
 
-    def _create(self, body: bytes) -> _Call:
+    def _create(self, body: bytes, asker: str) -> _Call:
         asked, mark = parse(CreateModel, body), fingerprint_of(body)
-        session = self._sessions.session(asked.session_id)
+        session = self._sessions.session(asked.session_id, asker=asker)
         model_id = f"{session.session_id}:train:{asked.model_seq_id}"
         model = self._sessions.models.get(model_id) or self._training.model_of(asked, model_id=model_id)
 
@@ -229,34 +232,40 @@ class ModelCalls:
             register=register,
         )
 
-    def _pass(self, body: bytes) -> _Call:
+    def _pass(self, body: bytes, asker: str) -> _Call:
         asked, mark = read_pass(body), fingerprint_of(body)
         return self._numbered(
-            asked.model_id, asked.number, lambda: self._training.train(asked, fingerprint=mark), body=asked
+            asked.model_id,
+            asked.number,
+            lambda: self._training.train(asked, fingerprint=mark),
+            asker=asker,
+            body=asked,
         )
 
-    def _step(self, body: bytes) -> _Call:
+    def _step(self, body: bytes, asker: str) -> _Call:
         asked, mark = parse(OptimStep, body), fingerprint_of(body)
-        return self._numbered(asked.model_id, asked.seq_id, lambda: self._training.step(asked, fingerprint=mark))
+        return self._numbered(
+            asked.model_id, asked.seq_id, lambda: self._training.step(asked, fingerprint=mark), asker=asker
+        )
 
-    def _save(self, body: bytes) -> _Call:
+    def _save(self, body: bytes, asker: str) -> _Call:
         asked, mark = parse(SaveWeights, body), fingerprint_of(body)
         run = lambda: self._checkpoints.save(asked, fingerprint=mark)  # noqa: E731
-        return self._numbered(asked.model_id, asked.seq_id, run, leaves_files=True)
+        return self._numbered(asked.model_id, asked.seq_id, run, asker=asker, leaves_files=True)
 
-    def _save_for_sampler(self, body: bytes) -> _Call:
+    def _save_for_sampler(self, body: bytes, asker: str) -> _Call:
         asked, mark = parse(SaveForSampler, body), fingerprint_of(body)
         run = lambda: self._checkpoints.save_for_sampler(asked, fingerprint=mark)  # noqa: E731
-        return self._numbered(asked.model_id, asked.seq_id, run, leaves_files=asked.path is not None)
+        return self._numbered(asked.model_id, asked.seq_id, run, asker=asker, leaves_files=asked.path is not None)
 
-    def _load(self, body: bytes) -> _Call:
+    def _load(self, body: bytes, asker: str) -> _Call:
         asked, mark = parse(LoadWeights, body), fingerprint_of(body)
         self._training.check_base(asked.base_model)
         if asked.model_id is not None:
             into = lambda: self._checkpoints.load_into(asked, fingerprint=mark)  # noqa: E731
-            return self._numbered(asked.model_id, asked.seq_id or 1, into)
-        session = self._sessions.session(asked.session_id or "")
-        self._store.find(asked.path)
+            return self._numbered(asked.model_id, asked.seq_id or 1, into, asker=asker)
+        session = self._sessions.session(asked.session_id or "", asker=asker)
+        self._store.find(asked.path, asker=asker)
         model_id = f"{session.session_id}:train:{asked.model_seq_id}"
 
         def register() -> None:
@@ -276,10 +285,11 @@ class ModelCalls:
         number: int,
         run: Callable[[], Awaitable[Answer]],
         *,
+        asker: str,
         leaves_files: bool = False,
         body: PassBody | None = None,
     ) -> _Call:
-        self._sessions.model(model_id)
+        self._sessions.model(model_id, asker=asker)
         return _Call(model_id=model_id, number=number, run=run, leaves_files=leaves_files, body=body)
 
 

@@ -138,8 +138,8 @@ class Recovery:
                     hint="Start the server with the model that they were trained on, or name another folder.",
                 )
             )
-        for session_id in self._told.sessions:
-            self._sessions.begin(session_id)
+        for session_id, begun in self._told.sessions.items():
+            self._sessions.begin(session_id, owner=begun["owner"])
         for snapshot in self._found.values():
             versions = snapshot.about["versions"]
             # the least recently used comes first, before all that the journal tells of
@@ -171,7 +171,7 @@ class Recovery:
             if session is None:
                 continue
             try:
-                checkpoint = None if path is None else self._store.find(path)
+                checkpoint = None if path is None else self._store.find(path, asker=session.owner)
                 self._sessions.samplers[sampler_id] = self._versions.open(sampler_id, checkpoint)
                 session.samplers.append(sampler_id)
             except CohortError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,6 +18,7 @@ from cohort.service.tinker.journal.records import Record
 from cohort.service.tinker.keeping import Keeping
 from cohort.service.tinker.listings import add_listings
 from cohort.service.tinker.model_calls import MODEL_CALLS
+from cohort.service.tinker.owners import asker_of, may_know
 from cohort.service.tinker.promises import Answer, GoneError
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.sampling import SamplingCalls
@@ -102,33 +104,37 @@ class TinkerRoutes:
         model = {"model_name": self._base_model, "max_context_length": self._context}
         return {"supported_models": [{**model, "trainable": True, "sampleable": True}]}
 
-    async def _create_session(self, _: Request, __: bytes) -> Any:
+    async def _create_session(self, request: Request, _: bytes) -> Any:
         session_id = self._sessions.new_id()
-        self._journal.append(Record(kind="session", about={"session": session_id}))
-        self._sessions.begin(session_id)
+        owner = asker_of(request)
+        self._journal.append(Record(kind="session", about={"session": session_id, "owner": owner}))
+        self._sessions.begin(session_id, owner=owner)
         return {"type": "create_session", "session_id": session_id}
 
-    async def _heartbeat(self, _: Request, body: bytes) -> Any:
+    async def _heartbeat(self, request: Request, body: bytes) -> Any:
         try:
-            self._sessions.session(parse(SessionCall, body).session_id)
+            self._sessions.session(parse(SessionCall, body).session_id, asker=asker_of(request))
         except UnknownSessionError as error:
             raise GoneError(str(error)) from None
         return {"type": "session_heartbeat"}
 
     async def _finish(self, request: Request, _: bytes) -> Any:
-        self._upkeep.end_session(request.path_params["session_id"])
+        session_id = request.path_params["session_id"]
+        if session_id in self._sessions.sessions:
+            self._sessions.session(session_id, asker=asker_of(request))
+            self._upkeep.end_session(session_id)
         return {}
 
     # ---- training
 
     def _taking(self, path: str) -> Callable[[Request, bytes], Awaitable[Any]]:
-        async def take(_: Request, body: bytes) -> Any:
-            return self._calls.take(path, body)
+        async def take(request: Request, body: bytes) -> Any:
+            return self._calls.take(path, body, asker=asker_of(request))
 
         return take
 
-    async def _info(self, _: Request, body: bytes) -> Any:
-        model = self._sessions.model(parse(ModelCall, body).model_id)
+    async def _info(self, request: Request, body: bytes) -> Any:
+        model = self._sessions.model(parse(ModelCall, body).model_id, asker=asker_of(request))
         data = {"arch": "decoder", "model_name": self._base_model, "tokenizer_id": self._base_model}
         return {
             "type": "get_info",
@@ -139,9 +145,9 @@ class TinkerRoutes:
             "model_name": self._base_model,
         }
 
-    async def _unload(self, _: Request, body: bytes) -> Any:
+    async def _unload(self, request: Request, body: bytes) -> Any:
         model_id = parse(ModelCall, body).model_id
-        self._sessions.model(model_id)
+        self._sessions.model(model_id, asker=asker_of(request))
         self._journal.append(Record(kind="drop", about={"model": model_id}))
         self._training.drop(model_id)
 
@@ -152,14 +158,14 @@ class TinkerRoutes:
 
     # ---- sampling
 
-    async def _create_sampling_session(self, _: Request, body: bytes) -> Any:
-        asked = parse(CreateSamplingSession, body)
-        session = self._sessions.session(asked.session_id)
+    async def _create_sampling_session(self, request: Request, body: bytes) -> Any:
+        asked, asker = parse(CreateSamplingSession, body), asker_of(request)
+        session = self._sessions.session(asked.session_id, asker=asker)
         sampler_id = f"{session.session_id}:sample:{asked.sampling_session_seq_id}"
         if sampler_id not in self._sessions.samplers:
             if asked.model_path is None:
                 self._training.check_base(asked.base_model)
-            checkpoint = None if asked.model_path is None else self._store.find(asked.model_path)
+            checkpoint = None if asked.model_path is None else self._store.find(asked.model_path, asker=asker)
             found = await asyncio.to_thread(self._versions.open, sampler_id, checkpoint)
             if session.session_id not in self._sessions.sessions:
                 self._versions.withdraw(found)
@@ -171,15 +177,18 @@ class TinkerRoutes:
                 session.samplers.append(sampler_id)
         return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
 
-    async def _sample(self, _: Request, body: bytes) -> Any:
+    async def _sample(self, request: Request, body: bytes) -> Any:
         asked = parse(Sample, body)
         request_id = f"{asked.sampling_session_id}:{asked.seq_id}"
-        self._begin_sample(asked, body, before=lambda: self._samples.add(request_id, body))
+        add = partial(self._samples.add, request_id, body)
+        self._begin_sample(asked, body, asker=asker_of(request), before=add)
         own = [f"{request_id}:{place}" for place in range(asked.num_samples)]
         return {"request_id": request_id, "sample_sequence_ids": own}
 
-    def _begin_sample(self, asked: Sample, body: bytes, *, before: Callable[[], None] | None = None) -> None:
-        sampler = self._sessions.sampler(asked.sampling_session_id)
+    def _begin_sample(
+        self, asked: Sample, body: bytes, *, asker: str, before: Callable[[], None] | None = None
+    ) -> None:
+        sampler = self._sessions.sampler(asked.sampling_session_id, asker=asker)
         tokens = self._sampling.check(asked)
         request_id = f"{asked.sampling_session_id}:{asked.seq_id}"
         self._promises.make(
@@ -191,11 +200,11 @@ class TinkerRoutes:
 
     # ---- answers
 
-    async def _retrieve(self, _: Request, body: bytes) -> Any:
-        request_id = parse(RetrieveFuture, body).request_id
+    async def _retrieve(self, request: Request, body: bytes) -> Any:
+        request_id = self._asked_id(request, body)
         if self._promises.fingerprint(request_id) is None and (old := self._samples.before(request_id)) is not None:
             # asked for before a restart: the same version gives the same tokens for the same seed
-            self._begin_sample(parse(Sample, old), old)
+            self._begin_sample(parse(Sample, old), old, asker=asker_of(request))
         answer = await self._promises.wait(request_id, timeout_seconds=WAIT_SECONDS)
         if answer is None:
             return {"type": "try_again", "request_id": request_id, "queue_state": "active"}
@@ -203,6 +212,12 @@ class TinkerRoutes:
             return Response(answer.message, media_type=_MESSAGE)
         return answer.json
 
-    async def _cancel(self, _: Request, body: bytes) -> Any:
-        self._promises.cancel(parse(RetrieveFuture, body).request_id)
+    async def _cancel(self, request: Request, body: bytes) -> Any:
+        self._promises.cancel(self._asked_id(request, body))
         return {}
+
+    def _asked_id(self, request: Request, body: bytes) -> str:
+        request_id = parse(RetrieveFuture, body).request_id
+        if not may_know(asker_of(request), self._sessions.owner_of(request_id)):
+            raise GoneError(f"there is no call {request_id[:200]!r}, or its answer is no longer kept")
+        return request_id

@@ -95,6 +95,8 @@ def open_tinker(
     trainer = ClientTrainer(executor, turn=turn)
     sessions = ClientSessions()
     store = CheckpointStore(settings.tinker, base_model=model.names[0], layout=executor.layout)
+    # whose key made them may use them, and knows their names
+    model.is_private = lambda name: name in sessions.samplers
     versions = SamplerVersions(trainer, model.pool, sessions)
     training = TrainingCalls(
         trainer,

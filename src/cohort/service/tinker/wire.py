@@ -45,6 +45,8 @@ _MESSAGES: dict[str, dict[str, tuple[int, str, bool]]] = {
         "forward_only": (6, "bool", False),
         "loss_fn_config_v2": (7, "ValueEntry", True),
     },
+    # the same message with all but its number passed over
+    "NumberedRequest": {"model_id": (1, "str", False), "seq_id": (2, "int32", False)},
     "BatchedTensor": {
         "data": (1, "bytes", False),
         "offsets": (2, "bytes", False),
@@ -173,7 +175,7 @@ def read_pass(body: bytes) -> PassBody:
 
 def number_of_pass(body: bytes) -> tuple[str, int]:
     """Return the model and the number of a message that is wrong elsewhere; 0 where they cannot be read."""
-    message = _CLASSES["ForwardBackwardRequest"]()
+    message = _CLASSES["NumberedRequest"]()
     try:
         message.ParseFromString(body)
     except DecodeError:
