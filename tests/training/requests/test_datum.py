@@ -29,6 +29,8 @@ def test_targets_are_a_matrix_with_an_input_for_each() -> None:
     assert datum.inputs["weights"].tolist() == [[0.0], [1.0], [-1.0]]
     soft = checked(target_tokens=np.array([[1, 2], [3, 4], [5, 6]]), weights=np.full((3, 2), 0.5))
     assert soft.targets.shape == soft.inputs["weights"].shape == (3, 2)
+    # rows of the head's gradient are what a pass has room for
+    assert (datum.num_rows, soft.num_rows) == (3, 6)
     assert checked("gspo").inputs["sequence_ratio_mask"].tolist() == [[1.0]] * 3
 
 
@@ -48,6 +50,10 @@ def test_targets_are_a_matrix_with_an_input_for_each() -> None:
             r"loss_fn_inputs.weights: found nan at position 1; allowed: finite",
         ),
         ({"loss": "ppo", "advantages": np.array([1.0, 1.0, np.inf])}, r"advantages: found inf at position 2"),
+        (
+            {"target_tokens": np.ones((3, 65), dtype=int), "weights": np.ones((3, 65))},
+            r"loss_fn_inputs.target_tokens: found 65 targets of a position; allowed: 1 to 64",
+        ),
         ({"loss": "ppo", "target_tokens": np.ones((3, 2), dtype=int)}, r"allowed: N targets for N tokens"),
     ],
 )

@@ -104,6 +104,8 @@ class Recovery:
         self._sessions, self._store, self._promises, self._upkeep = sessions, store, promises, upkeep
         self._told = _Told()
         self._found: dict[str, ModelSnapshot] = {}
+        # by sampler, the call that makes it once more
+        self._coming: dict[str, str] = {}
 
     def read(self, base: Mapping[str, Any]) -> None:
         """Read what there is, put models and versions where they were, and begin a segment of the journal.
@@ -185,6 +187,7 @@ class Recovery:
                 mark = bytes.fromhex(kept["mark"])
                 self._promises.keep(f"{model_id}:{kept['number']}", mark, Answer.from_json(kept))
         num_calls = 0
+        self._coming = {}
         for model_id, records in self._told.calls.items():
             if not self._told.lives(model_id):
                 continue
@@ -194,6 +197,8 @@ class Recovery:
                 self._training.trainer.skip(model_id, begin, end)
             for number in sorted(number for number in records if number >= first):
                 record = records[number]
+                if (sampler_id := version_of(record.about["path"], record.body)) is not None:
+                    self._coming[sampler_id] = f"{model_id}:{number}"
                 calls.repeat(
                     record.about["path"],
                     record.body,
@@ -206,3 +211,9 @@ class Recovery:
         if self._found or num_calls:
             _log.info("restored %d models; %d calls are carried out again", len(self._found), num_calls)
         self._told, self._found = _Told(), {}
+
+    async def wait_for(self, sampler_id: str) -> None:
+        """Wait until a version that was there before the restart is there again."""
+        if (request_id := self._coming.get(sampler_id)) is not None:
+            await self._promises.ended(request_id)
+            self._coming.pop(sampler_id, None)

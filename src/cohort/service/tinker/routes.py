@@ -181,6 +181,7 @@ class TinkerRoutes:
         asked = parse(Sample, body)
         request_id = f"{asked.sampling_session_id}:{asked.seq_id}"
         add = partial(self._samples.add, request_id, body)
+        await self._recovery.wait_for(asked.sampling_session_id)
         self._begin_sample(asked, body, asker=asker_of(request), before=add)
         own = [f"{request_id}:{place}" for place in range(asked.num_samples)]
         return {"request_id": request_id, "sample_sequence_ids": own}
@@ -204,7 +205,9 @@ class TinkerRoutes:
         request_id = self._asked_id(request, body)
         if self._promises.fingerprint(request_id) is None and (old := self._samples.before(request_id)) is not None:
             # asked for before a restart: the same version gives the same tokens for the same seed
-            self._begin_sample(parse(Sample, old), old, asker=asker_of(request))
+            asked = parse(Sample, old)
+            await self._recovery.wait_for(asked.sampling_session_id)
+            self._begin_sample(asked, old, asker=asker_of(request))
         answer = await self._promises.wait(request_id, timeout_seconds=WAIT_SECONDS)
         if answer is None:
             return {"type": "try_again", "request_id": request_id, "queue_state": "active"}

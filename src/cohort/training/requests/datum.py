@@ -18,6 +18,9 @@ __all__ = ["TARGETS", "Datum", "TokenLoss", "checked_datum", "checked_loss"]
 
 TARGETS = "target_tokens"
 
+MOST_TARGETS = 64
+"""Most targets of a position. Each has a row of the head's gradient, as wide as the model, while its pass runs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLoss:
@@ -47,6 +50,11 @@ class Datum:
     def first(self) -> int:
         """The first position that has targets."""
         return len(self.tokens) - len(self.targets)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that a pass computes for it: of its tokens, or of its targets where these are more."""
+        return max(len(self.tokens), self.targets.size)
 
 
 def checked_loss(name: str, config: Mapping[str, float], *, known: Mapping[str, TokenObjective]) -> TokenLoss:
@@ -123,6 +131,13 @@ def checked_datum(
             hint="Send the target of every position; a weight or an advantage of 0 leaves a position out.",
         )
     targets = raw.reshape(len(tokens), -1).astype(np.int64)
+    if targets.shape[1] > MOST_TARGETS:
+        raise _wrong(
+            f"{at}.loss_fn_inputs.{TARGETS}",
+            found=f"{targets.shape[1]:,} targets of a position",
+            allowed=f"1 to {MOST_TARGETS}",
+            hint="Keep the most probable ones, or send the sequence several times with a part of them each.",
+        )
     _check_tokens(targets, vocab_size=vocab_size, at=f"{at}.loss_fn_inputs.{TARGETS}")
     values = _checked_values(inputs, loss.objective, shape=raw.shape, at=at)
     return Datum(

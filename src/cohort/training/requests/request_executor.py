@@ -156,7 +156,7 @@ class RequestExecutor:
                 for datum in requests[place].data
             ]
             for part in split_micro_batches(
-                [len(entry.datum.tokens) for _, entry in entries], token_budget=self.token_budget
+                [entry.datum.num_rows for _, entry in entries], token_budget=self.token_budget
             ):
                 own = [entry for _, entry in entries[part.start : part.stop]]
                 results = self._train(own) if trains else measure_tokens(self.decoder, self._bank, own)
