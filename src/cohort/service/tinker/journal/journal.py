@@ -245,10 +245,12 @@ class Journal:
         while len(self._segments) > 1 and not self._segments[0].last_numbers:
             self._drop_oldest()
 
-    def keep_last(self, count: int) -> None:
-        """Remove all segments but the last ``count``."""
-        while len(self._segments) > count:
+    def keep_last(self, num_bytes: int, *, most_segments: int = 64) -> None:
+        """Remove the oldest segments as long as the others hold ``num_bytes``, or are too many."""
+        sizes = [segment.path.stat().st_size for segment in self._segments]
+        while len(sizes) > 1 and (sum(sizes[1:]) >= num_bytes or len(sizes) > most_segments):
             self._drop_oldest()
+            del sizes[0]
 
     def _drop_oldest(self) -> None:
         self._segments[0].path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ class RecentCalls:
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         """Write below ``folder``; between one and two times ``segment_bytes`` are kept."""
+        self._segment_bytes = segment_bytes
         self._journal = Journal(folder, segment_bytes=segment_bytes)
         self._before: dict[str, bytes] = {}
 
@@ -34,7 +35,7 @@ class RecentCalls:
 
     def _begin(self) -> None:
         self._journal.begin({})
-        self._journal.keep_last(2)
+        self._journal.keep_last(self._segment_bytes)
 
     def add(self, request_id: str, body: bytes) -> None:
         """Write a call down; a killed process does not lose it.
