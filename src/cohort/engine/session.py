@@ -194,7 +194,7 @@ class Session(Intake):
         finally:
             # after an error also those that ended in the last step: a resume writes their results
             for task in (*self._training.values(), *self._ended):
-                task.run.close_trackers()
+                task.run.abandon()
             self._training.clear()
             self._ended.clear()
             self._loop = None
@@ -313,7 +313,7 @@ class Session(Intake):
     ) -> None:
         """Give back what a task held, and say how it ended; ``what`` the error kept it from."""
         if task.has_joined and (error is not None or has_left):
-            task.run.close_trackers()
+            task.run.abandon()
         task.give_back()
         self._taken.remove(task)
         self._leaving.discard(task.name)

@@ -51,6 +51,34 @@ def test_the_first_trials_that_get_an_adapter_are_written(tmp_path: Path) -> Non
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_a_trial_that_completed_is_written_once_and_only_from_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(early_weights, "write_adapter_weights", lambda folder, **_: written.append(int(folder.name)))
+    monkeypatch.setattr(early_weights, "ready_events", lambda _: {})
+    on_gpu: Any = SimpleNamespace(is_cuda=True)
+    with EarlyWeights(LAYOUT, folder_of=lambda trial_id: tmp_path / str(trial_id)) as ahead:
+        monkeypatch.setattr(ahead, "copies", SimpleNamespace(copied=lambda tensors, _: tensors))
+        ahead.begin_completed(5, spec=SPEC, weights_rD=on_gpu)
+        # what lies in host memory stays there until the run has ended
+        ahead.begin_completed(2, spec=SPEC, weights_rD=WEIGHTS[2])
+        begun(ahead)
+        assert all(ahead.are_written(trial_id) for trial_id in (1, 3, 5))
+        assert not ahead.are_written(2)
+    assert sorted(written) == [1, 3, 5]
+
+
+def test_a_run_that_is_abandoned_writes_what_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(early_weights, "write_adapter_weights", lambda folder, **_: written.append(folder))
+    ahead = EarlyWeights(LAYOUT, folder_of=lambda trial_id: tmp_path / str(trial_id))
+    begun(ahead)
+    ahead.close()
+    ahead.close()
+    assert 1 <= len(written) <= LEAST_EARLY
+
+
 def test_a_full_disk_is_told_where_weights_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(folder: Path, **_: object) -> None:
         raise StorageFullError("no space left") if folder.name == "5" else ValueError("wrong")

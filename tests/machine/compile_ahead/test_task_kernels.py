@@ -170,11 +170,15 @@ def test_workers_start_ahead_where_nothing_was_compiled(on_gpu: Path, monkeypatc
     monkeypatch.setattr(kernels, "KernelCompiler", lambda: started)
     monkeypatch.setattr(kernels, "triton_cache", lambda: on_gpu)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    read: list[str] = []
+    monkeypatch.setattr(kernels, "begin_in_thread", lambda name, function: read.append(function.__name__))
     with workers_ahead(on_gpu=True) as workers:
         assert workers is started.enter_result
+    assert read == [], "workers read what they need of Triton"
     with workers_ahead(on_gpu=False) as workers:
         assert workers is None
     # another model's, perhaps: whether there is something to compile is known once this one's sizes are
     (on_gpu / "cohort-1.compiled").touch()
     with workers_ahead(on_gpu=True) as workers:
         assert workers is None
+    assert read == ["identify_triton"]

@@ -1,4 +1,4 @@
-"""Weights of adapters written while the best trials are compared: their model cards wait for its result, these do not.
+"""Weights of adapters written while others train or the best trials are compared: only their model cards wait for that.
 
 An adapter of an 8B model takes a second to copy, transpose and bring to the disk, and users wait for the best one.
 """
@@ -45,7 +45,15 @@ class EarlyWeights:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        self.close()
+
+    def begin_completed(self, trial_id: int, *, spec: AdapterSpec, weights_rD: Tensor) -> None:
+        """Begin with a trial that has done all of its steps, where its weights take no host memory until then.
+
+        They stay as they are: no later step can make it better.
+        """
+        if weights_rD.is_cuda:
+            self._begin(trial_id, spec=spec, weights_rD=weights_rD)
 
     def begin_first(
         self,
@@ -64,11 +72,17 @@ class EarlyWeights:
             kept = best_of(trial_id)
             if kept is not None and place >= LEAST_EARLY and not kept[0].is_cuda:
                 break
-            if kept is not None:
-                spec = specs[trial_id].adapter
-                # now: what the GPU is given to compare is nothing that they have to wait for
-                ready = ready_events([kept[0]])
-                self._writing[trial_id] = self._threads.submit(self._write, trial_id, spec, kept[0], ready)
+            if kept is not None and trial_id not in self._writing:
+                self._begin(trial_id, spec=specs[trial_id].adapter, weights_rD=kept[0])
+
+    def _begin(self, trial_id: int, *, spec: AdapterSpec, weights_rD: Tensor) -> None:
+        # now: what the GPU is given after this is nothing that they have to wait for
+        ready = ready_events([weights_rD])
+        self._writing[trial_id] = self._threads.submit(self._write, trial_id, spec, weights_rD, ready)
+
+    def close(self) -> None:
+        """Write what has begun, and no more: the run goes on in another process, or not at all."""
+        self._threads.shutdown(cancel_futures=True)
 
     def are_written(self, trial_id: int) -> bool:
         """Wait for the weights of a trial if they were begun; return whether they are there.

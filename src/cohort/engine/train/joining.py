@@ -40,7 +40,7 @@ def join_executor(
         member.measure_base()
     except BaseException:
         share.vacate()
-        member.close_trackers()
+        member.abandon()
         raise
     for note in (*(() if place else executor.notes), *(() if referred is None else (referred,))):
         run.watcher.note(note)

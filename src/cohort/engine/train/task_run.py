@@ -19,7 +19,7 @@ from cohort.engine.train.planned_course import PlannedCourse
 from cohort.engine.train.requests.callback_requests import CallbackRequests
 from cohort.engine.train.requests.requested_changes import RequestedChanges
 from cohort.engine.train.requests.trial_control import TrialControl
-from cohort.engine.train.result_trials import trials_of_results, trials_to_forget
+from cohort.engine.train.result_trials import has_adapter_directory, trials_of_results, trials_to_forget
 from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
@@ -81,6 +81,7 @@ class TaskRun:
             work=lambda: share.work,
             trials_by_rank=share.trials_by_rank if preparation.group is None else lambda: None,
         )
+        self._weights = EarlyWeights(preparation.inputs.layout, folder_of=run.directory.trial)
         self._work = WorkRecorder(run.store, lambda: share.work)
         self._default_trial_id = facts.task.default_trial_id
         self._gpu_seconds_before = sum(facts.seconds.get(activity, 0.0) for activity in _ON_GPU)
@@ -225,6 +226,11 @@ class TaskRun:
         self.run.store.set_facts(state=RunState.INTERRUPTED)
         self._tables.update(now=True)
 
+    def abandon(self) -> None:
+        """Let go of what would outlive a run that ends without its results."""
+        self._weights.close()
+        self.close_trackers()
+
     def close_trackers(self) -> None:
         """Close the experiment trackers, and record which of them failed."""
         self._reporter.close()
@@ -245,7 +251,7 @@ class TaskRun:
         self.control.close()
         save = self.supervisor.complete_last_checkpoint
         try:
-            with EarlyWeights(self._preparation.inputs.layout, folder_of=self.run.directory.trial) as weights:
+            with self._weights as weights:
                 weights.begin_first(self._study, specs=self._specs, best_of=self.run.state_store.best)
                 self._compare(make_room)
                 self._work.flush()
@@ -296,6 +302,7 @@ class TaskRun:
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
         self._callbacks.took(events, decisions)
+        self._write_completed(decisions)
         if (undecided := undecided_note(decisions)) is not None:
             self.run.watcher.note(undecided)
         # seconds of earlier processes count: a stop does not renew the budget
@@ -310,6 +317,14 @@ class TaskRun:
             self.run.store.add_trials([trial.record() for trial in trials])
             self._take_in(trials)
         self._tables.update()
+
+    def _write_completed(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            if decision.kind is DecisionKind.FINISH and has_adapter_directory(decision.reason):
+                kept = self.run.state_store.best(decision.trial_id)
+                if kept is not None:
+                    spec = self._specs[decision.trial_id].adapter
+                    self._weights.begin_completed(decision.trial_id, spec=spec, weights_rD=kept[0])
 
     def measure_base(self) -> None:
         """Measure the frozen model, unless its metrics are on record.

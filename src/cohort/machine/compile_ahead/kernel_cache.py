@@ -5,6 +5,7 @@ Triton trusts what it finds: a run would end at a file that a full disk or a bro
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -18,7 +19,7 @@ import torch
 from cohort import kernels
 from cohort.core.durable_files import write_text
 
-__all__ = ["SUFFIX", "cache_marker", "is_whole", "mark", "remove_damaged", "triton_cache"]
+__all__ = ["SUFFIX", "cache_marker", "identify_triton", "is_whole", "mark", "remove_damaged", "triton_cache"]
 
 # of the files that say what is in Triton's cache
 SUFFIX = ".compiled"
@@ -52,6 +53,17 @@ def triton_cache() -> Path | None:
     if importlib.util.find_spec("triton") is None:
         return None
     return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+
+
+def identify_triton() -> None:
+    """Have Triton read its own files, by whose digest it finds what it compiled: half a second of a first launch.
+
+    It keeps the digest; a version that finds kernels otherwise has nothing to read.
+    """
+    with contextlib.suppress(ImportError):
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 def is_whole(marker: Path) -> bool:

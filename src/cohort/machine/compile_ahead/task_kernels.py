@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.daemon_thread import begin_in_thread
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.own_table import own_rows
 from cohort.machine.compile_ahead.kernel_cache import (
     SUFFIX,
     cache_marker,
+    identify_triton,
     is_whole,
     mark,
     remove_damaged,
@@ -48,6 +50,8 @@ def workers_ahead(*, on_gpu: bool) -> Iterator[KernelCompiler | None]:
     device = torch.device("cuda")
     is_cold = describe_backend(device).backend is Backend.TRITON and next(cache.glob(f"*{SUFFIX}"), None) is None
     if not is_cold:
+        # while the data is read: the first launch would wait for it
+        begin_in_thread("cohort-triton", identify_triton)
         yield None
         return
     with KernelCompiler() as compiler:
