@@ -65,9 +65,13 @@ class Scored:
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    return scored_by("GRPO", tmp_path_factory.mktemp("model"))
+
+
+def scored_by(kind: str, directory: Path) -> Scored:
+    """Return TRL's trainer of a kind, which is given its answers."""
     from datasets import Dataset
 
-    directory = tmp_path_factory.mktemp("model")
     save_llama(directory, num_layers=1)
     vocabulary = {f"t{token}": token for token in range(VOCABULARY - 2)} | {"<eos>": EOS, "<pad>": PAD}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
@@ -81,10 +85,10 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
     ]
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     lora = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    trainer = trl.GRPOTrainer(
+    trainer = getattr(trl, f"{kind}Trainer")(
         model=get_peft_model(model, lora),
         reward_funcs=[last_token, nothing_for_short],
-        args=trl.GRPOConfig(
+        args=getattr(trl, f"{kind}Config")(
             output_dir=str(directory / "trl"),
             per_device_train_batch_size=GROUPS * SIZE,
             num_generations=SIZE,
@@ -95,12 +99,14 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
             gradient_checkpointing=False,
             report_to="none",
             disable_tqdm=True,
+            beta=0.0,
         ),
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
         processing_class=PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>"),
     )
     found = Scored(trainer=trainer, directory=directory, answers=answers)
-    trainer._generate_single_turn = lambda *_, **__: (answers, None)
+    given: Any = answers if kind == "RLOO" else (answers, None)
+    trainer._generate_single_turn = lambda *_, **__: given
     priced = trainer._get_per_token_logps_and_entropies
 
     def kept(*arguments: Any, **options: Any) -> Any:
@@ -172,7 +178,27 @@ def a_datum(batch: dict[str, Tensor], place: int, *, length: int, advantage: flo
 
 
 def test_each_loss_type_has_a_case() -> None:
+    # TRL has no REINFORCE++, and another trainer for RLOO
     assert {case.split()[0] for case in CASES} == set(GROUP_LOSSES) - {"rloo", "reinforce_plus_plus"}
+
+
+def test_rloo_is_that_of_trls_own_trainer(tmp_path: Path) -> None:
+    scored = scored_by("RLOO", tmp_path)
+    trainer = scored.trainer
+    redraw(trainer, seed=1)
+    batch = trainer._generate_and_score_completions([trainer.train_dataset[n // SIZE] for n in range(GROUPS * SIZE)])
+    # TRL keeps the sum of an answer alone; ours are those of its tokens, from the same pass
+    old_logps = scored.logps[0].detach()
+    redraw(trainer, seed=2)
+    scored.logps.clear()
+    their_loss = trainer._compute_loss(trainer.model, batch)
+    their_loss.backward()
+    trainer.mask_truncated_completions = False
+    (logps,) = scored.logps
+    trainer.scale_rewards, trainer.args.num_iterations = "none", 2
+    entries = our_data(scored, "rloo", {}, {**batch, "old_per_token_logps": old_logps})
+    assert loss_of(entries, scored.answers, logps) == pytest.approx(float(their_loss.detach()), rel=1e-5)
+    assert_derivatives(entries, scored.answers, logps)
 
 
 def loss_of_trl(scored: Scored, kind: str, options: dict[str, Any]) -> tuple[dict[str, Tensor], float, Tensor]:
@@ -246,14 +272,26 @@ def test_loss_advantages_and_gradients_are_trls(scored: Scored, case: str) -> No
     assert_derivatives(entries, scored.answers, their_logps)
 
 
+def terms_of(entry: SlotDatum, leaf: Tensor) -> Tensor:
+    inputs = {name: torch.from_numpy(own.ravel()).float() for name, own in entry.datum.inputs.items()}
+    return entry.loss.objective.terms(leaf, inputs=inputs, numbers=entry.loss.numbers, offsets=[0, len(leaf)])
+
+
+def leaf_of(entry: SlotDatum, answer: list[int], logps: Tensor) -> Tensor:
+    """Return TRL's log-probabilities of an answer at the targets of ours."""
+    leaf = torch.zeros(len(entry.datum.tokens))
+    leaf[-len(answer) :] = logps[: len(answer)].detach()
+    return leaf.requires_grad_()
+
+
+def loss_of(entries: list[SlotDatum], answers: list[list[int]], their_logps: Tensor) -> float:
+    rows = zip(entries, answers, their_logps, strict=True)
+    return sum(float(terms_of(entry, leaf_of(entry, answer, logps)).sum()) for entry, answer, logps in rows)
+
+
 def assert_derivatives(entries: list[SlotDatum], answers: list[list[int]], their_logps: Tensor) -> None:
     """Compare the derivative in each token's log-probability, from TRL's own log-probabilities."""
     for entry, answer, logps, slopes in zip(entries, answers, their_logps, their_logps.grad, strict=True):  # type: ignore[arg-type]
-        size, datum = len(answer), entry.datum
-        leaf = torch.zeros(len(datum.tokens))
-        leaf[-size:] = logps[:size].detach()
-        leaf.requires_grad_()
-        inputs = {name: torch.from_numpy(own.ravel()).float() for name, own in datum.inputs.items()}
-        terms = entry.loss.objective.terms(leaf, inputs=inputs, numbers=entry.loss.numbers, offsets=[0, len(leaf)])
-        (own_slopes,) = torch.autograd.grad(terms.sum(), leaf)
+        size, leaf = len(answer), leaf_of(entry, answer, logps)
+        (own_slopes,) = torch.autograd.grad(terms_of(entry, leaf).sum(), leaf)
         assert own_slopes[-size:].numpy() == pytest.approx(slopes[:size].numpy(), rel=1e-5, abs=1e-7)
