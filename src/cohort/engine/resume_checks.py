@@ -194,23 +194,22 @@ def changed_functions_warning(before: InputFacts, now: InputFacts) -> str | None
     """
     then, found = before.metric_functions or {}, now.metric_functions or {}
     changed = [name for name, code in then.items() if found.get(name, code) != code]
-    losses = [name.removeprefix("loss:") for name in changed if name.startswith("loss:")]
-    of_loss = (
-        f"the loss function {losses[0]} changed since the run began: losses before and after this resume are not "
+    told = [
+        f"the {kind} {name.partition(':')[2]} changed since the run began: {values} before and after this resume are not "
         "comparable, and trials go on with it as it is now"
-        if losses
-        else None
-    )
-    changed = [name for name in changed if not name.startswith("loss:")]
-    if not changed:
-        return of_loss
-    values = "its values" if len(changed) == 1 else "their values"
-    function = "function" if len(changed) == 1 else "functions"
-    of_metrics = (
-        f"the metric {function} {', '.join(changed)} changed since the run began: {values} before and after this "
-        "resume are not comparable, and the winner is chosen among both"
-    )
-    return of_metrics if of_loss is None else f"{of_metrics}; {of_loss}"
+        for prefix, kind, values in (("loss:", "loss function", "losses"), ("reward:", "reward", "rewards"))
+        for name in changed
+        if name.startswith(prefix)
+    ]
+    if metrics := [name for name in changed if not name.startswith(("loss:", "reward:"))]:
+        values = "its values" if len(metrics) == 1 else "their values"
+        function = "function" if len(metrics) == 1 else "functions"
+        told.insert(
+            0,
+            f"the metric {function} {', '.join(metrics)} changed since the run began: {values} before and after this "
+            "resume are not comparable, and the winner is chosen among both",
+        )
+    return "; ".join(told) or None
 
 
 def _kind(device: str | None) -> str:

@@ -41,6 +41,7 @@ from cohort.prepare.model_computation import model_problems
 from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
+from cohort.prepare.reward_functions import reward_identities, reward_problems
 from cohort.prepare.rollouts import rollout_problems, with_scoring
 from cohort.prepare.rows import context_problems, read_rows
 from cohort.prepare.strategy_problems import strategy_problems
@@ -62,7 +63,8 @@ class TaskInputs:
         tokenizer: The base model's tokenizer.
         data: Tokenised rows and the report about them.
         num_trials: Configurations that will be tried.
-        metric_functions: SHA-256 of the code of the user's functions: by the name of a metric, or ``loss:NAME``.
+        metric_functions: SHA-256 of the code of the user's functions: by the name of a metric, as ``loss:NAME`` or
+            ``reward:NAME``.
     """
 
     model_directory: Path
@@ -185,6 +187,7 @@ def read_inputs(
         problems += reference_problems(task, model[1], model_directory=model[0])
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
         problems += [*loss_problems(task), *rollout_problems(task, model[1], tokenised[1], num_ranks=num_ranks)]
+        problems += reward_problems(task, tokenised[1].train)
         if target_modules is not None and num_trials:
             layout = adapter_layout(model[1], target_modules)
             demand_on = partial(_demand, task, config=model[1], layout=layout, rows=tokenised[1].train)
@@ -202,7 +205,7 @@ def read_inputs(
         tokenizer=tokenised[0],
         data=with_scoring(tokenised[1], task=task),
         num_trials=num_trials,
-        metric_functions={**function_identities(task), **loss_identity(task)},
+        metric_functions={**function_identities(task), **loss_identity(task), **reward_identities(task)},
     )
 
 

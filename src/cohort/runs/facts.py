@@ -139,7 +139,8 @@ class InputFacts:
         evaluation_rows: Validation rows that every evaluation uses.
         evaluation_times: When trials are evaluated, where it is less often than the task says.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
-        metric_functions: SHA-256 of the code of the user's functions: by the name of a metric, or ``loss:NAME``.
+        metric_functions: SHA-256 of the code of the user's functions: by the name of a metric, as ``loss:NAME`` or
+            ``reward:NAME``.
         reference_adapter_hash: SHA-256 over the files of the adapter that trials are held to; None for the base model.
     """
 

@@ -179,19 +179,24 @@ class RewardRunner:
 
     def problems(self) -> list[Refusal]:
         """Return what is wrong with the functions of the plan: each is imported in a process, and not called."""
-        found = []
+        return self.looked_up()[1]
+
+    def looked_up(self) -> tuple[dict[str, str], list[Refusal]]:
+        """Import each function in a process; return a digest of each one's code by name, and what is wrong."""
+        identities: dict[str, str] = {}
+        found: list[Refusal] = []
         process = WorkerProcess(self.plan)
         try:
             for place, own in enumerate(self.plan.functions):
                 try:
-                    process.identity(own)
+                    identities[own.name] = process.identity(own)
                 except RefusedError as error:
                     found.append(_refusal(str(error), hint=error.hint, place=place))
                 except CallFailedError as error:
                     found.append(_refusal(f"{own.name}, which {error}", hint="Correct the module.", place=place))
         finally:
             process.close()
-        return found
+        return identities, found
 
     def close(self) -> None:
         """End all processes, whatever they compute; open batches are never rewarded. A second call does nothing."""

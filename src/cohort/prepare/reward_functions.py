@@ -1,0 +1,60 @@
+"""A task's rewards before anything trains: found, and tried on an answer to the first prompt."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from cohort.core.errors import Problem
+from cohort.core.place import Place
+from cohort.data.tokenised import TokenisedRows
+from cohort.metrics import function_path
+from cohort.metrics.rewards import RewardRunner
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["reward_identities", "reward_problems"]
+
+_ALLOWED = "a function that returns a number or None for each of any answers, an empty one included"
+_HINT = "Correct the function; of an answer that it cannot read return 0, or None to leave it out."
+
+
+def reward_problems(task: TaskFile, rows: TokenisedRows) -> list[Problem]:
+    """Return why rewards of ``task`` cannot be used. Each is called in a process with an empty answer to the first row.
+
+    An empty answer is what a model gives that ends at once, and most mistakes show with any: a column that no row has,
+    a package that is missing, a number where a list is expected.
+    """
+    if task.rewards is None:
+        return []
+    plan = replace(task.rewards.plan(), workers=1)
+    places = {own.name: place for place, own in enumerate(plan.functions)}
+    with RewardRunner(plan) as runner:
+        refusals = runner.problems()
+        if refusals:
+            return [replace(refusal.problem(Place()), where=_where(task, int(refusal.at[-1]))) for refusal in refusals]
+        columns = json.loads(rows.columns[0])
+        runner.submit(prompts=[columns["prompt"]], completions=[""], columns=[columns], sources=[rows.sources[0]])
+        (found,) = runner.collect().values()
+    return [
+        Problem(
+            where=_where(task, places[finding.function]),
+            found=f"{finding.function}, which {finding.what}, for an empty answer to {finding.where}",
+            allowed=_ALLOWED,
+            hint=_HINT,
+        )
+        for finding in found.findings
+    ]
+
+
+def reward_identities(task: TaskFile) -> dict[str, str]:
+    """Return the SHA-256 of the code of each reward of the user's by ``reward:NAME``; nothing for those built in."""
+    plan = None if task.rewards is None else task.rewards.plan()
+    own = () if plan is None else tuple(each for each in plan.functions if function_path(each.function) is not None)
+    if plan is None or not own:
+        return {}
+    identities, _ = RewardRunner(replace(plan, functions=own)).looked_up()
+    return {f"reward:{name}": identity for name, identity in identities.items()}
+
+
+def _where(task: TaskFile, place: int) -> Place:
+    return task.where("rewards").below("functions", place)
