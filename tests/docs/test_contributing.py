@@ -69,6 +69,8 @@ def test_what_a_new_file_has_to_define_is_what_its_neighbours_define() -> None:
             "METRIC",
             "WorkerPool",
             "TOKEN_OBJECTIVE",
+            "GROUP_LOSS",
+            "REWARD",
         ),
     }
     for folder, name in found:

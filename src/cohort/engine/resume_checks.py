@@ -195,8 +195,8 @@ def changed_functions_warning(before: InputFacts, now: InputFacts) -> str | None
     then, found = before.metric_functions or {}, now.metric_functions or {}
     changed = [name for name, code in then.items() if found.get(name, code) != code]
     told = [
-        f"the {kind} {name.partition(':')[2]} changed since the run began: {values} before and after this resume are not "
-        "comparable, and trials go on with it as it is now"
+        f"the {kind} {name.partition(':')[2]} changed since the run began: {values} before and after this resume are "
+        "not comparable, and trials go on with it as it is now"
         for prefix, kind, values in (("loss:", "loss function", "losses"), ("reward:", "reward", "rewards"))
         for name in changed
         if name.startswith(prefix)
