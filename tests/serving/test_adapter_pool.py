@@ -25,6 +25,7 @@ from cohort.adapters.peft_files.peft_format import (
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError
+from cohort.models.weights import load_decoder
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.adapter_registry import AdapterHandle, NameTakenError, UnknownAdapterError
 from cohort.serving.engine import ServingEngine
@@ -260,3 +261,41 @@ def test_a_device_out_of_memory_fails_the_one_that_is_loaded_and_no_other(
     assert engine.num_live == engine.blocks.num_used == 0
     # once there is room again it is served
     assert len(answered("a2")["a2"][0]) == 4
+
+
+def test_rows_are_published_as_they_are(pool: AdapterPool, llama: Served) -> None:
+    adapter = read_adapter(llama.adapters[1])
+    rows = rank_rows_from_peft(pool._layout, adapter)
+    pool.publish_rows("rows", adapter.spec, rows)
+    # neither turned into tensors under PEFT's names nor copied
+    assert pool.move_to_host("rows") is rows
+    slots = [acquired(pool, pool.handle(name)).slot for name in ("a1", "rows")]
+    assert None not in slots
+    stored = [pool._bank.weights(slot, dtype=torch.float32) for slot in slots if slot is not None]
+    assert torch.equal(*stored)
+    with pytest.raises(InputError, match="rows: found weights that are not finite"):
+        pool.publish_rows("rows", adapter.spec, torch.full_like(rows, torch.nan))
+    with pytest.raises(InputError, match="found rank 9; allowed: a rank of at most 8"):
+        pool.publish_rows("large", AdapterSpec(r=9, lora_alpha=9.0), rows)
+
+
+@pytest.mark.gpu
+def test_rows_on_the_device_enter_a_slot_there_and_come_back_from_the_host(llama: Served) -> None:
+    decoder = load_decoder(llama.model, dtype="float32", device="cuda")
+    pool = AdapterPool(decoder, settings=AdapterPoolSettings(max_loras=1, max_lora_rank=8))
+    adapters = [read_adapter(path) for path in llama.adapters[:2]]
+    rows = [rank_rows_from_peft(pool._layout, adapter).cuda() for adapter in adapters]
+    for name, adapter, own in zip(("one", "two"), adapters, rows, strict=True):
+        pool.publish_rows(name, adapter.spec, own)
+    # at once: nothing has to arrive
+    admission = pool.acquire(pool.handle("one"))
+    assert admission is not None
+    assert admission.slot is not None
+    assert torch.equal(pool._bank.weights(admission.slot, dtype=torch.float32), rows[0])
+    pool.release(pool.handle("one"), admission.version)
+    assert torch.equal(pool.move_to_host("two").cuda(), rows[1])
+    assert where(pool) == {"one": "device", "two": "host"}
+    admission = acquired(pool, pool.handle("two"))
+    assert admission.slot is not None
+    assert torch.equal(pool._bank.weights(admission.slot, dtype=torch.float32), rows[1])
+    pool.close()

@@ -346,6 +346,10 @@ class AdapterBank:
         )
         return AdapterState(weights=weights, moments=dict(zip(self.moments_RD, moments, strict=True)))
 
+    def weights(self, slot: int, *, dtype: torch.dtype) -> Tensor:
+        """Return a copy of the weights in ``slot``, on the device."""
+        return self.weights_RD[self.rank_rows(slot)].detach().to(dtype, copy=True)
+
     def remove(self, slot: int) -> None:
         """Free ``slot`` and zero its rows, so that nothing of a diverged adapter stays."""
         for buffer in self._unique_buffers():

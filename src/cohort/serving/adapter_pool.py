@@ -146,9 +146,9 @@ class AdapterPool:
             found = []
             for name in self._registry.names:
                 version = self._registry.find(name).version
-                residence = (
-                    "device" if version.key in self._residents else "host" if version.kept is not None else "disk"
-                )
+                residence = "disk" if version.kept is None else "host"
+                if version.key in self._residents or (version.kept is not None and not version.kept.is_on_host):
+                    residence = "device"
                 found.append(
                     AdapterStatus(
                         name=name, path=version.path, r=version.spec.r, version=version.key[1], residence=residence
@@ -178,9 +178,17 @@ class AdapterPool:
             InputError, NameTakenError: as :meth:`load`.
         """
         require_shared_modules(adapter, where=name)
-        rows_rD = rank_rows_from_peft(self._layout, adapter)
+        self.publish_rows(name, adapter.spec, rank_rows_from_peft(self._layout, adapter), replaces=replaces)
+
+    def publish_rows(self, name: str, spec: AdapterSpec, rows_rD: Tensor, *, replaces: bool = True) -> None:
+        """Give rank rows a name, which nobody changes from now on. They stay where they are, on the device or the host.
+
+        Rows on the device enter a slot by a copy there; see :meth:`move_to_host`.
+
+        Raises:
+            InputError, NameTakenError: as :meth:`load`.
+        """
         require_finite(rows_rD, where=name)
-        spec = adapter.spec
         if spec.num_factor_rows > self.settings.max_lora_rank:
             raise InputError(
                 Problem(
@@ -207,6 +215,23 @@ class AdapterPool:
             self._changed.set()
             version = handle.version
             return AdapterStatus(name=name, path=path, r=spec.r, version=version.key[1], residence="host")
+
+    def move_to_host(self, name: str) -> Tensor:
+        """Move the rank rows of an adapter from the device to host memory, if they are there; return them.
+
+        Raises:
+            UnknownAdapterError: there is no such adapter.
+        """
+        with self._lock:
+            version = self._registry.find(name).version
+            kept = version.kept
+        assert kept is not None, "weights in memory are never dropped"
+        if kept.is_on_host:
+            return kept.rows_rD
+        moved = self._host.kept(kept.spec, kept.rows_rD.cpu())
+        with self._lock:
+            version.kept = moved
+        return moved.rows_rD
 
     def unload(self, name: str) -> None:
         """Take a name away. Requests that have it are answered.
@@ -280,7 +305,7 @@ class AdapterPool:
             self._starved.add(handle)
             return None
         rows_rD = kept.rows_rD
-        if self._copies is not None:
+        if self._copies is not None and kept.is_on_host:
             arrival = self._arriving.get(version.key)
             if arrival is None:
                 self._arriving[version.key] = ArrivingRows(rows_rD, like=self._bank.weights_RD, stream=self._copies)

@@ -60,9 +60,12 @@ class HostAdapters:
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-adapters")
 
     def kept(self, spec: AdapterSpec, rows_rD: Tensor) -> KeptAdapter:
-        """Return an adapter as this rank keeps it; the others take their parts, which may last."""
+        """Return an adapter as this rank keeps it; the others take their parts, which may last.
+
+        Rows that are on the device stay there.
+        """
         kept = self._ranks.keep(spec, rows_rD.to(self._dtype))
-        return replace(kept, rows_rD=pinned(kept.rows_rD)) if self._is_pinned else kept
+        return replace(kept, rows_rD=pinned(kept.rows_rD)) if self._is_pinned and kept.is_on_host else kept
 
     def keep(self, version: AdapterVersion, *, arriving: Collection[Hashable] = ()) -> None:
         """Keep a version as the last used one, and drop what is too much; never what is ``arriving`` on the device."""

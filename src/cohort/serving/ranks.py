@@ -30,7 +30,7 @@ class AdapterToken:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptAdapter:
-    """An adapter in host memory, as rank 0 has it.
+    """An adapter in host memory, or in its device's where it comes from there, as rank 0 has it.
 
     Attributes:
         spec, rows_rD: Of this rank's shard.
@@ -39,6 +39,10 @@ class KeptAdapter:
     token: AdapterToken
     spec: AdapterSpec
     rows_rD: Tensor
+
+    @property
+    def is_on_host(self) -> bool:
+        return self.rows_rD.device.type == "cpu"
 
 
 class ServingRanks(Protocol):

@@ -45,3 +45,21 @@ def test_models_that_are_unknown_or_never_fit_are_refused(model: Path) -> None:
         executor.models.create("m", AdapterSpec(r=40, lora_alpha=32.0), seed=1, state=None)
     with pytest.raises(UnknownModelError, match="there is no model 'm'"):
         executor.step([("m", AdamParameters())])
+
+
+def test_weights_are_a_copy_of_a_model_wherever_it_is(model: Path) -> None:
+    executor, loss = open_executor(model, num_slots=1), a_loss("cross_entropy")
+    for name in ("one", "two"):
+        executor.models.create(name, AdapterSpec(r=4, lora_alpha=32.0), seed=1, state=None)
+    parked = executor.models.weights("one", dtype=torch.float64)
+    assert torch.equal(parked.float(), executor.models.state("one").adapter.weights)
+    data = (random_datum(np.random.default_rng(2), loss),)
+    executor.run([PassRequest(model_id="one", data=data, loss=loss, trains=True)])
+    taken = executor.models.weights("one", dtype=torch.float32)
+    assert torch.equal(taken, parked.float())
+    executor.step([("one", AdamParameters(learning_rate=1e-2))])
+    # the step changed the model and not what was taken of it
+    assert torch.equal(taken, parked.float())
+    assert not torch.equal(taken, executor.models.weights("one", dtype=torch.float32))
+    with pytest.raises(UnknownModelError):
+        executor.models.weights("three", dtype=torch.float32)

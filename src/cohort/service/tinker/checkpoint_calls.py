@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
+from torch import Tensor
+
 from cohort.core.errors import InputError, Problem
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, TrainedModel
@@ -50,13 +52,19 @@ class CheckpointCalls:
         if asked.path is not None:
             return await self._save(asked, "sampler_weights", fingerprint=fingerprint)
         model = self._sessions.known_model(asked.model_id)
-        state = await self._state(asked, fingerprint=fingerprint)
+        executor = self._training.trainer.executor
+
+        def copy() -> Tensor:
+            # a copy on the device, in the dtype that is served: training goes on on the model's own rows
+            return executor.models.weights(asked.model_id, dtype=executor.decoder.dtype)
+
+        weights_rD: Tensor = await self._training.run(asked.model_id, asked.seq_id, fingerprint, copy)
         session_id = model.model_id.partition(":")[0]
         sampler_id = f"{session_id}:sample:{asked.sampling_session_seq_id}"
         # one after the other, so that the last few that are kept are the last ones
         async with model.saving:
-            await asyncio.to_thread(self._versions.publish, sampler_id, model.spec, state.adapter.weights)
-            self._versions.keep(model, sampler_id, state.adapter.weights)
+            await asyncio.to_thread(self._versions.publish, model, sampler_id, weights_rD)
+            self._versions.keep(model, sampler_id, weights_rD)
         return Answer(json={"type": "save_weights_for_sampler", "sampling_session_id": sampler_id})
 
     async def _save(self, asked: SaveWeights, kind: str, *, fingerprint: bytes) -> Answer:

@@ -163,7 +163,7 @@ class Recovery:
         self._training.trainer.open(model.model_id, first=snapshot.number + 1)
         for sampler_id in snapshot.about["versions"]:
             weights_rD = self._snapshots.read_version(model.model_id, sampler_id)
-            self._versions.publish(sampler_id, model.spec, weights_rD)
+            self._versions.publish(model, sampler_id, weights_rD)
             self._versions.keep(model, sampler_id, weights_rD)
         self._upkeep.restored(snapshot)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_files.peft_format import PeftAdapter, peft_tensors, rank_rows_from_peft, read_adapter
-from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
 from cohort.engine.client_training.client_trainer import ClientTrainer
 from cohort.service.tinker.checkpoints import Checkpoint
 from cohort.service.tinker.client_sessions import (
@@ -32,9 +33,18 @@ class SamplerVersions:
     def _layout(self) -> AdapterLayout:
         return self._trainer.executor.layout
 
-    def publish(self, name: str, spec: AdapterSpec, weights_rD: Tensor) -> None:
-        """Give the pool a version."""
-        self._pool.publish(name, PeftAdapter(spec=spec, tensors=peft_tensors(self._layout, spec, weights_rD)))
+    def publish(self, model: TrainedModel, sampler_id: str, weights_rD: Tensor) -> None:
+        """Give the pool a version, whose weights stay where they are; those of the model before it go to the host.
+
+        On a device are so the last version of each model, next to those that the pool has in slots.
+        """
+        for before in tuple(model.snapshots):
+            sampler = self._sessions.samplers.get(before)
+            if sampler is not None and sampler.adapter is not None:
+                # its session may end meanwhile
+                with contextlib.suppress(UnknownAdapterError):
+                    sampler.weights_rD = self._pool.move_to_host(sampler.adapter)
+        self._pool.publish_rows(sampler_id, model.spec, weights_rD)
 
     def keep(self, model: TrainedModel, sampler_id: str, weights_rD: Tensor) -> None:
         """Let clients sample from a version that was published.

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
@@ -148,6 +149,18 @@ class ClientModels:
         if model.has_gradients:
             gradients = self._bank.grads_RD[self._bank.rank_rows(model.slot)].to("cpu", copy=True)
         return ModelState(adapter=self._bank.read(model.slot), step=model.step, gradients=gradients)
+
+    def weights(self, model_id: str, *, dtype: torch.dtype) -> Tensor:
+        """Return a copy of a model's weights where they are, on the device or on the host, [rank rows, D].
+
+        Raises:
+            UnknownModelError: there is none.
+        """
+        model = self[model_id]
+        if model.slot is not None:
+            return self._bank.weights(model.slot, dtype=dtype)
+        assert model.parked is not None, "a model is in the bank or parked"
+        return model.parked.adapter.weights.to(dtype, copy=True)
 
     def fitting(self, wanted: Sequence[str]) -> list[str]:
         """Return as many of ``wanted``, from the first on, as the bank holds at once; at least one."""
