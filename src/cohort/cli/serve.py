@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cohort.cli.arguments.options import DebugOption, ModelOption, report_note
-from cohort.cli.arguments.server_options import ApiKeysOption, HostOption, given_keys, require_packages
+from cohort.cli.arguments.server_options import ApiKeysOption, HostOption, given_keys, require_packages, require_shown
 from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
@@ -123,6 +123,14 @@ _TrainedModels = Annotated[
     int,
     typer.Option("--max-trained-models", metavar="N", min=1, help="With --tinker: most models in training at once."),
 ]
+_Dashboard = Annotated[
+    Path | None,
+    typer.Option(
+        "--dashboard",
+        metavar="RUNS_DIR",
+        help="Also show the runs of a folder, and a playground for the models, at /dashboard.",
+    ),
+]
 _Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=0, max=1, help="0: serve on the CPU.")]
 
 
@@ -151,6 +159,7 @@ def serve(
     gpus: _Gpus = None,
     tinker: _Tinker = None,
     max_trained_models: _TrainedModels = 16,
+    dashboard: _Dashboard = None,
     base: ModelOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -186,9 +195,11 @@ def serve(
                 max_num_batched_tokens=max_num_batched_tokens,
             ),
         )
-        _serve(
-            served, ServerSettings(api_keys=given_keys(api_key), lora_root=root, limits=limits), host=host, port=port
-        )
+        keys = given_keys(api_key)
+        if dashboard is not None:
+            require_shown(dashboard, host=host, keys=keys)
+        settings = ServerSettings(api_keys=keys, lora_root=root, limits=limits, dashboard=dashboard)
+        _serve(served, settings, host=host, port=port)
 
 
 def _serve(served: ServedSettings, settings: ServerSettings, *, host: str, port: int) -> None:
@@ -199,7 +210,7 @@ def _serve(served: ServedSettings, settings: ServerSettings, *, host: str, port:
     # the address before the model, which takes long to load
     with listen(host, port) as listener:
         opened = open_served(served, settings.limits)
-        finished = run_server(opened, settings, listener=listener, on_ready=lambda at: _report(opened, at))
+        finished = run_server(opened, settings, listener=listener, on_ready=lambda at: _report(opened, at, settings))
     _say_how_it_ended(finished=finished, lost=opened.thread.lost)
 
 
@@ -230,11 +241,13 @@ def _say_how_it_ended(*, finished: bool, lost: str | None) -> None:
     os._exit(1)
 
 
-def _report(opened: Opened, address: str) -> None:
+def _report(opened: Opened, address: str, settings: ServerSettings) -> None:
     for note in opened.notes:
         report_note(note)
     names = [*opened.model.names, *(status.name for status in opened.model.pool.statuses())]
     print(f"serving {', '.join(names)} on {address}/v1", flush=True)
+    if settings.dashboard is not None:
+        print(f"showing the runs in {settings.dashboard} on {address}/dashboard/", flush=True)
     if opened.tinker is not None:
         print(f"training for tinker clients: TINKER_BASE_URL={address}", flush=True)
 

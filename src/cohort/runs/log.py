@@ -270,6 +270,15 @@ class RunLog:
         )
         return int(whole) - sum(recent.values()), recent
 
+    def tokens_by_time(self, width: float) -> list[tuple[int, int]]:
+        """Return (n, tokens trained and evaluated) of each stretch from ``n * width`` seconds of run time on."""
+        query = (
+            "SELECT cast(seconds / ? AS INTEGER) AS stretch, sum(num_tokens) FROM "
+            "(SELECT seconds, num_tokens FROM steps UNION ALL SELECT seconds, num_tokens FROM evaluations) "
+            "GROUP BY stretch ORDER BY stretch"
+        )
+        return [(int(stretch), int(tokens)) for stretch, tokens in self._database.rows(query, (width,))]
+
     def tokens_since(self, seconds: float) -> int:
         """Return the tokens trained and evaluated after ``seconds`` of run time."""
         return int(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import uvicorn
 
 from cohort.service.app import build_app
+from cohort.service.dashboard.mounted import mounted_dashboard
 from cohort.service.listening import stopped_by_signals
 from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import Opened
@@ -35,6 +36,9 @@ def run_server(
         metrics=ServerMetrics(opened.model.names[0]),
         tinker=None if tinker is None else tinker.routes.router(),
     )
+    host, port = listener.getsockname()[:2]
+    if settings.dashboard is not None:
+        app.mount("/dashboard", mounted_dashboard(settings.dashboard, api_keys=settings.api_keys, host=host, port=port))
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -51,7 +55,6 @@ def run_server(
     # a rank may have ended while the model was still being opened
     if opened.thread.lost is not None:
         stop()
-    host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     with stopped_by_signals(stop):
         try:

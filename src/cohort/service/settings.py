@@ -41,11 +41,13 @@ class ServerSettings:
         api_keys: Tokens that open ``/v1``; none leaves it open.
         lora_root: Adapters are loaded at run time from below this folder only; None refuses to load any.
         limits: What a client may ask for.
+        dashboard: A folder of runs to show at ``/dashboard``; None shows none.
     """
 
     api_keys: tuple[str, ...] = ()
     lora_root: Path | None = None
     limits: ServerLimits = ServerLimits()
+    dashboard: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

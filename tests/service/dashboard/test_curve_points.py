@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cohort.runs.reader import RunReader
-from cohort.service.dashboard.curve_points import MOST_POINTS, stride_of, train_curves
+from cohort.service.dashboard.curve_points import MOST_POINTS, pace_curve, stride_of, train_curves
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 
 
@@ -34,3 +34,16 @@ def test_a_long_run_is_sampled_and_a_part_of_it_is_whole(tmp_path: Path) -> None
         part = train_curves(reader, first=401, last=420, num_trials=4, trials=[longest])
         assert part["stride"] == 1
         assert part["curves"][str(longest)][0] == [step for step in range(401, 421) if step in known]
+
+
+def test_the_pace_adds_up_to_all_tokens(tmp_path: Path) -> None:
+    path = write_synthetic_run(tmp_path / "run.db", SyntheticRun(trials=4, steps=100, slots=2))
+    with RunReader.open(path) as reader:
+        times, rates = pace_curve(reader)["curve"]
+        trials = reader.trials()
+        tokens = sum(trial.tokens + trial.evaluation_tokens for trial in trials)
+        width = times[1] - times[0]
+        # the last row lies on the end of the last stretch
+        last = reader.log.tokens_by_time(width)[-1][1]
+    assert len(times) == 120
+    assert sum(rates) * width == pytest.approx(tokens, abs=last + 1, rel=1e-3)

@@ -53,12 +53,15 @@ def test_the_list_filters_sorts_and_leads_to_a_run(chromium: Any, address: str) 
 def test_a_sweep_filters_its_trials_and_draws_those_it_shows(chromium: Any, address: str) -> None:
     with watched_page(chromium, address) as page:
         page.goto(f"{address}#/sweep?run=night")
-        chart = page.locator("canvas[data-curves]")
+        chart = page.locator("canvas[data-curves]").first
         chart.wait_for()
         assert chart.get_attribute("data-curves") == "60"
         page.get_by_role("searchbox").fill("r=16 learning_rate>1e-4")
         page.get_by_role("heading", name="Trials (12 of 60)").wait_for()
         assert chart.get_attribute("data-curves") == "12"
+        assert page.locator("canvas[data-lines]").get_attribute("data-lines") == "12", (
+            "each drawing keeps to the filter"
+        )
         page.get_by_text("Filter by value").click()
         page.get_by_role("group", name="batch_size").get_by_role("button", name="4", exact=True).click()
         page.get_by_role("heading", name="Trials (3 of 60)").wait_for()
@@ -81,7 +84,7 @@ def test_a_sweep_filters_its_trials_and_draws_those_it_shows(chromium: Any, addr
 def test_a_chart_is_pointed_at_zoomed_saved_and_used_from_the_keyboard(chromium: Any, address: str) -> None:
     with watched_page(chromium, address) as page:
         page.goto(f"{address}#/sweep?run=night")
-        chart = page.locator("canvas[data-curves]")
+        chart = page.locator("canvas[data-curves]").first
         chart.wait_for()
         page.wait_for_function("document.querySelector('canvas[data-curves]').width > 300")
         box = chart.bounding_box()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["ApiKeysOption", "HostOption", "given_keys", "require_packages"]
+__all__ = ["ApiKeysOption", "HostOption", "given_keys", "require_packages", "require_shown"]
 
 _KEY_VARIABLE = "COHORT_API_KEY"
 
@@ -45,5 +46,35 @@ def require_packages(verb: str, needed: Sequence[str]) -> None:
                 found=f"no package {', '.join(missing)}",
                 allowed="the extra `serve`: fastapi, prometheus-client, protobuf and uvicorn",
                 hint="Run `pip install 'cohort-lora[serve]'`.",
+            )
+        )
+
+
+def require_shown(runs_dir: Path, *, host: str, keys: Sequence[str]) -> None:
+    """Check that a folder can be shown at an address, and that only those see it who may.
+
+    Raises:
+        InputError: it is no folder, or every machine that reaches the address could read it.
+    """
+    from cohort.core.errors import InputError, Problem
+    from cohort.core.place import Place
+    from cohort.service.dashboard.settings import is_loopback
+
+    if not runs_dir.is_dir():
+        raise InputError(
+            Problem(
+                where=str(runs_dir),
+                found="a file" if runs_dir.exists() else "nothing",
+                allowed="a folder of runs, a queue's directory, or one run",
+                hint="Name the folder that `cohort tune -o` writes to, or the one above it.",
+            )
+        )
+    if not is_loopback(host) and not keys:
+        raise InputError(
+            Problem(
+                where=Place(option="command line --host"),
+                found=f"{host} without a key: every machine that reaches it could read the runs",
+                allowed="an address of this machine alone, or a key",
+                hint="Write --api-key KEY or set COHORT_API_KEY; or keep 127.0.0.1 and forward the port with ssh -L.",
             )
         )

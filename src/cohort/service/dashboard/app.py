@@ -21,9 +21,10 @@ from cohort.core.errors import CohortError, InputError
 from cohort.report.styles import PALETTE
 from cohort.runs.reader import RunReader
 from cohort.service.dashboard.controls import NotRunningError, act, preview, read_request, stop_run
-from cohort.service.dashboard.curve_points import evaluation_curves, train_curves
+from cohort.service.dashboard.curve_points import evaluation_curves, pace_curve, train_curves
 from cohort.service.dashboard.followed_run import FollowedRun
 from cohort.service.dashboard.machine_page import machine_page
+from cohort.service.dashboard.model_server import NoModelServerError
 from cohort.service.dashboard.page_guard import COOKIE, PageGuard, session_of
 from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.queue_page import queue_page
@@ -41,7 +42,12 @@ _STATIC = (Path(__file__).parent / "static").resolve()
 _REPORT = Path(report.__file__).parent.resolve()
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 _MOST_STEP = 1 << 40
-_STATUS_OF: dict[type[Exception], int] = {UnknownRunError: 404, InputError: 400, NotRunningError: 409}
+_STATUS_OF: dict[type[Exception], int] = {
+    UnknownRunError: 404,
+    InputError: 400,
+    NotRunningError: 409,
+    NoModelServerError: 502,
+}
 
 
 def build_dashboard(settings: DashboardSettings) -> Starlette:
@@ -55,6 +61,7 @@ def build_dashboard(settings: DashboardSettings) -> Starlette:
         Route("/api/run", _answer(pages.run)),
         Route("/api/run/curves", _answer(pages.curves)),
         Route("/api/run/evaluations", _answer(pages.evaluations)),
+        Route("/api/run/pace", _answer(pages.pace)),
         Route("/api/run/trial", _answer(pages.trial)),
         Route("/api/run/events", pages.events),
         Route("/api/run/preview", _answer(pages.preview), methods=["POST"]),
@@ -62,6 +69,8 @@ def build_dashboard(settings: DashboardSettings) -> Starlette:
         Route("/api/queues", _answer(pages.queues)),
         Route("/api/queue", _answer(pages.queue)),
         Route("/api/machine", _answer(pages.machine)),
+        Route("/api/playground", _answer(pages.models)),
+        Route("/api/playground", pages.playground, methods=["POST"]),
     ]
     return Starlette(
         routes=routes,
@@ -192,6 +201,15 @@ class _Pages:
 
         return await run_in_threadpool(read)
 
+    async def pace(self, request: Request) -> Any:
+        followed = self._feed(_run_name(request)).followed
+
+        def read() -> Any:
+            with RunReader.open(followed.directory.database) as reader:
+                return pace_curve(reader)
+
+        return await run_in_threadpool(read)
+
     async def trial(self, request: Request) -> Any:
         followed = self._feed(_run_name(request)).followed
         return await run_in_threadpool(trial_page, followed, _number(request, "trial", -1))
@@ -241,6 +259,27 @@ class _Pages:
 
     async def machine(self, _: Request) -> Any:
         return await run_in_threadpool(machine_page, self.folder.root)
+
+    async def models(self, _: Request) -> Any:
+        server = self.settings.models
+        if server is None:
+            return {"url": "", "models": []}
+        return {"url": server.url, "models": await run_in_threadpool(server.models)}
+
+    async def playground(self, request: Request) -> Response:
+        """Stream the answer of one model, a line of JSON for each piece."""
+        server, asked = self.settings.models, await _body(request)
+        if server is None:
+            return _json({"error": "this dashboard has no server of models"}, status=404)
+        prompt, is_chat = str(asked.get("prompt", "")), asked.get("chat") is True
+        body = {name: asked[name] for name in ("model", "max_tokens", "temperature") if name in asked}
+        body |= {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for piece in server.stream(body, is_chat=is_chat):
+                yield dumped(piece) + b"\n"
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
 
     async def _controlled(self, request: Request) -> tuple[Any, dict[str, Any]]:
         if not self.settings.can_control:

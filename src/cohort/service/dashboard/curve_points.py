@@ -11,11 +11,13 @@ from cohort.runs.reader import RunReader
 from cohort.service.dashboard.plain_json import rounded
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
-__all__ = ["MOST_POINTS", "evaluation_curves", "stride_of", "train_curves"]
+__all__ = ["MOST_POINTS", "evaluation_curves", "pace_curve", "stride_of", "train_curves"]
 
 MOST_POINTS = 60_000
 """Points of all curves of an answer together: some 600 kB, drawn in a tenth of a second."""
 _LEAST_EACH = 40
+# of the run time, for the tokens a second
+_STRETCHES = 120
 _MOST_EACH = 800
 
 
@@ -51,6 +53,20 @@ def evaluation_curves(reader: RunReader, *, metric: ObjectiveMetric) -> dict[str
         if metric.name != LOSS.name and (value := metric.read(record)) is not None:
             values[record.trial_id].append((record.step, value))
     return {"loss": _columns(losses), "metric": _columns(values)}
+
+
+def pace_curve(reader: RunReader) -> dict[str, Any]:
+    """Return the tokens a second, trained and evaluated, over run time in seconds, as ``[times], [rates]``."""
+    width = max(reader.run_seconds() / _STRETCHES, 1e-3)
+    rates = {stretch: tokens / width for stretch, tokens in reader.log.tokens_by_time(width)}
+    # what was logged at the very end belongs to the last stretch; a stretch without an entry stood still
+    stretches = range(_STRETCHES)
+    return {
+        "curve": [
+            [rounded((stretch + 0.5) * width) for stretch in stretches],
+            [rounded(rates.get(stretch, 0.0), 4) for stretch in stretches],
+        ]
+    }
 
 
 def _columns(curves: dict[int, list[tuple[int, float]]]) -> dict[str, Any]:

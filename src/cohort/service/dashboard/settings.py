@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cohort.service.dashboard.model_server import ModelServer
+
 __all__ = ["DashboardSettings", "is_loopback"]
 
 
@@ -17,6 +19,7 @@ class DashboardSettings:
         can_control: Whether the pages may change runs; without it every request that would is refused.
         api_keys: One of them opens the pages; none leaves them open, which is for this machine alone.
         host: The address that is listened on.
+        models: The server that the playground asks; None for none.
         poll_seconds: The shortest time between two looks at a run that someone watches.
     """
 
@@ -24,6 +27,7 @@ class DashboardSettings:
     can_control: bool = False
     api_keys: tuple[str, ...] = ()
     host: str = "127.0.0.1"
+    models: ModelServer | None = None
     poll_seconds: float = 1.0
 
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from cohort.report.followed_parameters import followed_parameters
+from cohort.report.hyperparameter_effects import varied_parameters
 from cohort.report.labels import model_label
 from cohort.report.outcomes import Outcome, outcome_of
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.records import ResidencyRecord, TrialRecord
 from cohort.runs.results.results import RankedTrial
 from cohort.runs.results.verdicts import verdicts
-from cohort.runs.searched_parameters import searched_names, task_section
+from cohort.runs.searched_parameters import searched_ranges, task_section
 from cohort.runs.status import RunStatus
 from cohort.service.dashboard.plain_json import plain, rounded
 from cohort.tuning.decisions import Reason
@@ -62,7 +64,7 @@ def header_view(status: RunStatus) -> dict[str, Any]:
         "full_runs": compute.num_full_runs,
         "saved_tokens": _saved_tokens([entry.trial for entry in results.ranked]),
         "activities": {activity.value: seconds for activity, seconds in facts.seconds.items()},
-        "searched": list(searched_names(facts)),
+        "axes": _axes(status),
         "ema_weight": _ema_weight(facts),
         "device": facts.machine.device,
         "search_ended": facts.search_ended,
@@ -81,6 +83,16 @@ def _saved_tokens(trials: Sequence[TrialRecord]) -> float:
         for trial in trials
         if trial.planned_tokens is not None and trial.status in (TrialStatus.STOPPED, TrialStatus.FAILED)
     )
+
+
+def _axes(status: RunStatus) -> list[dict[str, Any]]:
+    """Return the hyperparameters that differ between trials, and whether they are searched in the logarithm."""
+    facts = status.results.facts
+    trials = [entry.trial for entry in status.trials]
+    ranges = searched_ranges(facts)
+    # one that is a multiple of another says nothing of its own
+    names = varied_parameters(trials, followed=followed_parameters(facts))
+    return [{"name": name, "log": ranges.get(name, False)} for name in names]
 
 
 def _ema_weight(facts: RunFacts) -> float:

@@ -19,7 +19,8 @@ async function answered(response) {
 async function reached(address, options) {
   try {
     return await fetch(address, options);
-  } catch {
+  } catch (failure) {
+    if (failure.name === "AbortError") throw failure;
     throw new ApiError("the server does not answer: is `cohort dashboard` still running?", 0);
   }
 }
@@ -41,6 +42,22 @@ export async function post(path, query, body) {
 export async function openSession(body) {
   session = body ? await post("session", {}, body) : await get("session");
   return session;
+}
+
+/** Ask for an answer that comes in pieces; `on` hears each. */
+export async function stream(path, body, signal, on) {
+  const headers = { "content-type": "application/json", "x-csrf-token": session?.csrf ?? "" };
+  const response = await reached(`api/${path}`, { method: "POST", headers, body: JSON.stringify(body), signal });
+  if (!response.ok) await answered(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line) on(JSON.parse(line));
+  }
 }
 
 /** Events of a run. The browser connects again by itself and says what it heard last. */

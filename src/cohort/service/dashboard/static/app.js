@@ -10,6 +10,7 @@ const PAGES = {
   sweep: { load: async () => (await import("./pages/sweep.js")).Sweep },
   trial: { load: async () => (await import("./pages/trial.js")).Trial },
   compare: { label: "Compare", load: async () => (await import("./pages/compare.js")).Compare },
+  playground: { label: "Playground", load: async () => (await import("./pages/playground.js")).Playground },
   queue: { label: "Queue", load: async () => (await import("./pages/queue.js")).Queue },
   system: { label: "System", load: async () => (await import("./pages/system.js")).System },
 };

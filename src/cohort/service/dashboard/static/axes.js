@@ -52,6 +52,11 @@ export function lossAxis(curves, [from, to]) {
   return axis(low - 0.04 * (high - low || 1), high + 0.01 * (high - low || 1));
 }
 
+/** A y axis from zero to just above the largest value. */
+export function zeroAxis(curves) {
+  return axis(0, 1.05 * Math.max(1e-9, ...curves.flatMap(({ ys }) => ys.filter((value) => value !== null))));
+}
+
 /** The running average that exit rules read; points that are every n-th step take the weight of n steps. */
 export function average(ys, weight, stride) {
   const own = 1 - (1 - weight) ** stride;

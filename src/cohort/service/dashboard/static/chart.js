@@ -1,7 +1,7 @@
 // A chart of many curves on a canvas: hover, zoom by dragging, keyboard, PNG. Text is drawn or is a text node, never HTML.
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
-import { axis, lossAxis } from "./axes.js";
-import { download, number } from "./format.js";
+import { axis, lossAxis, zeroAxis } from "./axes.js";
+import { count, download, number } from "./format.js";
 
 const LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 40, NEAR = 40;
 
@@ -50,7 +50,7 @@ function frame(context, { width, height, x, y, xLabel, yLabel, xText }) {
     const at = Math.round(base - y.share(tick) * (base - TOP)) + 0.5;
     if (at < TOP - 1 || at > base + 1) continue;
     context.beginPath(); context.moveTo(LEFT, at); context.lineTo(right, at); context.stroke();
-    context.fillText(number(tick, 3), LEFT - 6, at);
+    context.fillText(Math.abs(tick) >= 1e4 ? count(tick) : number(tick, 3), LEFT - 6, at);
   }
   context.textAlign = "center"; context.textBaseline = "top";
   let free = -Infinity;
@@ -172,12 +172,12 @@ export function savePng(canvas, name) {
 /**
  * curves: [{id, label, xs, ys, tone, shape, best, strong, dash}]; zoom: [low, high] or null; hot: the id pointed at.
  */
-export function Chart({ title, name, curves, xLabel, yLabel, xText, range, zoom, onZoom, hot, onHot, onPick, height = 330, tools }) {
+export function Chart({ title, name, curves, xLabel, yLabel, xText, range, zoom, onZoom, hot, onHot, onPick, height = 330, tools, fromZero }) {
   const [drag, setDrag] = useState(null);
   const [tip, setTip] = useState(null);
   const [from, to] = zoom ?? range;
   const x = useMemo(() => axis(from, to), [from, to]);
-  const y = useMemo(() => lossAxis(curves, [from, to]), [curves, from, to]);
+  const y = useMemo(() => (fromZero ? zeroAxis(curves) : lossAxis(curves, [from, to])), [curves, from, to]);
   const hasStrong = useMemo(() => curves.some((curve) => curve.strong), [curves]);
   const started = useRef(null);
   const [canvas, width] = useCanvas((context, size) => {

@@ -7,10 +7,12 @@ import { Controls } from "../controls.js";
 import { filterOf, toggled, varied } from "../filters.js";
 import { count, csv, download, duration, moment, number, percent, setting } from "../format.js";
 import { Card, Failure, Meter, Sorted, sorted, useDark, useTitle } from "../parts.js";
+import { Effect, Parallel } from "../relations.js";
 import { useRun } from "../run_data.js";
 import { Slots } from "../slots.js";
 
-const FIRST_ROWS = 100;
+// a row of a phone is several lines high: what comes below the table would be far away
+const FIRST_ROWS = matchMedia("(max-width: 640px)").matches ? 8 : 100;
 
 function Head({ data, name, connection }) {
   const left = data.state === "done" ? "done" : duration(data.seconds_left);
@@ -118,6 +120,30 @@ function Facets({ rows, names, text }) {
     ${values.sort((a, b) => (typeof a === "number" ? a - b : String(a).localeCompare(String(b)))).map((value) => html`<button aria-pressed=${words.has(`${name}=${value}`) ? "true" : "false"} onClick=${() => choose({ q: toggled(text, `${name}=${value}`) })}>${setting(value)}</button>`)}</div>`)}</details>`;
 }
 
+/** Tokens a second and slots in use over run time. */
+function Pace({ name, data }) {
+  const [pace, setPace] = useState(null);
+  const [zoom, setZoom] = useState(null);
+  useEffect(() => { get("run/pace", { run: name }).then(({ curve }) => setPace({ curve, until: data.seconds }), () => {}); }, [name, data.generation]);
+  // what came since is in the header of each event: the rate of its last minute
+  useEffect(() => { setPace((before) => (before && data.tokens_per_second && data.seconds > (before.curve[0].at(-1) ?? 0) ? { ...before, curve: [[...before.curve[0], data.seconds], [...before.curve[1], data.tokens_per_second]] } : before)); }, [data.seconds]);
+  const most = Math.max(1e-3, data.seconds);
+  const [divisor, unit] = most > 7200 ? [3600, "hours"] : most > 180 ? [60, "minutes"] : [1, "seconds"];
+  const speed = useMemo(() => (pace ? [{ id: "tokens", label: "tokens a second", xs: pace.curve[0].map((at) => at / divisor), ys: pace.curve[1], tone: "#0072b2", strong: true }] : []), [pace, divisor]);
+  const fill = useMemo(() => {
+    const changes = data.stays.flatMap(([, , start, stop]) => [[start, 1], ...(stop === null ? [] : [[stop, -1]])]).sort((a, b) => a[0] - b[0]);
+    const [xs, ys] = [[0], [0]];
+    for (const [at, by] of changes) {
+      // a trial that follows another in the same moment leaves no gap
+      if (xs.length > 1 && xs.at(-1) === at / divisor) { ys[ys.length - 1] += by; continue; }
+      xs.push(at / divisor, at / divisor); ys.push(ys.at(-1), ys.at(-1) + by);
+    }
+    return [{ id: "slots", label: "slots in use", xs: [...xs, most / divisor], ys: [...ys, ys.at(-1)], tone: "#0072b2", strong: true }];
+  }, [data.stays, data.seconds]);
+  const shared = { range: [0, most / divisor], zoom, onZoom: setZoom, xLabel: `run time, ${unit}`, height: 200, hot: null, fromZero: true };
+  return html`<div class="two"><${Chart} title="Tokens a second" name="tokens-a-second" curves=${speed} yLabel="tokens/s" ...${shared} /><${Chart} title=${`Slots in use${data.num_slots ? ` of ${data.num_slots}` : ""}`} name="slots-in-use" curves=${fill} yLabel="slots" ...${shared} /></div>`;
+}
+
 export function Sweep({ query, session }) {
   const name = query.run ?? ".";
   const { data, train, evaluations, error, connection, again } = useRun(name);
@@ -160,5 +186,9 @@ export function Sweep({ query, session }) {
     <${Key} data=${data} dark=${dark} />${finest ? html`<p class="note">${finest}</p>` : ""}
     <${Trials} data=${data} rows=${rows} names=${names} sort=${query.sort ?? "place"} name=${name} hot=${hot} onHot=${setHot} pinned=${pinned} onPin=${onPin} dark=${dark} onControl=${setAsked} canControl=${canControl} query=${query} />
     <h2>Slots</h2><${Slots} stays=${data.stays} seconds=${data.seconds} trials=${data.trials} outcomes=${data.outcomes} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} isRunning=${data.state === "running"} />
+    <${Pace} name=${name} data=${data} />
+    <h2>Hyperparameters</h2><${Parallel} rows=${rows} axes=${data.axes} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} dark=${dark} />
+    <div class="three">${data.axes.map(({ name: one, log }) => html`<${Effect} key=${one} rows=${rows} name=${one} isLog=${log} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} dark=${dark} />`)}</div>
+    ${data.axes.length ? html`<p class="note">Each mark is a trial, each bar the median of a value. The filter above holds here, too.</p>` : ""}
     ${asked ? html`<${Controls} run=${name} asked=${asked} data=${data} onClose=${() => setAsked(null)} />` : ""}`;
 }
