@@ -52,7 +52,7 @@ def test_models_answer_side_by_side(models: RunningServer, tmp_path: Path) -> No
 def test_what_goes_wrong_is_said(models: RunningServer, tmp_path: Path) -> None:
     body = {"model": "base", "prompt": "1+2="}
 
-    def said(server: ModelServer | None, asked: dict[str, object]) -> str:
+    def said(server: ModelServer | None, asked: dict[str, str]) -> str:
         client, headers = _client(tmp_path, server)
         return client.post("/api/playground", json=asked, headers=headers).text
 

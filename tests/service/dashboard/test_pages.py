@@ -100,7 +100,7 @@ def test_a_chart_is_pointed_at_zoomed_saved_and_used_from_the_keyboard(chromium:
         page.wait_for_function("location.hash.includes('zoom=')")
         low, high = page.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('zoom')").split("~")
         assert 30 < float(low) < float(high) < 110
-        page.get_by_role("button", name="All", exact=True).click()
+        page.get_by_role("button", name="All", exact=True).first.click()
         page.wait_for_function("!location.hash.includes('zoom=')")
         with page.expect_download() as saved:
             page.get_by_role("button", name="PNG").first.click()

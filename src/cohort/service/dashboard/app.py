@@ -42,6 +42,8 @@ _STATIC = (Path(__file__).parent / "static").resolve()
 _REPORT = Path(report.__file__).parent.resolve()
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 _MOST_STEP = 1 << 40
+# what a page may say of an answer, besides the prompt
+_OF_A_PROMPT: tuple[str, ...] = ("model", "max_tokens", "temperature")
 _STATUS_OF: dict[type[Exception], int] = {
     UnknownRunError: 404,
     InputError: 400,
@@ -272,7 +274,7 @@ class _Pages:
         if server is None:
             return _json({"error": "this dashboard has no server of models"}, status=404)
         prompt, is_chat = str(asked.get("prompt", "")), asked.get("chat") is True
-        body = {name: asked[name] for name in ("model", "max_tokens", "temperature") if name in asked}
+        body: dict[str, Any] = {name: asked[name] for name in _OF_A_PROMPT if name in asked}
         body |= {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
 
         async def lines() -> AsyncIterator[bytes]:
