@@ -195,14 +195,13 @@ def serve(
                 max_num_batched_tokens=max_num_batched_tokens,
             ),
         )
-        keys = given_keys(api_key)
-        if dashboard is not None:
-            require_shown(dashboard, host=host, keys=keys)
-        settings = ServerSettings(api_keys=keys, lora_root=root, limits=limits, dashboard=dashboard)
+        settings = ServerSettings(api_keys=given_keys(api_key), lora_root=root, limits=limits, dashboard=dashboard)
         _serve(served, settings, host=host, port=port)
 
 
 def _serve(served: ServedSettings, settings: ServerSettings, *, host: str, port: int) -> None:
+    if settings.dashboard is not None:
+        require_shown(settings.dashboard, host=host, keys=settings.api_keys)
     from cohort.service.listening import listen
     from cohort.service.opening import open_served
     from cohort.service.server import run_server
