@@ -22,6 +22,7 @@ from benchmarks.llama_shapes import rows_of_lengths
 from benchmarks.measure import RESULTS, median_eager, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import frozen_step, median_seconds, peft_loop, trial_specs
+from cohort.kernels.gated_activation import Activation, gated_activation
 from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.structure import expert_blocks
 from cohort.models.experts.grouped import grouped_block
@@ -68,6 +69,10 @@ def milliseconds(work: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - begun)
 
 
+def silu_gate(gate_up_SN: torch.Tensor) -> torch.Tensor:
+    return gated_activation(gate_up_SN, activation=Activation.SILU)
+
+
 def block_over_floor(decoder: BridgedDecoder, record: Record, *, tokens: int) -> None:
     """Record forward and backward of the first block of frozen experts, and its grouped products alone."""
     assert decoder.config.bridged is not None, "the benchmark's models are bridged"
@@ -83,7 +88,15 @@ def block_over_floor(decoder: BridgedDecoder, record: Record, *, tokens: int) ->
     dy_TD = torch.randn(tokens, up.in_features, device=device, dtype=dtype)
 
     def block() -> None:
-        y_TD = grouped_block(x_TD, index_TJ, weights_TJ, up=up, down=down, activation=module._apply_gate, lora=None)
+        y_TD = grouped_block(
+            x_TD,
+            index_TJ,
+            weights_TJ,
+            up=up,
+            down=down,
+            activation=silu_gate,
+            lora=None,
+        )
         torch.autograd.grad(y_TD, x_TD, dy_TD)
 
     counts_E = torch.bincount(index_TJ.reshape(-1), minlength=up.num_experts)

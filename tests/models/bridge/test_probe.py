@@ -147,8 +147,8 @@ def test_a_delta_rule_of_another_package_gets_the_bounds(tmp_path: Path, monkeyp
     monkeypatch.setattr(recurrent, "_is_taken_elsewhere", lambda *_: True)
     decoder = wrapped(save_tiny("qwen3_5_text", tmp_path))
     prove(decoder, where="model")
-    # two of its four layers are recurrent
-    assert [bounds for bounds in seen if len(bounds) > 2] == 2 * [[0, 7, 20, 41]]
+    # two of its four layers are recurrent, and two streams prove it
+    assert [bounds for bounds in seen if len(bounds) > 2] == 4 * [[0, 7, 20, 41]]
 
 
 def test_without_one_sequences_of_about_one_length_go_side_by_side() -> None:
@@ -168,4 +168,14 @@ def test_deep_models_of_16_bits_may_differ_by_what_rounding_alone_makes(
     prove(decoder, where="model")
     monkeypatch.setattr(probe, "_TWO_ROUNDINGS", 0.0)
     with pytest.raises(InputError, match="other logits"):
+        prove(decoder, where="model")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_leak_that_rounding_would_hide_is_found_by_changing_a_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    decoder = wrapped(save_tiny("bamba", tmp_path), dtype=dtype)
+    monkeypatch.setattr(probe, "_difference", lambda *_, **__: 0.0)
+    with pytest.raises(InputError, match="a sequence change with another sequence of the stream"):
         prove(decoder, where="model")

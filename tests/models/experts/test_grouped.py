@@ -82,7 +82,9 @@ def test_values_and_every_gradient_are_those_of_a_plain_loop(kind: str, dtype: t
                 for part in (columns.a, columns.b):
                     other = factors_RD.grad[found.bank.rank_rows(slot), part] * (2 if turn == 2 else 1)
                     difference = (bank.grads_RD[rows, part].cpu() - other).norm()
-                    assert difference <= TOLERANCE[dtype] * factors_RD.grad.norm() / 4, (name, turn)
+                    # of one of the factors, relative to what all of them have, which is added twice in the end
+                    size = factors_RD.grad.norm() * (2 if turn == 2 else 1)
+                    assert difference <= TOLERANCE[dtype] * size / 3, (name, turn)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from cohort.kernels.staging import to_device_unwaited
 
 __all__ = ["AdapterGroups", "ExpertRows"]
 
@@ -83,31 +86,67 @@ class ExpertRows:
         """
         device, (num_tokens, each) = index_TJ.device, index_TJ.shape
         num_slots = len(stops) + 1
-        token_S = torch.arange(num_tokens, device=device).repeat_interleave(each)
-        slot_S = torch.bucketize(token_S, torch.tensor(stops, dtype=torch.long, device=device), right=True)
-        key_S, order_S = torch.sort(index_TJ.reshape(-1) * num_slots + slot_S, stable=True)
+        key_TJ, sent = index_TJ, _Sent.of(stops, rank_rows, scales, fresh, device=device) if stops else None
+        if sent is not None:
+            slot_T = torch.bucketize(torch.arange(num_tokens, device=device), sent.stops, right=True)
+            key_TJ = index_TJ * num_slots + slot_T[:, None]
+        key_S, order_S = torch.sort(key_TJ.reshape(-1), stable=True)
         numbers_G = torch.arange(num_experts * num_slots, device=device)
         ends_G = torch.searchsorted(key_S, numbers_G, right=True).to(torch.int32)
         place_S = torch.empty_like(order_S)
         place_S[order_S] = torch.arange(len(order_S), device=device)
         adapters = None
-        if stops:
-            ranks = [rows.stop - rows.start for rows in rank_rows]
-            table = [[rows.start, rank] for rows, rank in zip(rank_rows, ranks, strict=True)]
+        if sent is not None:
             adapters = AdapterGroups(
                 ends_G=ends_G,
-                slots_Z2=torch.tensor([*table, [0, 0]], dtype=torch.int32, device=device),
-                scales_Z=torch.tensor([*scales, 0.0], device=device),
-                fresh_Z=torch.tensor([*map(int, fresh), 0], dtype=torch.int32, device=device),
-                max_rank=max(ranks),
+                slots_Z2=sent.slots_Z2,
+                scales_Z=sent.scales_Z,
+                fresh_Z=sent.fresh_Z,
+                max_rank=max(rows.stop - rows.start for rows in rank_rows),
                 tiles_N2=_tiles(ends_G, num_slots=num_slots, num_pairs=num_tokens * each),
             )
         return cls(
-            token_S=token_S[order_S],
+            token_S=order_S // each,
             place_TJ=place_S.view(num_tokens, each),
             expert_S=key_S // num_slots,
             ends_E=ends_G[num_slots - 1 :: num_slots].contiguous(),
             adapters=adapters,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Sent:
+    """What the host knows of the slots, sent to the device in one copy that nothing waits for."""
+
+    stops: Tensor
+    slots_Z2: Tensor
+    scales_Z: Tensor
+    fresh_Z: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        stops: Sequence[int],
+        rank_rows: Sequence[slice],
+        scales: Sequence[float],
+        fresh: Sequence[bool],
+        *,
+        device: torch.device,
+    ) -> _Sent:
+        count = len(stops) + 1
+        table = np.zeros((count, 5), dtype=np.int32)
+        table[:-1, 0] = stops
+        table[:-1, 1] = [rows.start for rows in rank_rows]
+        table[:-1, 2] = [rows.stop - rows.start for rows in rank_rows]
+        table[:-1, 3] = fresh
+        table[:-1, 4] = np.array(scales, dtype=np.float32).view(np.int32)
+        flat = np.concatenate([table[:, 0], table[:, 1:3].reshape(-1), table[:, 3], table[:, 4]])
+        parts = to_device_unwaited(flat, device).split([count, 2 * count, count, count])
+        return cls(
+            stops=parts[0][:-1],
+            slots_Z2=parts[1].view(count, 2),
+            fresh_Z=parts[2],
+            scales_Z=parts[3].view(torch.float32),
         )
 
 

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cohort.kernels.gated_activation import Activation, gated_activation
 from cohort.models.bridge.pass_state import current_pass
 from cohort.models.bridge.structure import expert_blocks, expert_products
 from cohort.models.experts.expert_block import ExpertBlock
@@ -27,7 +30,29 @@ def adapt_experts(model: nn.Module, layers: str) -> None:
 
 def _block(module: Any, path: str) -> ExpertBlock:
     up, down = (_stacked(module, path, own) for own in expert_products(module))
-    return ExpertBlock(up=up, down=down, activation=module._apply_gate if module.has_gate else module.act_fn)
+    activation = module._apply_gate if module.has_gate else module.act_fn
+    if module.has_gate and _is_gated_silu(activation, up):
+        activation = _fused_on_gpus(activation)
+    return ExpertBlock(up=up, down=down, activation=activation)
+
+
+@torch.no_grad()
+def _is_gated_silu(activation: Callable[[Tensor], Tensor], up: StackedWeights) -> bool:
+    """Return whether gate and up stand side by side and nothing is done to them but ``silu(gate) * up``."""
+    x_TN = 4 * torch.randn(4, up.out_features, generator=torch.Generator().manual_seed(0)).to(up.weight_ENK)
+    try:
+        found = activation(x_TN)
+    except Exception:  # the model's own code, which may want other arguments
+        return False
+    expected = F.silu(x_TN[:, : up.out_features // 2]) * x_TN[:, up.out_features // 2 :]
+    return found.shape == expected.shape and bool(torch.equal(found, expected))
+
+
+def _fused_on_gpus(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def run(x_TN: Tensor) -> Tensor:
+        return gated_activation(x_TN, activation=Activation.SILU) if x_TN.is_cuda else activation(x_TN)
+
+    return run
 
 
 def _stacked(module: Any, path: str, own: str) -> StackedWeights:

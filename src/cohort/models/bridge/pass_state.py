@@ -41,8 +41,12 @@ class BridgedPass:
 
     @cached_property
     def sequence_bounds(self) -> SequenceBounds | None:
-        """Where the sequences of a packed stream are; None where the model sees one sequence."""
-        return None if self.attention is None else SequenceBounds(ends=tuple(self.attention.sequence_offsets))
+        """Where the sequences of a packed stream are; None where it has one, which nothing can leak into.
+
+        A cache may then put rows of its own before those of the stream.
+        """
+        ends = () if self.attention is None else tuple(self.attention.sequence_offsets)
+        return SequenceBounds(ends=ends) if len(set(ends)) > 2 else None
 
 
 _CURRENT: ContextVar[BridgedPass | None] = ContextVar("bridged_pass", default=None)

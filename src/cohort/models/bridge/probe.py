@@ -34,6 +34,8 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 _ROUNDED_TOLERANCE = 5e-2
 # Where rounding alone makes a difference of about that size, a stream may differ by two such roundings, up to this.
 _TWO_ROUNDINGS, _MOST_WIDENED = 2.0, 3.0
+# Of a row whose neighbours in the stream have changed and nothing else.
+_ROUNDINGS_APART = 4
 # a gradient has passed every layer twice
 _GRADIENT_FACTOR = 10
 _ROWS_THAT_COUNT = 0.75
@@ -82,12 +84,43 @@ def prove(decoder: BridgedDecoder, *, where: str) -> None:
             if not difference <= allowed:
                 layer = _first_that_differs(decoder, sequences, tokens_T, offsets, tolerance)
                 raise InputError(_differs(decoder, what, difference, allowed, layer, where=where))
+    if decoder.is_packed:
+        _require_apart(decoder, sequences, offsets, found, where=where)
     lengths = [len(tokens_T)] if decoder.is_packed else sorted(LENGTHS)
     for name in decoder.linears:
         rows = sorted(seen.get(name, ()))
         if rows != lengths and name not in decoder.unadaptable:
             decoder.unadaptable[name] = (
                 "whose module does not call it" if not rows else "which does not see each row of a sequence once"
+            )
+
+
+def _require_apart(
+    decoder: BridgedDecoder, sequences: Sequence[Tensor], offsets: tuple[int, ...], before: _Computed, *, where: str
+) -> None:
+    """Change the middle sequence: rows of the others, computed by the same kernels at the same places, stay.
+
+    Rounding plays no part here, so a leak of any size is seen that is larger than a few roundings.
+    """
+    changed = [sequences[0], sequences[1].flip(0), sequences[2]]
+    after = _packed(decoder, torch.cat(changed), offsets, {}, where=where)
+    others = [row for row in range(offsets[-1]) if not offsets[1] <= row < offsets[2]]
+    allowed = max(_ROUNDINGS_APART * torch.finfo(decoder.dtype).eps, _TOLERANCE.get(decoder.dtype, 0.0) / 10)
+    for what, own, other in (
+        ("logits", after.logits_TV, before.logits_TV),
+        ("gradients", after.gradient_TD, before.gradient_TD),
+    ):
+        own, other = _wide(own[others]), _wide(other[others])
+        apart = float(((own - other).norm(dim=1) / other.norm(dim=1).clamp_min(torch.finfo(other.dtype).tiny)).max())
+        if not apart <= allowed:
+            raise InputError(
+                Problem(
+                    where=where,
+                    found=f"{decoder.config.architecture}, whose {what} of a sequence change with another sequence of "
+                    f"the stream (relative difference {apart:.2g})",
+                    allowed=f"at most {allowed:.2g}: adapters that share a pass would see each other's rows",
+                    hint=_ELSEWHERE,
+                )
             )
 
 

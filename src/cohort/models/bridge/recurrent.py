@@ -101,9 +101,6 @@ def _convolution(
     """Return the causal convolution [1, C, T] of each sequence."""
     given = {name: value for name, value in options.items() if name not in _OTHER_BOUNDS}
     num_rows = x_1CT.shape[2]
-    if len(bounds.pieces(num_rows)) == 1:
-        found: Tensor = function(x_1CT, weight_CW, *arguments, **given)
-        return found
     source, places = bounds.with_gaps(num_rows, weight_CW.shape[-1] - 1, x_1CT.device)
     zero_1C1 = x_1CT.new_zeros(1, x_1CT.shape[1], 1)
     spread = torch.cat([x_1CT, zero_1C1], dim=2).index_select(2, source)
@@ -114,12 +111,9 @@ def _convolution(
 def _delta_rule(
     function: Function, bounds: SequenceBounds, q_1THE: Tensor, *arguments: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gated delta rule [1, T, H, E] of each sequence, and the state behind the only one."""
+    """Return the gated delta rule [1, T, H, E] of each sequence, and no state."""
     given = {name: value for name, value in options.items() if name not in _OTHER_BOUNDS}
     num_rows = q_1THE.shape[1]
-    if len(bounds.pieces(num_rows)) == 1:
-        only: tuple[Tensor, Tensor | None] = function(q_1THE, *arguments, **given)
-        return only
     # a packed pass continues no sequence and keeps no state
     given |= {"initial_state": None, "output_final_state": False}
     if _takes_bounds(function):
