@@ -67,3 +67,25 @@ def test_a_part_of_a_prompts_log_probabilities_is_refused(client: TinkerCalls) -
     refused = client.post("asample", asked)
     assert refused.status_code == 400
     assert "Leave prompt_logprobs_last_n out" in refused.json()["detail"]
+
+
+def test_wrong_prompts_are_refused(client: TinkerCalls) -> None:
+    body = {"session_id": client.session_id, "sampling_session_seq_id": 71, "base_model": "base"}
+    sampler_id = client.done("create_sampling_session", body)["sampling_session_id"]
+    for chunk, words in (
+        (
+            {"type": "image", "data": "", "format": "png"},
+            "prompt: found a chunk of another type; allowed: encoded_text",
+        ),
+        ({"tokens": [10**6]}, "1000000"),
+        ({"tokens": []}, "prompt"),
+        ({"tokens": [1] * 384}, "384"),
+    ):
+        refused = client.post(
+            "asample", {"sampling_session_id": sampler_id, "seq_id": 1, "prompt": {"chunks": [chunk]}}
+        )
+        assert refused.status_code == 400, chunk
+        assert words in refused.json()["detail"]
+    unknown = client.post("create_sampling_session", {**body, "sampling_session_seq_id": 72, "base_model": "other"})
+    assert unknown.status_code == 400
+    assert "base_model: found 'other'; allowed: base" in unknown.json()["detail"]

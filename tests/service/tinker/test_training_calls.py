@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from cohort.adapters.peft_files.peft_format import read_adapter
+from cohort.engine.client_training.client_trainer import GAP_SECONDS
+from cohort.service.tinker.wire import _CLASSES
 from tests.service.running_server import RunningServer
 from tests.service.tinker.tinker_calls import TinkerCalls, pass_message
 from tests.service.tinker.trained_models import TOKENS, data, trained
@@ -47,17 +49,67 @@ def test_a_checkpoint_goes_on_with_the_same_bits_and_is_an_adapter(
         ("cross_entropy", {"weights": [1.0] * 5}, "found shape [5] next to target_tokens of shape [6]"),
         ("cross_entropy", {"weights": [math.nan] * 6}, "loss_fn_inputs.weights: found nan at position 0"),
         ("ppo", {"weights": [1.0] * 6}, "no logprobs; allowed: target_tokens, logprobs, advantages"),
+        (
+            "ppo",
+            {"logprobs": [-1.0] * 6, "advantages": [math.inf] + [1.0] * 5},
+            "loss_fn_inputs.advantages: found inf at position 0",
+        ),
+        ("cross_entropy", {"target_tokens": [10**6] * 6, "weights": [1.0] * 6}, "target_tokens: found token 1000000"),
     ],
 )
 def test_a_wrong_pass_fails_in_its_turn_and_the_model_goes_on(
     client: TinkerCalls, loss: str, inputs: dict[str, Any], words: str
 ) -> None:
     model_id = client.model(rank=4)
-    wrong = [(TOKENS[:-1], {"target_tokens": TOKENS[1:], **inputs})]
+    wrong: Any = [(TOKENS[:-1], {"target_tokens": TOKENS[1:], **inputs})]
     found = client.result("forward_backward", pass_message(model_id, 1, wrong, loss=loss))
     assert found["category"] == "user"
     assert words in found["error"]
     assert trained(client, model_id, first=2, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([10**6, 1], "data[0].model_input: found token 1000000; allowed: 0 to"),
+        ([-1, 1], "data[0].model_input: found token -1; allowed: 0 to"),
+        ([1] * 385, "data[0].model_input: found 385 tokens; allowed: 1 to 384 tokens, which the model reads"),
+    ],
+)
+def test_tokens_that_the_model_does_not_read_are_refused(client: TinkerCalls, tokens: list[int], words: str) -> None:
+    model_id = client.model(rank=4)
+    wrong = [(tokens, {"target_tokens": [1] * len(tokens), "weights": [1.0] * len(tokens)})]
+    assert words in client.result("forward_backward", pass_message(model_id, 1, wrong))["error"]
+    assert trained(client, model_id, first=2, steps=1)
+
+
+def test_an_image_is_refused_and_its_number_is_used_up(client: TinkerCalls) -> None:
+    model_id = client.model(rank=4)
+    message = _CLASSES["ForwardBackwardRequest"](model_id=model_id, seq_id=1, loss_fn="cross_entropy")
+    message.data.add().chunks.add().image = b"a picture"
+    refused = client.post("forward_backward", message.SerializeToString())
+    assert refused.status_code == 400
+    assert "data[0].model_input: found an image; allowed: text" in refused.json()["detail"]
+    begun = time.monotonic()
+    assert trained(client, model_id, first=2, steps=1)
+    assert time.monotonic() - begun < GAP_SECONDS / 2
+
+
+def test_what_is_wrong_in_one_model_moves_no_other(client: TinkerCalls) -> None:
+    def run(number: int, *, next_to_a_wrong_one: bool) -> list[Any]:
+        model_id, found = client.model(2 * number, rank=4, seed=5), []
+        other = client.model(2 * number + 1, rank=4)
+        for step in range(2):
+            found.append(client.train(model_id, 2 * step + 1, data())[0])
+            if next_to_a_wrong_one:
+                bad = [(TOKENS[:-1], {"target_tokens": TOKENS[1:], "weights": [math.nan] * 6})]
+                sent = client.done("forward_backward", pass_message(other, 2 * step + 1, bad))
+                client.step(other, 2 * step + 2)
+                assert "found nan" in client.retrieve(sent["request_id"])["error"]
+            found.append(client.step(model_id, 2 * step + 2))
+        return found
+
+    assert run(0, next_to_a_wrong_one=True) == run(1, next_to_a_wrong_one=False)
 
 
 def test_wrong_models_are_refused(client: TinkerCalls) -> None:
