@@ -58,6 +58,10 @@ class TinkerCalls:
             return self._http.post(f"/{path}", content=body, headers={"Content-Type": "application/x-protobuf"})
         return self._http.post(f"/{path}", json=body)
 
+    def send(self, method: str, path: str, content: bytes) -> httpx.Response:
+        """Send any bytes."""
+        return self._http.request(method, f"/{path}", content=content)
+
     def get(self, path: str) -> Any:
         response = self._http.get(f"/{path}")
         assert response.status_code == 200, response.text

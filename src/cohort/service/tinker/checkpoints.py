@@ -228,6 +228,7 @@ class CheckpointStore:
         return found
 
     def _folder(self, model_id: str, kind: str, name: str) -> Path:
-        # a colon is no part of a file's name everywhere, and an id is the server's own: nothing leads out of the root
-        safe = re.sub(r"[^A-Za-z0-9_.\-=]", "_", model_id.replace(":", "=")).lstrip(".") or "_"
+        # a colon is no part of a file's name everywhere, and an id is the server's own, far shorter than a file's name
+        # may be: nothing leads out of the root
+        safe = re.sub(r"[^A-Za-z0-9_.\-=]", "_", model_id.replace(":", "=")).lstrip(".")[:128] or "_"
         return self._root / safe / kind / name

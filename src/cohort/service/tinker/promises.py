@@ -151,7 +151,7 @@ class Promises:
 
     def _ended(self, request_id: str, promise: _Promise) -> None:
         self._num_open -= 1
-        if self._found.get(request_id) is promise:
+        if self._found.get(request_id) is promise and not promise.task.cancelled():
             promise.num_bytes = len(promise.task.result().message or b"")
             self._num_bytes += promise.num_bytes
             self._forget_old(but=request_id)
