@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import random
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import pytest
 from cohort.engine.lost_checkpoints import train_again
 from cohort.runs.reader import RunReader
 from tests.end_to_end.forked_runs import ForkServer
-from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
+from tests.end_to_end.killing import Killing
+from tests.end_to_end.tiny_tasks import outcome_of, write_inputs
 
 SECTIONS: dict[str, Any] = {"training": {"max_steps": 8}, "evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
 # rules whose decisions depend on the order in which results come in must meet them in the same order again
@@ -24,33 +24,6 @@ ORDERED: dict[str, Any] = {
     # proposals that follow from results must be made again as well
     "search": {"sampler": "tpe", "trials": 14, "space": {"learning_rate": {"min": 1e-4, "max": 3e-2}, "r": [2, 4]}},
 }
-
-
-class Killing:
-    """A task, what it comes to undisturbed, and how long that takes."""
-
-    def __init__(self, server: ForkServer, folder: Path, sections: dict[str, Any]) -> None:
-        self.server, self.folder, self.sections = server, folder, sections
-        self.command = {"folder": str(folder), "sections": sections}
-        # the first run fills the cache of tokenised rows; the second is what later ones are like
-        for name in ("first", "undisturbed"):
-            began = time.monotonic()
-            assert server.run({**self.command, "act": "tune", "run": str(folder / name)}) == 0
-            self.seconds = time.monotonic() - began
-        self.expected: Outcome = outcome_of(folder / "undisturbed")
-        assert outcome_of(folder / "first") == self.expected
-
-    def go_on(self, run: Path, **disturbance: Any) -> int:
-        """Resume what there is, else begin."""
-        begun = (run / "run.db").exists() or (run / "task.yaml").exists()
-        command = {**self.command, "act": "resume" if begun else "tune", "run": str(run)}
-        return self.server.run({**command, **disturbance.pop("command", {})}, **disturbance)
-
-    def assert_same(self, run: Path) -> None:
-        found = outcome_of(run)
-        for name, value in self.expected.items():
-            assert found[name] == value, name
-        assert [path for path in run.rglob("*") if "partial" in path.name] == []
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,13 @@ from cohort.core.statistics.estimates import RowValues
 from cohort.data.choices import ChoiceRows, choice_rows
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
-from cohort.metrics import CHOICE_ACCURACY, LOSS, REWARD_MARGIN, REWARD_METRICS, Metric, score_texts
+from cohort.metrics import CHOICE_ACCURACY, LOSS, REWARD, REWARD_MARGIN, REWARD_METRICS, Metric, score_texts
 from cohort.prepare.metrics import answer_prompts, reference_row
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.reference import Reference, require_same_reference
+from cohort.prepare.rollouts import scored_rows
+from cohort.ranks.rollouts.reward_evaluation import evaluated_rewards
+from cohort.ranks.rollouts.scoring import Scorers
 from cohort.serving.generate import GenerateRequest
 from cohort.serving.sampler import Sampling
 from cohort.training.device_memory import DeviceMemory
@@ -28,6 +31,7 @@ from cohort.training.micro_batches import MicroBatches, sample_too_large
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.passes import Passes
+from cohort.training.rollouts.group_objective import GroupObjective
 
 __all__ = ["HeldOutScores"]
 
@@ -83,12 +87,14 @@ class HeldOutScores:
     def of(self, slots: Sequence[int | None]) -> list[Mapping[str, RowValues]]:
         """Return what each of ``slots`` (None: the frozen model) has on the rows, by metric; ``loss`` is the first."""
         self._watcher(BatchProgress(phase="measuring the loss", num_done=0, num_rows=0, elapsed_seconds=0.0))
-        losses = self._losses(slots, self._rows, objective=task_objective(self._loaded.base.task))
+        objective = task_objective(self._loaded.base.task)
+        measure = self._rewards if objective.samples_answers else self._losses
+        losses = measure(slots, self._rows, objective=objective)
         found = [
             {
                 LOSS: RowValues(values=loss.terms, weights=loss.divisors),
                 **{
-                    name: RowValues.of_scores(values, is_unbounded=name == REWARD_MARGIN)
+                    name: RowValues.of_scores(values, is_unbounded=name in (REWARD, REWARD_MARGIN))
                     for name, values in loss.group_metrics.items()
                 },
             }
@@ -142,6 +148,25 @@ class HeldOutScores:
             too_large=too_large,
         )
         return [found[number] for number in numbers]
+
+    def _rewards(
+        self, slots: Sequence[int | None], rows: TokenisedRows, *, objective: Objective
+    ) -> list[EvaluationLoss]:
+        loaded = self._loaded
+        assert isinstance(objective, GroupObjective), "only such objectives are rewarded"
+        scorers = Scorers()
+        try:
+            found = evaluated_rewards(
+                {slot: (slot, objective) for slot in slots},
+                rows=scored_rows(rows, task=loaded.base.task),
+                row_ids=range(len(rows)),
+                scorers=scorers,
+                model_stops=loaded.decoder.config.eos_token_ids,
+                answers_to=lambda requests, _: loaded.answers(requests, sampling=Sampling()),
+            )
+        finally:
+            scorers.close()
+        return [found[slot] for slot in slots]
 
     def _answer_scores(self, slots: Sequence[int | None]) -> list[dict[str, RowValues]]:
         loaded, rows = self._loaded, self._rows

@@ -8,27 +8,31 @@ from dataclasses import replace
 from cohort.core.errors import Problem
 from cohort.core.units import counted
 from cohort.data.loading import LoadedDataset
-from cohort.data.tokenised import AnswerScoring
+from cohort.data.tokenised import AnswerScoring, TokenisedRows
 from cohort.models.config import DecoderConfig
 from cohort.prepare.objectives import task_objective
 from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["rollout_problems", "with_scoring"]
+__all__ = ["rollout_problems", "scored_rows", "with_scoring"]
 
 
 def with_scoring(data: LoadedDataset, *, task: TaskFile) -> LoadedDataset:
     """Return the rows with what rewards answers to them, where the task's trials draw any."""
-    if task.rewards is None:
-        return data
-    scoring = AnswerScoring(tokenizer=task.model_name_or_path, rewards=task.rewards.plan())
     return replace(
         data,
-        train=replace(data.train, scoring=scoring),
-        validation=replace(data.validation, scoring=scoring),
-        all_validation=replace(data.all_validation, scoring=scoring),
-        test=None if data.test is None else replace(data.test, scoring=scoring),
+        train=scored_rows(data.train, task=task),
+        validation=scored_rows(data.validation, task=task),
+        all_validation=scored_rows(data.all_validation, task=task),
+        test=None if data.test is None else scored_rows(data.test, task=task),
     )
+
+
+def scored_rows(rows: TokenisedRows, *, task: TaskFile) -> TokenisedRows:
+    """Return rows with what rewards answers to them, where the task's trials draw any."""
+    if task.rewards is None:
+        return rows
+    return replace(rows, scoring=AnswerScoring(tokenizer=task.model_name_or_path, rewards=task.rewards.plan()))
 
 
 def rollout_problems(
