@@ -59,6 +59,15 @@ def fit_problems(
                 hint="Write the same optim, or tune this task in a session of its own.",
             )
         )
+    if preparation.objective.samples_answers != first.objective.samples_answers:
+        problems.append(
+            Problem(
+                where=task.where("objective"),
+                found=f"{task.objective.type} next to {first.task.objective.type}",
+                allowed="tasks that all draw the answers they train on, or none: the others would wait for answers",
+                hint=_ALONE,
+            )
+        )
     if threads is not None and threads != (there := preparation.machine.threads):
         problems.append(
             Problem(

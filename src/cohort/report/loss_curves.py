@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cohort.core.units import counted
@@ -61,13 +61,14 @@ def trial_panel(
     y_label: str,
     title: str,
     name: str,
+    axis: Callable[[Mapping[int, Curve]], Axis],
 ) -> str:
-    """Return a drawing of one curve for each trial, against the share of its planned steps."""
+    """Return a drawing of one curve for each trial, against the share of its planned steps; ``axis`` is its height."""
     frame = Frame(
         width=_WIDTH,
         height=_HEIGHT,
         x=linear_axis(0.0, 100.0),
-        y=_loss_axis(curves),
+        y=axis(curves),
         x_label="planned steps done, %",
         y_label=y_label,
     )
@@ -108,7 +109,9 @@ def loss_curves(
     validation: dict[int, list[tuple[int, float]]] = {}
     for record in evaluations:
         validation.setdefault(record.trial_id, []).append((record.step, record.validation_loss))
-    panel = partial(trial_panel, trials=trials, best_id=best_id, y_label=f"loss, {unit}" if unit else "loss")
+    panel = partial(
+        trial_panel, trials=trials, best_id=best_id, y_label=f"loss, {unit}" if unit else "loss", axis=_loss_axis
+    )
     return (
         panel(averaged, title="Train loss (running average)", name="train"),
         panel(validation, title="Validation loss", name="validation"),

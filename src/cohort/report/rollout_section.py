@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cohort.core.units import counted
 from cohort.report.loss_curves import Curve, exponential_average, trial_panel
+from cohort.report.svg import Axis, linear_axis
 from cohort.runs.records import EvaluationRecord, StepRecord, TrialRecord
 
 __all__ = ["RolloutSection", "rollout_section"]
@@ -57,26 +59,30 @@ def rollout_section(
     held_out: dict[int, list[tuple[int, float]]] = {}
     for record in evaluations:
         held_out.setdefault(record.trial_id, []).append((record.step, -record.validation_loss))
+    panel = partial(trial_panel, trials=trials, best_id=best_id, axis=_whole_axis)
     others = []
     for name, (caption, unit) in _SHOWN.items():
         curves = _curves(steps, name)
         # nothing is said by a line at 0, such as the clipped share of one update a step
         if any(value for curve in curves.values() for _, value in curve):
-            drawing = trial_panel(curves, trials=trials, best_id=best_id, y_label=unit, title=caption, name=name)
-            others.append((caption, drawing))
+            others.append((caption, panel(curves, y_label=unit, title=caption, name=name)))
     differences = [step.metrics.get("sampler_difference", 0.0) for step in steps]
     return RolloutSection(
-        train=trial_panel(
-            _curves(steps, "reward"), trials=trials, best_id=best_id, y_label="reward", title="Reward", name="train"
-        ),
-        validation=trial_panel(
-            held_out, trials=trials, best_id=best_id, y_label="reward", title="Held-out reward", name="validation"
-        ),
+        train=panel(_curves(steps, "reward"), y_label="reward", title="Reward", name="train"),
+        validation=panel(held_out, y_label="reward", title="Held-out reward", name="validation"),
         others=tuple(others),
         answers=tuple(_answers(trial, steps) for trial in trials if trial.steps_done),
         note=f"Log-probabilities of sampler and training pass, on the same weights, differed by at most "
         f"{max(differences):.2g} nats in {counted(len(steps), 'step')}; the old ones are the training pass's own.",
     )
+
+
+def _whole_axis(curves: Mapping[int, Curve]) -> Axis:
+    """Return an axis over all that is drawn: no end of a reward is the uninteresting one."""
+    finite = [value for curve in curves.values() for _, value in curve if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
+    margin = 0.04 * (high - low) or 0.5
+    return linear_axis(low - margin, high + margin)
 
 
 def _curves(steps: Sequence[StepRecord], name: str) -> dict[int, Curve]:
