@@ -101,7 +101,7 @@ def test_a_task_file(
 def test_what_is_allowed_for_an_objective_is_built(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = inputs / "objective.yaml"
     path.write_text(TASK + "objective: stf\n")
-    assert "allowed  sft | cpo | dpo | function | kto | orpo | simpo\n" in refused(capsys, "check", path)
+    assert "allowed  sft | cpo | dpo | function | grpo | kto | orpo | simpo\n" in refused(capsys, "check", path)
 
 
 @pytest.mark.parametrize(

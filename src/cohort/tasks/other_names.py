@@ -79,7 +79,10 @@ OTHER_WORDS = {
 NOT_NEEDED = {
     "gradient_accumulation_steps": "batch_size is the whole optimizer step; it is split to fit the memory by itself",
     "per_device_eval_batch_size": "evaluation is packed to fit the memory by itself",
-    "sample_packing": "rows are always packed, and never see each other",
+    # TRL's key of this name is about rows; ours, outside of the sections, about trials
+    **dict.fromkeys(
+        ("sample_packing", "dataset.packing", "training.packing"), "rows are always packed, and never see each other"
+    ),
     "output_dir": "the run directory is given on the command line: -o RUN_DIR",
     "flash_attention": "the attention is chosen for the machine; `cohort doctor` shows it",
     "attn_implementation": "the attention is chosen for the machine; `cohort doctor` shows it",

@@ -40,8 +40,9 @@ def unknown_key_hint(model: type[BaseModel], path: KeyPath, *, elsewhere: str = 
     """
     key, section = str(path[-1]), ".".join(str(part) for part in path[:-1])
     word = key.lower().replace("-", "_")
-    if word in NOT_NEEDED:
-        return f"Remove it: {NOT_NEEDED[word]}."
+    for name in (f"{section}.{word}", word):
+        if name in NOT_NEEDED:
+            return f"Remove it: {NOT_NEEDED[name]}."
     keys = known_keys(model)
     prefix = f"{section}." if section else ""
     siblings = [name.removeprefix(prefix) for name in keys if name.startswith(prefix)]
