@@ -87,7 +87,7 @@ def test_the_smallest_task_has_the_documented_defaults(folder: Path) -> None:
     assert (task.lora.r, task.lora.lora_alpha, task.lora.target_modules) == (16, 32, "all-linear")
     assert (task.training.learning_rate, task.training.batch_size, task.training.num_train_epochs) == (2e-4, 8, 3)
     assert (task.search.sampler, task.search.trials, task.search.space) == ("grid", 60, {})
-    assert (task.early_exit.rule, task.early_exit.select_fraction) == ("patterns", 0.5)
+    assert (task.early_exit.rule, task.early_exit.select_fraction) == ("patterns", 0.4)
     assert task.searchable_defaults()["weight_decay"] == 0.01
 
 
