@@ -73,3 +73,28 @@ def test_another_key_knows_none_of_the_ids(keyed: RunningServer) -> None:
         assert isinstance(one.result("asample", ask), bytes)
         assert [run["training_run_id"] for run in one.get("training_runs")["training_runs"]] == [model_id]
         assert one.get("checkpoints")["checkpoints"][0]["tinker_path"] == path
+
+
+def test_what_is_published_can_be_read_by_every_key_and_changed_by_its_own(keyed: RunningServer) -> None:
+    with (
+        TinkerCalls(keyed.url, **{"X-API-Key": "tml-one"}) as one,
+        TinkerCalls(keyed.url, **{"X-API-Key": "tml-two"}) as two,
+    ):
+        one.begin()
+        two.begin()
+        model_id = one.model(rank=4)
+        trained(one, model_id, steps=1)
+        path = one.result("save_weights", {"model_id": model_id, "seq_id": 3, "path": "shared"})["path"]
+        publish = f"training_runs/{model_id}/checkpoints/weights/shared/publish"
+        load = {"session_id": two.session_id, "path": path, "optimizer": True}
+        assert two.post(publish, {}).status_code == 404
+        # a repeat is the same call
+        assert [one.post(publish, {}).status_code for _ in range(2)] == [204, 204]
+        assert one.get(f"training_runs/{model_id}/checkpoints")["checkpoints"][0]["public"] is True
+        assert two.done("weights_info", {"tinker_path": path})["lora_rank"] == 4
+        loaded = two.result("load_weights", {**load, "model_seq_id": 0})["model_id"]
+        assert trained(two, loaded, first=1, steps=1) == trained(one, model_id, first=4, steps=1)
+        for attempt in (two.delete(publish), two.delete(publish.removesuffix("/publish"))):
+            assert attempt == 404
+        assert one.delete(publish) == 204
+        assert two.post("load_weights", {**load, "model_seq_id": 1}).status_code == 404

@@ -59,6 +59,11 @@ class Checkpoint:
         return str(self.about.get("owner", ANYONE))
 
     @property
+    def is_public(self) -> bool:
+        """Whether every key may read it."""
+        return bool(self.about.get("public", False))
+
+    @property
     def expires_at(self) -> float | None:
         found: float | None = self.about.get("expires_at")
         return found
@@ -142,8 +147,11 @@ class CheckpointStore:
     def exists(self, model_id: str, kind: str, name: str) -> bool:
         return (self._folder(model_id, kind, name) / _ABOUT).is_file()
 
-    def find(self, uri: str, *, asker: str) -> Checkpoint:
+    def find(self, uri: str, *, asker: str, to_change: bool = False) -> Checkpoint:
         """Return the checkpoint at an address.
+
+        Args:
+            to_change: Only one of ``asker``'s own; otherwise published ones are found as well.
 
         Raises:
             UnknownCheckpointError: there is none, it has expired, or it is another key's.
@@ -152,7 +160,7 @@ class CheckpointStore:
         if parts is not None and _NAME.fullmatch(parts[3]):
             folder = self._folder(parts[1], parts[2], parts[3])
             found = self._read(folder, uri=uri, kind=parts[2], name=parts[3])
-            if found is not None and may_know(asker, found.owner):
+            if found is not None and (may_know(asker, found.owner) or (found.is_public and not to_change)):
                 return found
         raise UnknownCheckpointError(f"there is no checkpoint {uri[:200]}; allowed: tinker://MODEL/weights/NAME of one")
 
@@ -211,10 +219,15 @@ class CheckpointStore:
 
     def set_expiry(self, checkpoint: Checkpoint, *, ttl_seconds: int | None) -> None:
         """Let a checkpoint expire in ``ttl_seconds``, or never."""
-        expires = None if ttl_seconds is None else time.time() + ttl_seconds
-        about = {**checkpoint.about, "expires_at": expires}
+        self._describe(checkpoint, expires_at=None if ttl_seconds is None else time.time() + ttl_seconds)
+
+    def set_public(self, checkpoint: Checkpoint, *, public: bool) -> None:
+        """Let every key read a checkpoint, or its owner's alone."""
+        self._describe(checkpoint, public=public)
+
+    def _describe(self, checkpoint: Checkpoint, **changed: float | bool | None) -> None:
         # whole or not at all: a checkpoint without it would be lost
-        write_text(checkpoint.folder / _ABOUT, json.dumps(about))
+        write_text(checkpoint.folder / _ABOUT, json.dumps({**checkpoint.about, **changed}))
 
     def _read(self, folder: Path, *, uri: str, kind: str, name: str) -> Checkpoint | None:
         try:

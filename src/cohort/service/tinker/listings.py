@@ -36,6 +36,8 @@ def add_listings(router: APIRouter, *, sessions: ClientSessions, store: Checkpoi
     one = "/training_runs/{model_id}/checkpoints/{kind}/{name}"
     router.add_api_route(one, answering(listings.delete), methods=["DELETE"])
     router.add_api_route(f"{one}/ttl", answering(listings.set_expiry), methods=["PUT"])
+    router.add_api_route(f"{one}/publish", answering(listings.publish), methods=["POST"])
+    router.add_api_route(f"{one}/publish", answering(listings.withdraw), methods=["DELETE"])
 
 
 class _Listings:
@@ -115,10 +117,18 @@ class _Listings:
         self._store.set_expiry(checkpoint, ttl_seconds=parse(_Expiry, body).ttl_seconds)
         return {}
 
+    async def publish(self, request: Request, _: bytes) -> Any:
+        self._store.set_public(self._asked_checkpoint(request), public=True)
+        return Response(status_code=204)
+
+    async def withdraw(self, request: Request, _: bytes) -> Any:
+        self._store.set_public(self._asked_checkpoint(request), public=False)
+        return Response(status_code=204)
+
     def _asked_checkpoint(self, request: Request) -> Checkpoint:
         parts = request.path_params
         return self._store.find(
-            self._store.uri(parts["model_id"], parts["kind"], parts["name"]), asker=asker_of(request)
+            self._store.uri(parts["model_id"], parts["kind"], parts["name"]), asker=asker_of(request), to_change=True
         )
 
 
@@ -143,7 +153,7 @@ def _shown(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
         "time": _when(checkpoint.about["time"]),
         "tinker_path": checkpoint.uri,
         "size_bytes": checkpoint.num_bytes,
-        "public": False,
+        "public": checkpoint.is_public,
         "user_metadata": checkpoint.about.get("user_metadata"),
         "expires_at": None if expires is None else _when(expires),
     }
