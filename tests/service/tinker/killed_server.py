@@ -25,7 +25,11 @@ __all__ = ["KilledServer"]
 
 
 class KilledServer:
-    """One server on one folder, always at one address."""
+    """One server on one folder, always at one address.
+
+    Attributes:
+        num_ended: How often it was ended.
+    """
 
     def __init__(self, model: Path, folder: Path, *, options: tuple[str, ...] = ()) -> None:
         with socket.socket() as free:
@@ -43,7 +47,7 @@ class KilledServer:
             env=environment,
             cwd=REPOSITORY,
         )
-        self._process_id = 0
+        self._process_id = self.num_ended = 0
 
     def _told(self, command: dict[str, Any]) -> Any:
         assert self._template.stdin is not None
@@ -67,6 +71,7 @@ class KilledServer:
     def end(self, by: int = signal.SIGKILL) -> int:
         """End the server and return its status, negative for a signal."""
         process_id, self._process_id = self._process_id, 0
+        self.num_ended += 1
         os.kill(process_id, by)
         return int(self._told({"wait": process_id}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from typing import Any
 
@@ -23,6 +24,10 @@ _log = logging.getLogger(__name__)
 SILENT_SECONDS = 120.0
 TICK_SECONDS = 2.0
 CALLS_BETWEEN_SNAPSHOTS = 64
+WRITING_SHARE = 0.1
+"""Most of the time in which snapshots are written: those of a large model take seconds."""
+MOST_SEGMENTS = 8
+"""With so many segments of the journal, snapshots do not wait for their share of the time."""
 KEPT_ANSWERS = 256
 KEPT_ANSWER_BYTES = 16 << 20
 
@@ -45,6 +50,7 @@ class Upkeep:
         self._numbers: dict[str, int] = {}
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._not_before = 0.0
 
     def restored(self, snapshot: ModelSnapshot) -> None:
         """Know a snapshot that was there at the start."""
@@ -96,7 +102,8 @@ class Upkeep:
             self._journal.begin(self._sessions.as_json())
         due = {model for model, calls in self._calls_since.items() if calls >= CALLS_BETWEEN_SNAPSHOTS}
         for model_id in sorted(due | self._journal.behind()):
-            if (model := self._sessions.models.get(model_id)) is not None:
+            is_early = time.monotonic() < self._not_before and self._journal.num_segments < MOST_SEGMENTS
+            if not is_early and (model := self._sessions.models.get(model_id)) is not None:
                 await self._snapshot(model)
         self._journal.drop_settled()
 
@@ -114,7 +121,8 @@ class Upkeep:
         while True:
             try:
                 return await self._write(model, number, state, own=answer)
-            except StorageFullError as error:
+            except (StorageFullError, OSError) as error:
+                # the model has the state already: an answer that says otherwise would be wrong
                 _log.warning("%s", error)
                 await asyncio.sleep(TICK_SECONDS)
 
@@ -136,7 +144,10 @@ class Upkeep:
         async with self._writing:
             if number < self._numbers.get(model_id, -1):
                 return
+            began = time.monotonic()
             await asyncio.to_thread(write)
+            now = time.monotonic()
+            self._not_before = now + (now - began) * (1 / WRITING_SHARE - 1)
             if model_id not in self._sessions.models:
                 self._snapshots.remove(model_id)
                 return

@@ -56,6 +56,16 @@ def test_a_torn_end_is_cut_off(opened: Any, tmp_path: Path) -> None:
     assert opened()[1][1:2] == [a_call("m", 1)]
 
 
+def test_a_segment_that_was_begun_in_part_hides_no_torn_end(opened: Any, tmp_path: Path) -> None:
+    journal, _ = opened()
+    journal.append(a_call("m", 1))
+    with (tmp_path / "000001.journal").open("ab") as file:
+        file.write(b"\x93cjr torn")
+    (tmp_path / "000002.journal").write_bytes(b"\x93cj")
+    for _ in range(2):
+        assert opened()[1][1:2] == [a_call("m", 1)]
+
+
 def test_old_segments_go_once_every_call_in_them_is_in_a_snapshot(opened: Any) -> None:
     journal, _ = opened()
     journal.append(a_call("a", 1))

@@ -18,7 +18,7 @@ from typing import Any
 
 from cohort.core.durable_files import flush_to_disk
 from cohort.core.errors import CohortError
-from cohort.service.tinker.journal.records import Record, framed, read_records
+from cohort.service.tinker.journal.records import Record, begins_whole, framed, read_records
 
 __all__ = ["Journal", "JournalFullError", "JournalLostError"]
 
@@ -75,9 +75,11 @@ class Journal:
             InputError: a segment is damaged.
         """
         paths = sorted(self._folder.glob("*.journal"))
-        for path in paths:
-            segment, whole = _Segment(path=path), 0
-            content, is_last = path.read_bytes(), path is paths[-1]
+        contents = [path.read_bytes() for path in paths]
+        # one that was begun and has no record yet is not what was written last
+        num_torn = next((n for n, content in enumerate(reversed(contents)) if begins_whole(content)), len(paths))
+        for place, (path, content) in enumerate(zip(paths, contents, strict=True)):
+            segment, whole, is_last = _Segment(path=path), 0, place >= len(paths) - 1 - num_torn
             for record, end in read_records(content, name=str(path), is_last=is_last):
                 whole = end
                 self._note(segment, record)

@@ -15,7 +15,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 
-__all__ = ["Record", "framed", "read_records"]
+__all__ = ["Record", "begins_whole", "framed", "read_records"]
 
 _MARK = b"\x93cjr"
 _FRAME = struct.Struct("<4sII")
@@ -73,6 +73,11 @@ def read_records(content: bytes, *, name: str, is_last: bool) -> Iterator[tuple[
             )
         record, start = found
         yield record, start
+
+
+def begins_whole(content: bytes) -> bool:
+    """Whether a segment begins with a whole record."""
+    return _record_at(content, 0) is not None
 
 
 def _record_at(content: bytes, start: int) -> tuple[Record, int] | None:
