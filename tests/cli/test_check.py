@@ -51,7 +51,7 @@ def test_check_prints_the_resolved_task(folder: Path, capsys: pytest.CaptureFixt
     code, out, _ = cohort(capsys, "check", str(folder / "task.yaml"), "--resolved", "--training.seed", "11")
     assert code == 0
     assert "seed: 11" in out
-    assert "select_fraction: 0.5" in out
+    assert "select_fraction: 0.4" in out
 
 
 def test_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,3 +64,22 @@ def test_the_resolved_task_as_json(task: Path, capsys: pytest.CaptureFixture[str
     code, out, _ = cohort(capsys, "check", task, "--resolved", "--json")
     assert code == 0
     assert json.loads(out)["dataset"]["validation"] == 0.25
+
+
+def test_check_says_what_rewards_answers(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [json.dumps({"prompt": f"1+{n}=", "answer": str(n + 1)}) for n in range(20)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(rows) + "\n")
+    words = [
+        *("check", str(folder / "task.yaml"), "--dataset.train", str(tmp_path / "prompts.jsonl")),
+        *("--objective.type", "grpo", "--rewards", "[exact_match, {function: length, most: 3, weight: 0}]"),
+    ]
+    code, out, err = cohort(capsys, *words)
+    assert code == 0, err
+    assert "tokens, to be answered" in out
+    assert "to train on (answers are drawn)" in out
+    assert "steps, at most" in out
+    assert "rewards      exact_match, length (measured only)" in out
+    code, _, err = cohort(capsys, *words[:-1], "[{function: exact_match, column: target}]")
+    assert code == 2
+    assert "--rewards: functions[0]" in err
+    assert "no column target in the row; its columns are answer" in err

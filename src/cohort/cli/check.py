@@ -84,7 +84,8 @@ def check(
             "weights": report.weights,
             "adapters on": f"{len(report.target_modules)} linears ({', '.join(suffixes)})",
             "trials": str(report.num_trials),
-            "each trial": _trial_text(report.outlook),
+            "each trial": _trial_text(report.outlook, draws_answers=bool(report.rewards)),
+            **({"rewards": ", ".join(report.rewards)} if report.rewards else {}),
             "evaluations": _evaluation_text(report.outlook),
             "time": report.outlook.time_text,
             "device": report.device,
@@ -98,11 +99,13 @@ def check(
         print(f"the task is valid{with_warnings}")
 
 
-def _trial_text(outlook: Outlook) -> str:
+def _trial_text(outlook: Outlook, *, draws_answers: bool) -> str:
     from cohort.core.units import format_count
 
     steps, tokens = (_span_text(span, format_count) for span in (outlook.steps_per_trial, outlook.tokens_per_trial))
-    return f"{steps} step{'' if steps == '1' else 's'}, {tokens} tokens"
+    # how long answers get is not known before
+    most = "at most " if draws_answers else ""
+    return f"{steps} step{'' if steps == '1' else 's'}, {most}{tokens} tokens"
 
 
 def _evaluation_text(outlook: Outlook) -> str:

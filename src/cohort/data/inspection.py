@@ -99,7 +99,9 @@ def _decode(ids: Sequence[int], *, tokenizer: PreTrainedTokenizerBase) -> str:
 
 def format_example(example: RenderedExample, *, color: bool = False) -> str:
     """Return the row as text with its trained parts highlighted: in colour, or between the marks ⟦ and ⟧."""
-    parts = [f"{example.source}: {example.num_tokens} tokens, {example.num_trained} trained\n"]
+    # a prompt to which answers are drawn has none
+    trained = f"{example.num_trained} trained" if example.num_trained else "to be answered"
+    parts = [f"{example.source}: {example.num_tokens} tokens, {trained}\n"]
     open_mark, close_mark = (_TRAINED_ANSI, _RESET_ANSI) if color else ("⟦", "⟧")
     is_open = False
     for span in example.spans:

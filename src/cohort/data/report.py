@@ -108,9 +108,11 @@ class DataReport:
         limited = self.num_train_rows < self.num_usable_train_rows
         of_usable = f" of {self.num_usable_train_rows} usable (max_train_samples)" if limited else ""
         is_part = self.num_evaluation_rows < self.num_validation_rows
+        # no row that is trained on is without a token that counts, but those to which answers are drawn
+        trained = f"{self.num_trained_tokens} trained tokens" if self.num_trained_tokens else "answers are drawn"
         lines = [
             f"format {self.format}: {self.num_rows_read} rows read, {self.num_train_rows}{of_usable} to train on "
-            f"({self.num_trained_tokens} trained tokens), {self.num_validation_rows} for validation"
+            f"({trained}), {self.num_validation_rows} for validation"
             + (f", at most {self.num_evaluation_rows} of them at a time" if is_part else "")
             + (f", {self.num_test_rows} to test the winner on" if self.num_test_rows else "")
         ]

@@ -95,6 +95,7 @@ class CheckReport:
         outlook: What training would take.
         examples: The first training rows, decoded from the tokens and masks that training reads.
         weights: How much of the base model's weights was read, all of it finite.
+        rewards: What rewards answers, each with its weight, where answers are drawn.
         notes: For the user.
         warnings: What is allowed, but rarely meant.
     """
@@ -108,6 +109,7 @@ class CheckReport:
     outlook: Outlook
     examples: tuple[RenderedExample, ...]
     weights: str
+    rewards: tuple[str, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -156,6 +158,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         outlook=_outlook(task, inputs, machine, trials=trials, plan=plan),
         examples=tuple(examples),
         weights=weights.text,
+        rewards=() if task.rewards is None else tuple(own.shown for own in task.rewards.functions),
         notes=tuple(
             note
             for note in (*notes, *place.notes, numerics_note(machine), quantization_note(machine), evaluation)

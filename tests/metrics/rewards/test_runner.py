@@ -95,6 +95,9 @@ def calls(completions, **columns):
 
 def state(completions, trainer_state):
     return [0.0 for _ in completions]
+
+def logs(completions, log_extra=None, **columns):
+    return [float(log_extra is None) for _ in completions]
 """
 
 
@@ -152,11 +155,16 @@ def test_weighted_values_are_added_and_none_is_left_out(shared: RewardRunner, mo
 
 
 def test_functions_are_given_what_trl_gives_them(shared: RewardRunner, module: Path) -> None:
-    names = ("columns_of", "no_columns", "waits")
+    names = ("columns_of", "no_columns", "waits", "logs")
     columns = [{"target": "a", "prompt": "p", "completion": "x"}, {"target": "a", "other": 1}]
     found = rewarded(with_functions(shared, planned(module, *names)), ["a", "b"], columns=columns)
     assert not found.findings
-    assert found.by_function == {"columns_of": (1.0, 0.0), "no_columns": (2.0, 2.0), "waits": (2.0, 2.0)}
+    assert found.by_function == {
+        "columns_of": (1.0, 0.0),
+        "no_columns": (2.0, 2.0),
+        "waits": (2.0, 2.0),
+        "logs": (1.0, 1.0),
+    }
     messages = [{"role": "user", "content": "a"}]
     found = rewarded(with_functions(shared, planned(module, "of_messages")), ["b", "c"], prompts=[messages] * 2)
     assert found.total == (1.0, 0.0)
@@ -253,16 +261,24 @@ def test_batches_come_when_they_are_done_and_closing_ends_what_hangs(module: Pat
 
 def test_functions_are_looked_for_before_training(module: Path) -> None:
     (module.parent / "broken.py").write_text("import nowhere\n")
+    # would begin another training in each process of rewards
+    (module.parent / "trains.py").write_text(
+        "from cohort.metrics.rewards import *\n"
+        "plan = RewardPlan(functions=(PlannedReward(name='f', function='format'),))\n"
+        "assert not (found := RewardRunner(plan).problems()), found\n"
+    )
     own = (
         PlannedReward(name="gone", function=f"{module}:gone"),
         PlannedReward(name="broken", function=f"{module.parent / 'broken.py'}:f"),
         PlannedReward(name="state", function=f"{module}:state"),
+        PlannedReward(name="trains", function=f"{module.parent / 'trains.py'}:f"),
         PlannedReward(name="length", function=f"{module}:length"),
     )
     runner = RewardRunner(planned(module, functions=own))
     found = runner.problems()
-    assert [refusal.at for refusal in found] == [("rewards", "functions", place) for place in range(3)]
+    assert [refusal.at for refusal in found] == [("rewards", "functions", place) for place in range(4)]
     assert "no gone in my_rewards.py" in found[0].found
     assert "No module named 'nowhere'" in found[1].found
-    assert "takes trainer_state" in found[2].found
+    assert "needs trainer_state" in found[2].found
+    assert "a training that the import of a reward began" in found[3].found
     runner.close()

@@ -36,6 +36,12 @@ class PlannedReward:
     cache: bool = True
     source: str = ""
 
+    @property
+    def shown(self) -> str:
+        """The reward in words: its name, and its weight where that is not 1."""
+        weight = "" if self.weight == 1 else " (measured only)" if not self.weight else f" (weight {self.weight:g})"
+        return f"{self.name}{weight}"
+
     def call(self) -> dict[str, str]:
         """Return what names the function in a message to a process."""
         return {"function": self.function, "options": self.options, "source": self.source}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import inspect
 import json
 import linecache
@@ -29,7 +30,7 @@ from cohort.metrics.rewards.reward import RewardColumnError
 __all__ = ["main"]
 
 _WRITE_ONE = "Write def NAME(prompts, completions, **columns): return a number for each completion."
-# what TRL passes and no function of the rows alone can be given
+# what TRL passes and a function of row and answer alone is not given
 _NOT_GIVEN = ("trainer_state", "log_extra", "log_metric", "environments")
 
 
@@ -109,6 +110,9 @@ class _Function:
     def __init__(self, spelled: str, options: str, *, source: str) -> None:
         kind = REWARD_KINDS.find(spelled)
         if kind is not None:
+            if kind.module and importlib.util.find_spec(kind.module) is None:
+                hint = f"Run `pip install {kind.package}` (or install cohort-lora[{kind.extra}])."
+                raise FunctionRefusedError(f"{kind.name}, but the package {kind.package} is not installed", hint=hint)
             self.function: Callable[..., Any] = kind.make(kind.with_defaults(json.loads(options)))
             self.identity = f"{spelled} {options}"
             self.is_own = True
@@ -118,9 +122,9 @@ class _Function:
             found = find_function(spelled, arguments=None, write_one=_WRITE_ONE)
             self.function, self.identity, self.is_own = found.function, found.identity, False
         self.parameters = _parameters(self.function)
-        if not self.is_own and (taken := [name for name in _NOT_GIVEN if name in (self.parameters or ())]):
-            hint = "Remove it: a reward depends on prompts, completions and columns."
-            raise FunctionRefusedError(f"{found.name}, which takes {taken[0]}", hint=hint)
+        if taken := [name for name in _NOT_GIVEN if name in _required(self.function)]:
+            hint = "Remove it, or give it a default: a reward depends on prompts, completions and columns."
+            raise FunctionRefusedError(f"{self.function.__name__}, which needs {taken[0]}", hint=hint)
 
     def call(self, message: Mapping[str, Any]) -> list[float | None]:
         given: dict[str, Any] = {
@@ -156,6 +160,15 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
         return None
     return frozenset(parameter.name for parameter in own)
+
+
+def _required(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the names that a function cannot do without."""
+    try:
+        own = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset()
+    return frozenset(parameter.name for parameter in own if parameter.default is parameter.empty)
 
 
 def _checked(found: Any, *, count: int) -> list[float | None]:

@@ -19,10 +19,12 @@ from typing import Any, TypeVar
 from cohort.core.units import format_bytes, format_duration
 from cohort.metrics.rewards.plan import PlannedReward, RewardPlan
 
-__all__ = ["CallFailedError", "RefusedError", "WorkerProcess", "worker_environment"]
+__all__ = ["IS_WORKER", "CallFailedError", "RefusedError", "WorkerProcess", "worker_environment"]
 
 # what a program needs to start and to write text as its neighbours do; everything else may be a secret
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
+IS_WORKER = "COHORT_PROCESS_OF_REWARDS"
+"""Set in these processes: a module that trains when it is imported would start them without end."""
 # a module may import a large library
 _LOADING_SECONDS = 120.0
 _PROGRAM = "import sys; from cohort.metrics.rewards.worker import main; main(sys.argv[1:])"
@@ -159,6 +161,9 @@ class WorkerProcess:
         with self._lock:
             if self._process is not None or self._is_closed:
                 return
+            if IS_WORKER in os.environ:
+                hint = "Put the function into a module that trains nothing when it is imported."
+                raise RefusedError("a training that the import of a reward began", hint=hint)
             self._home = self._home or tempfile.mkdtemp(prefix="cohort-rewards-")
             ours, theirs = multiprocessing.Pipe()
             with theirs:
@@ -197,6 +202,7 @@ def worker_environment(plan: RewardPlan, *, home: str) -> dict[str, str]:
     # found as here: the current directory by its name
     path = [own or os.getcwd() for own in sys.path]
     return {
+        IS_WORKER: "1",
         "HOME": home,
         "TMPDIR": home,
         "PYTHONPATH": os.pathsep.join(path),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from cohort.core.setting_fields import SettingField
+from cohort.metrics.rewards import PlannedReward, RewardPlan, RewardRunner
 from cohort.metrics.rewards.json_shape import schema_problems
 from cohort.metrics.rewards.kinds import REWARD_KINDS
 from cohort.metrics.rewards.reward import RewardColumnError
@@ -47,6 +49,19 @@ def test_numbers_are_equal_however_they_are_written() -> None:
     assert reward("numeric_answer", ["3.1"], options={"tolerance": 0.2}, answer=["3"]) == [1.0]
     assert reward("numeric_answer", ["<a>3</a> 9"], options={"pattern": "<a>(.*?)</a>"}, answer=["3"]) == [1.0]
     assert reward("numeric_answer", ["3"], answer=["no number"]) == [None]
+
+
+def test_formulas_are_equal_however_they_are_written() -> None:
+    plan = RewardPlan(functions=(PlannedReward(name="math_verify", function="math_verify"),), workers=1)
+    if find_spec("math_verify") is None:
+        (problem,) = RewardRunner(plan).problems()
+        assert "math_verify, but the package math-verify is not installed" in problem.found
+        assert "cohort-lora[math]" in problem.hint
+        return
+    texts = [r"It is \boxed{\frac{1}{3}}", r"\boxed{2x+1}", r"\boxed{4}", "words"]
+    solutions = [r"\frac{1}{3}", "$1+2x$", "$5$", "$4$"]
+    assert reward("math_verify", texts, solution=solutions) == [1.0, 1.0, 0.0, 0.0]
+    assert reward("math_verify", ["1"], solution=["words only"]) == [None]
 
 
 def test_regex_searches_or_matches_the_whole() -> None:
@@ -121,7 +136,7 @@ def test_a_schema_that_would_be_read_by_half_is_refused(schema: Any) -> None:
 
 def test_each_reward_says_what_it_is_and_checks_its_options() -> None:
     names = [kind.name for kind in REWARD_KINDS.built_in()]
-    assert names == ["exact_match", "format", "json_schema", "length", "numeric_answer", "regex"]
+    assert names == ["exact_match", "format", "json_schema", "length", "math_verify", "numeric_answer", "regex"]
     for kind in REWARD_KINDS.built_in():
         assert kind.summary
         for name, setting in kind.options.items():
