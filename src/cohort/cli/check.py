@@ -16,7 +16,7 @@ from cohort.cli.collections_off import collections_off
 from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
-    from cohort.planning.check import Outlook
+    from cohort.planning.check import CheckReport, Outlook
 
 __all__ = ["check"]
 
@@ -84,8 +84,7 @@ def check(
             "weights": report.weights,
             "adapters on": f"{len(report.target_modules)} linears ({', '.join(suffixes)})",
             "trials": str(report.num_trials),
-            "each trial": _trial_text(report.outlook, draws_answers=bool(report.rewards)),
-            **({"rewards": ", ".join(report.rewards)} if report.rewards else {}),
+            **_trial_facts(report),
             "evaluations": _evaluation_text(report.outlook),
             "time": report.outlook.time_text,
             "device": report.device,
@@ -99,13 +98,15 @@ def check(
         print(f"the task is valid{with_warnings}")
 
 
-def _trial_text(outlook: Outlook, *, draws_answers: bool) -> str:
+def _trial_facts(report: CheckReport) -> dict[str, str]:
     from cohort.core.units import format_count
 
+    outlook = report.outlook
     steps, tokens = (_span_text(span, format_count) for span in (outlook.steps_per_trial, outlook.tokens_per_trial))
     # how long answers get is not known before
-    most = "at most " if draws_answers else ""
-    return f"{steps} step{'' if steps == '1' else 's'}, {most}{tokens} tokens"
+    most = "at most " if report.rewards else ""
+    facts = {"each trial": f"{steps} step{'' if steps == '1' else 's'}, {most}{tokens} tokens"}
+    return {**facts, "rewards": ", ".join(report.rewards)} if report.rewards else facts
 
 
 def _evaluation_text(outlook: Outlook) -> str:
