@@ -36,7 +36,7 @@ _FUNCTIONS = tuple(".".join(key) for key in FUNCTION_KEYS)
 # what a step's numbers come from
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 # settings that change no number
-KEYS_THAT_MAY_CHANGE = ("memory", "num_gpus", "packing", "save_total_limit", "strategy")
+KEYS_THAT_MAY_CHANGE = ("memory", "microbatches", "num_gpus", "packing", "save_total_limit", "strategy")
 
 
 def require_same_task(

@@ -174,6 +174,7 @@ class Preparation:
             threads=self.machine.threads,
             weights=self.weights,
             group=self.group,
+            microbatches=self.task.microbatches,
         )
         return start_ranks(first, num_ranks=self.num_ranks, decoder=self.decoder, launched=self.launched)
 

@@ -25,6 +25,7 @@ from cohort.ranks.group_ranks import GroupRanks
 from cohort.ranks.moved_state import state_on
 from cohort.ranks.pipeline.pass_clock import joined_times
 from cohort.ranks.pipeline.staged_executor import StagedExecutor
+from cohort.ranks.pipeline.windows_ahead import WindowsAhead
 from cohort.ranks.rank_group import RankGroupPlan, join_states
 from cohort.ranks.rank_link import RankLink
 from cohort.ranks.remote_executor import Place, RemoteExecutor
@@ -55,12 +56,14 @@ class GroupedExecutor(RemoteExecutor):
         layout: AdapterLayout,
         settings: ExecutorSettings,
         rendezvous: Rendezvous,
+        ahead: WindowsAhead | None = None,
     ) -> None:
         """Wait until all ranks, started in their order, have built their parts.
 
         Args:
             layout: The adapted linears of the whole model.
             settings: Those of the ranks.
+            ahead: Plans windows of a pipeline ahead; None leaves them to the stages.
 
         Raises:
             RankLostError: one of them ended.
@@ -68,7 +71,8 @@ class GroupedExecutor(RemoteExecutor):
         """
         super().__init__(slots_per_rank=settings.num_slots)
         self._ranks = GroupRanks(processes, failed=self._note_shortage)
-        self._plan, self._layout, self._rendezvous = plan, layout, rendezvous
+        self._plan, self._layout, self._rendezvous, self._ahead = plan, layout, rendezvous, ahead
+        self._expected: dict[int, int] = {}
         self._budgets = {
             PassKind.TRAIN: settings.token_budget,
             PassKind.EVALUATE: settings.evaluation_token_budget,
@@ -130,8 +134,18 @@ class GroupedExecutor(RemoteExecutor):
             raise ValueError(f"rank {rank} of a group, whose ranks hold every trial together")
         carried = None if state is None else state_on(state, torch.device("cpu"))
         slot = super().load(spec, carried, rows=rows)
-        self._places[spec.trial_id] = Place(spec=spec, rank=0, slot=slot, step=0 if state is None else state.step)
+        place = Place(spec=spec, rank=0, slot=slot, step=0 if state is None else state.step)
+        self._places[spec.trial_id] = place
+        if self._ahead is not None:
+            self._ahead.load(spec, slot=slot, step=place.step, rows=rows)
         return slot
+
+    @property
+    def planned_windows(self) -> dict[str, int]:
+        return {} if self._ahead is None else dict(self._ahead.counts)
+
+    def expect_window(self, quotas: Mapping[int, int]) -> None:
+        self._expected = dict(quotas)
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """Return a copy of a resident's whole state, on the host: no rank has it all."""
@@ -163,6 +177,7 @@ class GroupedExecutor(RemoteExecutor):
             RankLostError: a rank ended, or raised what the others did not.
         """
         try:
+            self._plan_ahead(quotas)
             window = super().run(dict(quotas))
         except RankLostError:
             raise
@@ -171,12 +186,28 @@ class GroupedExecutor(RemoteExecutor):
         self._count(window.rounds)
         return StepWindow(rounds=_without_ended(window.rounds), error=window.error, broken=window.broken)
 
+    def _plan_ahead(self, quotas: Mapping[int, int]) -> None:
+        """Hand the stages what was planned for this window, and begin to plan the next one."""
+        expected, self._expected = self._expected, {}
+        if self._ahead is None:
+            return
+        steps = {trial_id: place.step for trial_id, place in self._places.items()}
+        self._ahead.keep(steps)
+        budget = self._budgets[PassKind.TRAIN]
+        schedule = self._ahead.take(quotas, steps, token_budget=budget)
+        after = {trial_id: step + quotas.get(trial_id, 0) for trial_id, step in steps.items()}
+        self._ahead.expect(expected, after, token_budget=budget)
+        if schedule is not None:
+            self._ranks.ask(Call.of(StagedExecutor.use_schedule, schedule))
+
     def pipeline_times(self) -> PipelineTimes:
         """Return when the passes of the last window ran on each stage of a pipeline."""
         return joined_times(self._ranks.ask(Call.of(StagedExecutor.pass_times)))
 
     def close(self) -> None:
         """End the ranks."""
+        if self._ahead is not None:
+            self._ahead.close()
         self._ranks.close()
         self._rendezvous.remove()
 

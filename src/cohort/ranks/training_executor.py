@@ -206,6 +206,15 @@ class TrainingExecutor(TrialExecutor):
     reliefs: list[Callable[[], bool]]
 
     @property
+    def planned_windows(self) -> dict[str, int]:
+        """Windows of a pipeline by what planned them; none where the stages plan all of them."""
+        return {}
+
+    def expect_window(self, quotas: Mapping[int, int]) -> None:  # noqa: ARG002
+        """Learn, before a window runs, which steps the window after it will probably take."""
+        return
+
+    @property
     @abstractmethod
     def bank_bytes(self) -> int:
         """Bytes of the bank of the caller's process."""

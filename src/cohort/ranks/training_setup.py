@@ -47,6 +47,7 @@ class TrainingSetup(RankSetup):
         train_rows: Training rows of the first task; number 0 among the rows that the rank keeps.
         weights: Which layers are not resident, and where their weights are.
         group: How the ranks hold one model together; None where each has a whole one, or parts of layers.
+        microbatches: How the windows of a pipeline are packed: ``auto``, ``greedy`` or ``solver``.
     """
 
     target_linears: Mapping[str, tuple[int, int]]
@@ -58,6 +59,7 @@ class TrainingSetup(RankSetup):
     optimizers: tuple[str, ...] = ("adamw",)
     weights: RankWeights = ALL_RESIDENT
     group: RankGroupPlan | None = None
+    microbatches: str = "greedy"
 
     @property
     def rows(self) -> Sequence[TokenisedRows]:

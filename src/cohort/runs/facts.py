@@ -252,6 +252,7 @@ class RunFacts:
         base_rows: The same row by row on the rows of the evaluations, where the run ends without a comparison.
         default_metrics: The same for the default hyperparameters, trained to their last step.
         packing_chosen: How the trials that were left were divided over several executors, for each process that chose.
+        pipeline_windows: Windows of a pipeline by what planned them: ``solver``, or why it was the greedy way.
         search_ended: What ended the search before all trials were proposed, in words.
         search_ended_at: Position of the log at which a callback ended it; None if time did.
         are_results_written: Whether nothing is left to do.
@@ -275,6 +276,7 @@ class RunFacts:
     base_rows: Mapping[str, Sequence[float]] | None = None
     default_metrics: Mapping[str, float] | None = None
     packing_chosen: tuple[PackingRecord, ...] | None = None
+    pipeline_windows: Mapping[str, int] | None = None
     search_ended: str | None = None
     search_ended_at: int | None = None
     are_results_written: bool | None = None

@@ -58,6 +58,7 @@ class FactUpdates(TypedDict, total=False):
     base_rows: Mapping[str, Sequence[float]]
     default_metrics: Mapping[str, float]
     packing_chosen: tuple[PackingRecord, ...]
+    pipeline_windows: Mapping[str, int]
     search_ended: str | None
     search_ended_at: int | None
     are_results_written: bool

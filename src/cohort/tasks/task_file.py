@@ -211,6 +211,12 @@ class TaskFile(Section):
         allowed="auto | replicas | adapter_parallel | tensor | pipeline",
         description="on several GPUs: each holds the whole base model, or all hold parts of it; auto chooses",
     )
+    microbatches: Literal["auto", "greedy", "solver"] = setting(
+        "auto",
+        allowed="auto | greedy | solver",
+        description="how the windows of a pipeline are packed: solver by integer programs, one window ahead in a "
+        "process of its own; auto where a CPU core is free for it, the window is solved in time and gains 1 %",
+    )
     packing: Annotated[Literal["auto", "planned", "refill"], BeforeValidator(_packing)] = setting(
         "auto",
         allowed="auto | planned | refill",

@@ -50,6 +50,11 @@ class ExecutorShare(TrialExecutor):
         """What each rank has done so far, for all tasks; empty where there is one."""
         return self._executor.work
 
+    @property
+    def planned_windows(self) -> dict[str, int]:
+        """Windows of a pipeline by what planned them."""
+        return self._executor.planned_windows
+
     def trials_by_rank(self) -> Counter[int]:
         """Return how many of the task's trials are on each rank; on the first one where ranks hold trials together."""
         return Counter(self.rank_of(trial_id) for trial_id in self.resident)

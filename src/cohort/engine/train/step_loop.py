@@ -281,6 +281,9 @@ class StepLoop:
         if self._course is not None:
             ranks = {key: self._executor.rank_of(key) for key in left}
             quotas = self._course.quotas(left, ranks=ranks, most_steps=self._window_steps)
+        # whom the next window will step is known unless a trial comes or goes
+        following = {key: self._owner(key)[0].steps_after(self._owner(key)[1], quota) for key, quota in quotas.items()}
+        self._executor.expect_window({key: min(self._window_steps, steps) for key, steps in following.items() if steps})
         window = self._executor.run(quotas)
         if window.error is not None and is_run_wide(window.error):
             raise window.error

@@ -170,6 +170,12 @@ class Supervisor:
             last = min(last, lost)
         return max(1, last - steps)
 
+    def steps_after(self, trial_id: int, quota: int) -> int:
+        """Return what :meth:`steps_to_evaluation` will probably say once a resident has taken ``quota`` steps."""
+        steps, num_steps = self.share.steps_of(trial_id) + quota, self._specs[trial_id].num_steps
+        times = self._study.candidate(trial_id).evaluation_steps
+        return next((step for step in times if step > steps), num_steps) - steps
+
     def evict(self, trial_id: int) -> None:
         """Take a running trial out to make room for more urgent ones; it stays runnable."""
         self._study.pause(trial_id)

@@ -82,7 +82,7 @@ class TaskRun:
             trials_by_rank=share.trials_by_rank if preparation.group is None else lambda: None,
         )
         self._weights = EarlyWeights(preparation.inputs.layout, folder_of=run.directory.trial)
-        self._work = WorkRecorder(run.store, lambda: share.work)
+        self._work = WorkRecorder(run.store, lambda: share.work, windows=lambda: share.planned_windows)
         self._default_trial_id = facts.task.default_trial_id
         self._gpu_seconds_before = sum(facts.seconds.get(activity, 0.0) for activity in _ON_GPU)
         assert facts.task_name is not None, "a run that began has a name"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.ranks.group_meeting import Rendezvous
 from cohort.ranks.grouped_executor import GroupedExecutor
 from cohort.ranks.launch.launched import LaunchedRanks
+from cohort.ranks.pipeline.windows_ahead import windows_ahead
 from cohort.ranks.rank_link import RankLink
 from cohort.ranks.rank_process import RankProcess
 from cohort.ranks.replicated_executor import ReplicatedExecutor
@@ -74,4 +77,11 @@ def _group(setup: TrainingSetup, started: contextlib.ExitStack, launched: Launch
         layout=AdapterLayout(dict(setup.target_linears)),
         settings=setup.settings,
         rendezvous=rendezvous,
+        ahead=windows_ahead(
+            setup.group,
+            microbatches=setup.microbatches,
+            train_rows=setup.train_rows,
+            device_type=setup.device.partition(":")[0],
+            config=lambda: read_config(Path(setup.model_directory)),
+        ),
     )

@@ -27,6 +27,7 @@ from cohort.ranks.pipeline.window_plan import flat_tokens, plan_window
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.ranks.step_window import StepWindow
 from cohort.scheduling.pipelines.simulation import PassTime
+from cohort.scheduling.pipelines.window_schedule import WindowSchedule
 from cohort.serving.generate import GenerateRequest, PickedToken, stream
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor_settings import ExecutorSettings
@@ -84,6 +85,7 @@ class StagedExecutor(LocalExecutor):
         )
         self._flat_tokens = flat_tokens(decoder.config, device_type=decoder.device.type)
         self._number, self._links = stage, links
+        self._planned_ahead: WindowSchedule | None = None
         self._num_measured = 0
         self._generating: StageModel
         self._evaluations = ResidentEvaluation(
@@ -138,12 +140,18 @@ class StagedExecutor(LocalExecutor):
         rounds = self.run(dict.fromkeys(wanted, 1)).rounds
         return rounds[0] if rounds else ()
 
+    @verb
+    def use_schedule(self, schedule: WindowSchedule) -> None:
+        """Run the next window, whose steps it was made for, by this schedule; every stage gets the same."""
+        self._planned_ahead = schedule
+
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         """Run ``quotas`` steps of each trial; the last stage returns their events, the others none.
 
         A trial whose loss is no number takes its other steps as well: they were planned before the first pass.
         """
         own = [resident for resident in self._by_slot() if quotas.get(resident.spec.trial_id, 0) > 0]
+        schedule, self._planned_ahead = self._planned_ahead, None
         window = plan_window(
             own,
             quotas,
@@ -151,6 +159,7 @@ class StagedExecutor(LocalExecutor):
             group=self._plan,
             device_type=self.memory.device.type,
             flat_tokens=self._flat_tokens,
+            schedule=schedule,
         )
         before = {resident.slot: resident.step for resident in own}
         with self.memory.observe(PassKind.TRAIN, None):

@@ -58,24 +58,47 @@ def sample(adapter: int, batch: int, length: int = 1, place: int = 0) -> Pipelin
     stages=st.integers(1, 6),
     multiple=st.sampled_from([1, 8]),
     uses_solver=st.booleans(),
+    is_level=st.booleans(),
+    keeps_order=st.booleans(),
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_no_schedule_breaks_the_lemma_or_loses_a_sample(
-    seed: int, adapters: int, batches: int, stages: int, multiple: int, uses_solver: bool
+    seed: int,
+    adapters: int,
+    batches: int,
+    stages: int,
+    multiple: int,
+    uses_solver: bool,
+    is_level: bool,
+    keeps_order: bool,
 ) -> None:
     given_batches = draw(seed, adapters=adapters, batches=batches)
-    limits = QUICK if uses_solver else PackingLimits(work_limit=0)
-    how = MicroBatchSettings(capacity=96, stages=stages, multiple=multiple, limits=limits)
+    how = MicroBatchSettings(
+        capacity=96,
+        stages=stages,
+        multiple=multiple,
+        limits=QUICK,
+        uses_solver=uses_solver,
+        is_level=is_level,
+        keeps_order=keeps_order,
+    )
     schedule = schedule_micro_batches(given_batches, settings=how)
     assert find_schedule_faults(schedule, given_batches, capacity=96, multiple=multiple, stages=stages) == ()
     assert find_bubbles(schedule, stages=stages) == 0
     assert schedule == schedule_micro_batches(given_batches, settings=how), "the same question, the same schedule"
+    if keeps_order:
+        passed = [s for micro_batch in schedule for s in sorted(micro_batch.samples)]
+        for adapter in given_batches:
+            own = [s for s in passed if s.adapter == adapter.adapter]
+            assert own == sorted(own), "an adapter's gradient is summed in its own order"
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_stage_is_plain_packing(seed: int) -> None:
     given_batches = draw(seed, adapters=4, batches=3)
-    schedule = schedule_micro_batches(given_batches, settings=MicroBatchSettings(capacity=128, limits=QUICK))
+    schedule = schedule_micro_batches(
+        given_batches, settings=MicroBatchSettings(capacity=128, limits=QUICK, uses_solver=True)
+    )
     assert all(micro_batch.samples for micro_batch in schedule), "no no-op"
     # no more than what packing each step of all adapters on its own takes
     steps = [[s for adapter in given_batches for s in adapter.samples(batch)] for batch in range(3)]
@@ -136,7 +159,7 @@ def test_many_small_batches_pass_together_where_launches_cost_as_much_as_tokens(
     assert len(chosen) == 2 * 6
     assert find_schedule_faults(chosen, adapters, capacity=100, multiple=1, stages=2) == ()
     # where order is kept, small micro-batches cost nothing
-    ordered = dataclasses.replace(how, is_level=False, keeps_order=True)
+    ordered = dataclasses.replace(how, keeps_order=True)
     _, kept = choose_schedule(adapters, capacities=[100], settings=ordered, seconds_of=launched)
     assert len(kept) > len(chosen)
 
@@ -162,7 +185,7 @@ def test_more_adapters_need_fewer_no_ops() -> None:
 
 def test_packing_in_several_processes_is_the_same() -> None:
     adapters = draw(3, adapters=4, batches=3)
-    how = MicroBatchSettings(capacity=96, stages=3, limits=QUICK)
+    how = MicroBatchSettings(capacity=96, stages=3, limits=QUICK, uses_solver=True)
     assert schedule_micro_batches(adapters, settings=dataclasses.replace(how, num_processes=2)) == (
         schedule_micro_batches(adapters, settings=how)
     )

@@ -20,14 +20,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from cohort.scheduling.pipelines.microbatch.level_packing import level_pack
+from cohort.scheduling.pipelines.microbatch.merging import merge_batches
 from cohort.scheduling.pipelines.microbatch.ordered_packing import ordered_pack
-from cohort.scheduling.pipelines.microbatch.packing import Bins, PackingLimits
+from cohort.scheduling.pipelines.microbatch.packing import Bins, PackingLimits, first_fit_decreasing
 from cohort.scheduling.pipelines.microbatch.records import (
     AdapterBatches,
     MicroBatch,
     PipelineSample,
-    find_bubbles,
-    padded_tokens,
     with_no_ops,
 )
 
@@ -52,7 +51,9 @@ class MicroBatchSettings:
         limits: When each packing's integer programs stop.
         num_processes: Packings at the same time; the result does not depend on it.
         is_level: Make the micro-batches of a batch equally long instead of leaving the last one empty for the next.
-        keeps_order: Make each micro-batch a run of consecutive samples, so that gradients are summed in their order.
+        keeps_order: Let the samples of each adapter pass in their order, in which its gradient is summed.
+        uses_solver: Pack by integer programs. Without them first-fit decreasing, or what is level or in order, is the
+            answer.
     """
 
     capacity: int
@@ -62,6 +63,7 @@ class MicroBatchSettings:
     num_processes: int = 1
     is_level: bool = False
     keeps_order: bool = False
+    uses_solver: bool = False
 
     def __post_init__(self) -> None:
         if min(self.capacity, self.stages, self.multiple, self.num_processes) < 1:
@@ -139,8 +141,14 @@ def schedule_micro_batches(
         for group in groups
     ]
     packed = [[list(own) for own in bins] for bins in _pack_all([unit for unit in units if unit], settings)]
-    if not settings.is_level and not settings.keeps_order:
-        _merge(packed, settings)
+    if not settings.is_level:
+        merge_batches(
+            packed,
+            capacity=settings.capacity,
+            stages=settings.stages,
+            multiple=settings.multiple,
+            keeps_order=settings.keeps_order,
+        )
     flat = [MicroBatch(tuple(own)) for bins in packed for own in bins]
     return with_no_ops(flat, stages=settings.stages)
 
@@ -157,81 +165,17 @@ def _pack_all(units: Sequence[list[PipelineSample]], settings: MicroBatchSetting
 
 def _pack(job: tuple[list[PipelineSample], MicroBatchSettings]) -> list[list[PipelineSample]]:
     unit, settings = job
-    if settings.keeps_order:
-        return ordered_pack(unit, capacity=settings.capacity, multiple=settings.multiple)
-    if settings.is_level:
-        return level_pack(unit, capacity=settings.capacity, multiple=settings.multiple)
+    sizes = {"capacity": settings.capacity, "multiple": settings.multiple}
+    if not settings.uses_solver:
+        if settings.keeps_order:
+            return ordered_pack(unit, **sizes)
+        return level_pack(unit, **sizes) if settings.is_level else first_fit_decreasing(unit, **sizes)
     # its library is large, and missing where a pipeline only trains
-    solver = importlib.import_module("cohort.scheduling.pipelines.microbatch.solver_packing")
-    bins: Bins = solver.pack_samples(
-        unit, capacity=settings.capacity, multiple=settings.multiple, limits=settings.limits
-    )
+    name = "ordered_solver" if settings.keeps_order else "solver_packing"
+    solver = importlib.import_module(f"cohort.scheduling.pipelines.microbatch.{name}")
+    pack = solver.pack_in_order if settings.keeps_order else solver.pack_samples
+    bins: Bins = pack(unit, **sizes, is_level=settings.is_level, limits=settings.limits)
     return bins
-
-
-def _merge(packed: list[Bins], settings: MicroBatchSettings) -> None:
-    """Fill each unit's last micro-batch from the next unit's last one, where capacity and the lemma allow.
-
-    A move that breaks the lemma more often than before is taken back.
-    """
-    # A micro-batch that is emptied brings others nearer to each other, by one and only around it: so the lemma is
-    # counted as far as the stages reach on both sides, not over the whole schedule.
-    for index in range(len(packed) - 1):
-        unit, following = packed[index], packed[index + 1]
-        before = _last(packed[:index], unit[:-1], count=settings.stages)
-        after = _first(packed, index + 2, count=settings.stages)
-
-        def bubbles(unit: Bins = unit, following: Bins = following, before: Bins = before, after: Bins = after) -> int:
-            near = [MicroBatch(tuple(own)) for own in (*before, unit[-1], *following, *after)]
-            return find_bubbles(near, stages=settings.stages)
-
-        for sample in sorted(following[-1], key=lambda sample: -sample.length):
-            if padded_tokens([*unit[-1], sample], settings.multiple) > settings.capacity:
-                continue
-            # No no-op could separate two batches of one adapter within a micro-batch.
-            if not _may_join(sample, [*before, unit[-1]][-settings.stages :]):
-                continue
-            broken = bubbles()
-            unit[-1].append(sample)
-            following[-1].remove(sample)
-            emptied = not following[-1]
-            if emptied:
-                following.pop()
-            if bubbles() > broken:
-                if emptied:
-                    following.append([])
-                following[-1].append(sample)
-                unit[-1].remove(sample)
-            elif emptied:
-                break
-        if not following:
-            # its samples stand in the unit before, whose last micro-batch goes on being filled
-            following.append(unit.pop())
-
-
-def _may_join(sample: PipelineSample, bins: Sequence[Sequence[PipelineSample]]) -> bool:
-    """Return whether no earlier batch of the sample's adapter runs in ``bins``, the last of which it would join."""
-    return not any(s.adapter == sample.adapter and s.batch < sample.batch for own in bins for s in own)
-
-
-def _last(units: Sequence[Bins], more: Bins, *, count: int) -> Bins:
-    """Return the last ``count`` micro-batches of ``units`` and ``more``, in order."""
-    found = list(more)
-    for bins in reversed(units):
-        if len(found) >= count:
-            break
-        found = [*bins, *found]
-    return found[-count:]
-
-
-def _first(units: Sequence[Bins], start: int, *, count: int) -> Bins:
-    """Return the first ``count`` micro-batches of ``units`` from ``start`` on."""
-    found: Bins = []
-    for index in range(start, len(units)):
-        if len(found) >= count:
-            break
-        found += units[index]
-    return found[:count]
 
 
 def least_capacity(

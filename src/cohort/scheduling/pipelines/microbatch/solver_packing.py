@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
+from cohort.scheduling.pipelines.microbatch.level_packing import level_pack
 from cohort.scheduling.pipelines.microbatch.packing import Bins, PackingLimits, emptiest_last, first_fit_decreasing
 from cohort.scheduling.pipelines.microbatch.records import PipelineSample, padded_tokens
 
@@ -22,9 +23,17 @@ __all__ = ["pack_samples"]
 
 
 def pack_samples(
-    samples: Sequence[PipelineSample], *, capacity: int, multiple: int = 1, limits: PackingLimits | None = None
+    samples: Sequence[PipelineSample],
+    *,
+    capacity: int,
+    multiple: int = 1,
+    is_level: bool = False,
+    limits: PackingLimits | None = None,
 ) -> Bins:
     """Return micro-batches of at most ``capacity`` padded tokens, the emptiest last; deterministic.
+
+    Args:
+        is_level: Make the longest as short as found, instead of the last one as empty as found.
 
     Raises:
         ValueError: a sample alone is longer than ``capacity``.
@@ -41,6 +50,8 @@ def pack_samples(
         if found is not None:
             best = found
             break
+    if is_level:
+        return _levelled(samples, best, capacity=capacity, multiple=multiple, work_limit=limits.work_limit)
     # The last micro-batch takes samples of the next batch, so what it has free is not lost. Nothing is gained where it
     # is as empty as the other bins allow.
     emptiest = max(0, sum(sample.length for sample in samples) - (len(best) - 1) * capacity)
@@ -53,6 +64,27 @@ def pack_samples(
     return best
 
 
+def _levelled(
+    samples: Sequence[PipelineSample], best: Bins, *, capacity: int, multiple: int, work_limit: float
+) -> Bins:
+    """Return as many micro-batches as ``best`` has with the longest as short as found."""
+    hint = min(
+        (level_pack(samples, capacity=capacity, multiple=multiple), best),
+        key=lambda bins: (len(bins), _longest(bins, multiple)),
+    )
+    # no packing is more level than all tokens in equal parts
+    if _longest(hint, multiple) <= math.ceil(sum(sample.length for sample in samples) / len(hint)):
+        return hint
+    found = _solve(
+        samples, len(hint), capacity=capacity, multiple=multiple, work_limit=work_limit, hint=hint, is_level=True
+    )
+    return hint if found is None or _longest(found, multiple) >= _longest(hint, multiple) else found
+
+
+def _longest(bins: Bins, multiple: int) -> int:
+    return max(padded_tokens(own, multiple) for own in bins)
+
+
 def _solve(
     samples: Sequence[PipelineSample],
     num_bins: int,
@@ -61,8 +93,11 @@ def _solve(
     multiple: int,
     work_limit: float,
     hint: Bins | None = None,
+    is_level: bool = False,
 ) -> Bins | None:
-    """Return the samples in ``num_bins`` bins with the last one as empty as found; None where none was found."""
+    """Return the samples in ``num_bins`` bins, with a hint the last, or the longest, as short as found; None without
+    any.
+    """
     # Equal samples of one adapter are counted: naming each would give the solver as many symmetric answers.
     kinds = Counter((sample.adapter, sample.length) for sample in samples)
     model = cp_model.CpModel()
@@ -86,7 +121,12 @@ def _solve(
             held = Counter((sample.adapter, sample.length) for sample in own)
             for kind, variables in counts.items():
                 model.add_hint(variables[b], held[kind])
-        model.minimize(loads[-1])
+        shortened = loads[-1]
+        if is_level:
+            shortened = model.new_int_var(0, capacity, "longest")
+            for load in loads:
+                model.add(load <= shortened)
+        model.minimize(shortened)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0

@@ -1,0 +1,27 @@
+"""The process that solves windows: one question at a time, its answer later, and its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from cohort.scheduling.pipelines.solver_process import LIMITS, SolverProcess
+from cohort.scheduling.pipelines.window_schedule import solved_schedule
+from tests.scheduling.pipelines.test_window_schedule import question
+
+
+def test_a_window_is_solved_elsewhere_as_it_would_be_here() -> None:
+    process = SolverProcess()
+    try:
+        assert process.answer() is None
+        asked = question(keeps_order=True, num_adapters=2)
+        process.ask(asked)
+        assert process.is_busy
+        assert process.answer(60.0) == (asked, solved_schedule(asked, limits=LIMITS))
+        assert not process.is_busy
+        # a process that dies says so
+        process.ask(asked)
+        process._process.kill()
+        with pytest.raises(EOFError):
+            process.answer(60.0)
+    finally:
+        process.close()
