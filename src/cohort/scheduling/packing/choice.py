@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from cohort.core.units import counted, format_duration
 from cohort.scheduling.admission import Capacity, Request
@@ -15,15 +16,20 @@ from cohort.scheduling.packing.left_trials import left_trials
 from cohort.scheduling.packing.records import PackingProblem, PackPlan
 from cohort.scheduling.packing.verify import check_pack_plan
 
-__all__ = ["ChosenPacking", "Packing", "choose_packing"]
+__all__ = ["ChosenPacking", "Packing", "choose_packing", "run_settings"]
 
 # a plan rests on predicted seconds: one that is predicted to save less is not worth following
 LEAST_GAIN = 0.02
 # planning takes seconds, which shorter training would not win back
 LEAST_SECONDS = 30.0
-# of a run's planner: it is asked between two steps, while the devices wait
 MOST_SOLVES = 120
 MOST_PRICE_ROUNDS = 10
+
+
+def run_settings() -> Any:
+    """Return the settings of the planner in a run: it plans between two steps, while the devices wait."""
+    planner = importlib.import_module("cohort.scheduling.packing.planner")
+    return planner.PackingSettings(most_solves=MOST_SOLVES, most_price_rounds=MOST_PRICE_ROUNDS, most_deadlines=1)
 
 
 class Packing(StrEnum):
@@ -80,8 +86,7 @@ def choose_packing(
     problem = left_trials(requests, works=works, capacity=capacity, cost=cost)
     # imported where a plan is wanted: the solver takes half a second to import, and may be missing on a GPU machine
     planner = importlib.import_module("cohort.scheduling.packing.planner")
-    settings = planner.PackingSettings(most_solves=MOST_SOLVES, most_price_rounds=MOST_PRICE_ROUNDS, most_deadlines=1)
-    plan: PackPlan = planner.plan_packs(problem, settings=settings)
+    plan: PackPlan = planner.plan_packs(problem, settings=run_settings())
     # the check shares no code with the planner
     check_pack_plan(plan, problem)
     planned = plan.makespan_seconds

@@ -20,7 +20,7 @@ from cohort.scheduling.pipelines.window_schedule import WindowQuestion, WindowSc
 __all__ = ["SolverProcess", "main"]
 
 # of each integer program, of which a window has some dozens
-LIMITS = PackingLimits(work_limit=0.05)
+LIMITS = PackingLimits(work_limit=0.02)
 _LENGTH = struct.Struct("!Q")
 _PATIENCE_SECONDS = 2.0
 

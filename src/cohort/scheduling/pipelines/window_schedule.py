@@ -1,8 +1,9 @@
 """The micro-batches of a window: their size, their order and who shares the loss head, by what takes least time.
 
 A greedy schedule is there at once. A solved one is made where there is time for it: with the greedy one's size of
-micro-batches the integer programs pack each batch anew, once so that micro-batches are equally long, and once so that
-the last one of each batch is as empty as can be and samples of the next batch fill it. What the simulator says decides.
+micro-batches integer programs pack each batch anew, so that the last micro-batch of each is as empty as can be, which
+samples of the next batch fill, and, where samples keep their order, so that micro-batches are equally long; without
+an order a greedy way makes them nearly so (benchmarks/results/pipeline_microbatches.json). The simulator decides.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def greedy_schedule(question: WindowQuestion) -> WindowSchedule:
     """Return the schedule that needs no solver.
 
     The size of micro-batches, and whether the stages share the loss head, is what takes the least time by the
-    simulator: small ones fill the pipeline sooner, large ones pay fewer launches. Without an order batches are packed
-    into equally long micro-batches, which idle least; in order also with what a batch leaves filled from the next.
+    simulator: small ones fill the pipeline sooner, large ones pay fewer launches. Micro-batches are as equally long as
+    the order of samples allows; without one also first fit, whose batches are merged, is tried.
     """
     longest = max((length for adapter in question.adapters for batch in adapter.lengths for length in batch), default=1)
     most = max(question.token_budget, longest)
@@ -95,20 +96,24 @@ def greedy_schedule(question: WindowQuestion) -> WindowSchedule:
         if shares_head and found.micro_batches and all(each.samples for each in found.micro_batches):
             break
     assert best is not None, "a window without a shared head is always planned"
-    return best
+    if question.keeps_order or not question.adapters:
+        return best
+    merged = _chosen(question, [best.capacity], shares_head=best.shares_head, is_level=False)
+    return min(best, merged, key=lambda found: found.seconds)
 
 
 def solved_schedule(question: WindowQuestion, *, limits: PackingLimits | None = None) -> WindowSchedule:
     """Return the best of the greedy schedule and those of the integer programs; deterministic."""
     best = greedy_schedule(question)
-    for is_level in (True, False):
-        for limit in (limits or PackingLimits(), None):
-            # first fit, whose batches are merged, is a candidate as well
-            if is_level and limit is None:
-                continue
-            found = _chosen(question, [best.capacity], shares_head=best.shares_head, is_level=is_level, limits=limit)
-            if found.seconds < best.seconds:
-                best = found
+    for is_level in (True, False) if question.keeps_order else (False,):
+        found = _chosen(
+            question,
+            [best.capacity],
+            shares_head=best.shares_head,
+            is_level=is_level,
+            limits=limits or PackingLimits(),
+        )
+        best = min(best, found, key=lambda each: each.seconds)
     return best
 
 
