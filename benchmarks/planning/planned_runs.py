@@ -42,7 +42,7 @@ GPU_BYTES = 0.9 * 141e9
 PASS_BYTES = 16e9
 TOKEN_BUDGET = 8192
 # of column generation: fewer make the bound weaker, not wrong
-BOUND_ROUNDS = 60
+BOUND_ROUNDS = 200
 
 
 def base_of(name: str) -> tuple[dict[int, StepCost], float, str]:

@@ -22,14 +22,14 @@ __all__ = ["ChosenPacking", "Packing", "choose_packing", "run_settings"]
 LEAST_GAIN = 0.02
 # planning takes seconds, which shorter training would not win back
 LEAST_SECONDS = 30.0
-MOST_SOLVES = 120
-MOST_PRICE_ROUNDS = 10
+# integer programs of a run's plan, about a second for 60 trials: the devices wait for it
+MOST_SOLVES = 400
 
 
 def run_settings() -> Any:
     """Return the settings of the planner in a run: it plans between two steps, while the devices wait."""
     planner = importlib.import_module("cohort.scheduling.packing.planner")
-    return planner.PackingSettings(most_solves=MOST_SOLVES, most_price_rounds=MOST_PRICE_ROUNDS, most_deadlines=1)
+    return planner.PackingSettings(most_solves=MOST_SOLVES, most_deadlines=3)
 
 
 class Packing(StrEnum):

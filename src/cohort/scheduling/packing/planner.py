@@ -47,7 +47,6 @@ class PackingSettings:
             succeeded.
         most_deadlines: Ends to aim at in all.
         limits: When each integer program stops; deterministic.
-        most_price_rounds: Rounds in which the fair prices are improved.
         most_branches: Branches of each DTM search beyond its first candidate.
         most_solves: Integer programs after which no other deadline is tried; deterministic, unlike a time limit.
         most_balancing: Changes of each finished plan that are looked at to end it sooner.
@@ -60,7 +59,6 @@ class PackingSettings:
     first_deadline: float = 0.06
     most_deadlines: int = 4
     limits: PackLimits = field(default_factory=PackLimits)
-    most_price_rounds: int = 40
     most_branches: int = 24
     most_solves: int = 900
     most_balancing: int = 10_000
@@ -78,7 +76,7 @@ def plan_packs(problem: PackingProblem, *, settings: PackingSettings = DEFAULTS)
     problem.check_plannable()
     if not problem.trials:
         return PackPlan(jobs=(), num_gpus=problem.num_gpus, policy="nothing to plan")
-    fair = fair_prices(problem, limits=settings.limits, most_rounds=settings.most_price_rounds)
+    fair = fair_prices(problem, limits=settings.limits)
     attempts = _Attempts(problem=problem, settings=settings, fair=fair.by_type, num_solves=fair.num_solves)
     attempts.num_unproven = fair.num_unproven
     longest = _longest_alone(problem)
