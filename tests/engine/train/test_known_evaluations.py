@@ -64,6 +64,9 @@ def test_an_error_of_a_trial_comes_again_where_it_is_asked_for_and_a_lost_rank_a
 class Windowed(FakeExecutor):
     """Steps in windows; a trial begins each as many rounds later as its number says."""
 
+    def expect_window(self, quotas: Mapping[int, int]) -> None:
+        self.expected_windows = [*getattr(self, "expected_windows", ()), dict(quotas)]
+
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         rounds: list[tuple[StepDone, ...]] = []
         for turn in range(max(key + count for key, count in quotas.items())):
@@ -82,5 +85,7 @@ def test_trials_that_are_due_after_different_steps_of_a_window_are_evaluated_tog
     session.join(task.supervisor)
     session.run()
     assert asked.calls == [{0: 2, 1: 2}, {1: 4}]
+    # the first one ends with the window, the other goes on to its second evaluation
+    assert executor.expected_windows == [{1: 2}, {}]
     ticks = [[event.trial_id for event in events if isinstance(event, Evaluated)] for events, _ in task.ticks]
     assert [tick for tick in ticks if tick] == [[0], [1], [1]], "each is recorded after its own step"

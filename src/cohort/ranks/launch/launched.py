@@ -34,7 +34,7 @@ __all__ = ["Goodbye", "Hello", "LaunchedRank", "LaunchedRanks", "connect_to_firs
 WAIT_SECONDS = 300.0
 _KEY = "cohort/rank 0 of start"
 # a host without power sends nothing: the kernel asks it after this many seconds, this often, this many seconds apart
-_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPCNT": 3, "TCP_KEEPINTVL": 5, "TCP_USER_TIMEOUT": 30_000}
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPCNT": 3, "TCP_KEEPINTVL": 3, "TCP_USER_TIMEOUT": 20_000}
 # seconds and microseconds, as the system calls take them
 _SHORT, _FOR_EVER = struct.pack("ll", 10, 0), struct.pack("ll", 0, 0)
 # what an end of a connection raises where the other one is gone, or is not one of ours
