@@ -21,6 +21,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("steps.packed_vs_peft_cpu", "cpu", ("--threads", "1")),
     ("steps.token_budget_cpu", "cpu", ("--threads", "1")),
     ("command.verb_seconds", "cpu", ()),
+    ("command.dashboard", "cpu", ()),
     ("serving.tinker_packing", "cpu", ()),
     ("planning.plan_placement", "cpu", ()),
     ("planning.plan_packing", "cpu", ()),
