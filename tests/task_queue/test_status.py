@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from cohort.core.errors import InputError
 from cohort.runs.lock import RunLock
-from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.status import (
     queue_status_json,
     read_queue_status,
     read_unstarted_task,
     unstarted_task_json,
 )
-from cohort.task_queue.store import QueueStore
+from tests.task_queue.small_queue import write_small_queue
 
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Path:
-    """``a`` runs in slot 0, ``b`` and ``c`` wait for it by the plan, ``d`` is in no plan, ``e`` is held."""
-    placements = [
-        {"task": name, "slots": [slot], "start_seconds": start, "end_seconds": end}
-        for name, slot, start, end in (
-            ("a", 0, 10.0, 400.0), ("b", 0, 400.0, 500.0), ("c", 0, 500.0, 700.0), ("other", 1, 0.0, 900.0)
-        )
-    ]  # fmt: skip
-    with QueueStore.open(tmp_path / "queue.db", create=True) as store:
-        store.add([QueuedTask(name=n, source="", task={}, digests={}, priority=0, added_at="") for n in "abcde"])
-        store.update("a", state=TaskState.RUNNING)
-        store.update("e", state=TaskState.HELD, reason="changed")
-        store.begin_stretch(RunStretch(task="a", slot_id=0, device="gpu 0", start_seconds=10.0))
-        store.record(TaskDecision(seconds=0.0, kind="plan", task="", text="", numbers={"placements": placements}))
-        store.set_facts(began_at=datetime.now(UTC) - timedelta(seconds=100))
-    return tmp_path
+    return write_small_queue(tmp_path)
 
 
 def test_without_a_dispatcher_nothing_runs_and_no_end_is_expected(queue: Path) -> None:

@@ -56,9 +56,9 @@ class FollowedSteps:
             self.taken = reader.steps_taken()
             self.position = self._evaluated_to = reader.log.last_position()
             since = reader.log.last_seconds() - _KEPT_SECONDS
-            before, recent = reader.log.tokens_at(since)
+            recent = reader.log.tokens_at(since)
         # what came before the stretch is one entry: sums are differences to it
-        self._times, self._sums = [since], [before]
+        self._times, self._sums = [since], [0]
         self._add(recent)
 
     def tokens_since(self, seconds: float) -> int:

@@ -257,18 +257,29 @@ class RunLog:
             return []
         return list(self._select(RankWorkRecord, "rank_work", "ORDER BY start_seconds, rank"))
 
-    def tokens_at(self, since: float) -> tuple[int, dict[float, int]]:
-        """Return the tokens trained and evaluated up to ``since`` seconds of run time, and later ones by their time."""
+    def tokens_at(self, since: float) -> dict[float, int]:
+        """Return the tokens trained and evaluated after ``since`` seconds of run time, by their time."""
         recent: dict[float, int] = {}
         for table in ("steps", "evaluations"):
-            query = f"SELECT seconds, sum(num_tokens) FROM {table} WHERE seconds > ? GROUP BY seconds"
-            for seconds, tokens in self._database.rows(query, (since,)):
+            query = f"SELECT seconds, sum(num_tokens) FROM {table} WHERE position > ? GROUP BY seconds"
+            for seconds, tokens in self._database.rows(query, (self._last_until(table, since),)):
                 recent[seconds] = recent.get(seconds, 0) + tokens
-        whole = self._database.one(
-            "SELECT coalesce((SELECT sum(num_tokens) FROM steps), 0) "
-            "+ coalesce((SELECT sum(num_tokens) FROM evaluations), 0)"
-        )
-        return int(whole) - sum(recent.values()), recent
+        return recent
+
+    def _last_until(self, table: str, seconds: float) -> int:
+        """Return a position of ``table`` after which its rows are later than ``seconds``, by halves."""
+        # run time never goes back, so that no row has to be read but those that are looked at
+        least, most = 0, int(self._database.one(f"SELECT coalesce(max(position), 0) FROM {table}"))
+        while least < most:
+            middle = (least + most + 1) // 2
+            query = (
+                f"SELECT coalesce((SELECT seconds FROM {table} WHERE position <= ? ORDER BY position DESC LIMIT 1), -1)"
+            )
+            if self._database.one(query, (middle,)) <= seconds:
+                least = middle
+            else:
+                most = middle - 1
+        return least
 
     def tokens_by_time(self, width: float) -> list[tuple[int, int]]:
         """Return (n, tokens trained and evaluated) of each stretch from ``n * width`` seconds of run time on."""
@@ -281,13 +292,7 @@ class RunLog:
 
     def tokens_since(self, seconds: float) -> int:
         """Return the tokens trained and evaluated after ``seconds`` of run time."""
-        return int(
-            self._database.one(
-                "SELECT coalesce((SELECT sum(num_tokens) FROM steps WHERE seconds > ?), 0) "
-                "+ coalesce((SELECT sum(num_tokens) FROM evaluations WHERE seconds > ?), 0)",
-                (seconds, seconds),
-            )
-        )
+        return sum(self.tokens_at(seconds).values())
 
     def _select(
         self,

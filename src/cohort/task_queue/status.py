@@ -131,6 +131,8 @@ def queue_status_json(status: QueueStatus) -> dict[str, Any]:
                 "metric": status.metric_labels.get(task.name),
                 "is_worse": task.name in status.worse,
                 **_values(task, "best_value", "expected_seconds", "held_seconds"),
+                "expected_start_seconds": task.expected_start,
+                "expected_end_seconds": task.expected_end,
                 "planned_start_seconds": task.planned_start,
                 "planned_end_seconds": task.planned_end,
                 "start_seconds": task.actual_start,

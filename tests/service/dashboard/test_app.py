@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from cohort.service.dashboard import app
 from cohort.service.dashboard.settings import DashboardSettings
 from tests.service.dashboard.conftest import client_of
+from tests.task_queue.small_queue import write_small_queue
 
 STATIC = Path(app.__file__).parent / "static"
 
@@ -162,3 +163,13 @@ def test_one_run_or_an_empty_folder_may_be_shown_as_well(folder: Path, tmp_path:
     assert one.get("/api/run").json()["title"] == "gsm8k"
     empty = client_of(DashboardSettings(root=folder / "night" / "no-run"))
     assert empty.get("/api/runs").json()["runs"] == []
+
+
+def test_a_queue_is_shown_as_planned_and_as_it_goes(folder: Path) -> None:
+    write_small_queue(folder / "night")
+    client = client_of(DashboardSettings(root=folder))
+    assert client.get("/api/queues").json() == {"queues": ["night"]}
+    tasks = client.get("/api/queue", params={"queue": "night"}).json()["tasks"]
+    assert [task["name"] for task in tasks] == list("abcde")
+    assert tasks[0]["start_seconds"] == 10.0
+    assert client.get("/api/queue", params={"queue": "../night"}).status_code == 404

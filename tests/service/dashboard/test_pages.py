@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from cohort.runs.directory import RunDirectory
+from cohort.runs.lock import RunLock
 from cohort.service.dashboard.settings import DashboardSettings
 from tests.runs.small_run import write_small_run
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 from tests.service.dashboard.chromium import served, watched_page
+from tests.task_queue.small_queue import write_small_queue
 
 pytestmark = pytest.mark.browser
 
@@ -154,6 +156,23 @@ def test_queue_and_system_say_what_there_is(chromium: Any, address: str) -> None
         page.get_by_role("link", name="System").click()
         page.get_by_role("heading", name="Versions").wait_for(timeout=60_000)
         assert "torch" in page.locator("main").inner_text()
+
+
+def test_a_queue_is_drawn_as_planned_and_as_it_goes(chromium: Any, tmp_path: Path) -> None:
+    write_small_queue(tmp_path)
+    write_small_run(tmp_path / "a")[1].close()
+    working = RunLock(tmp_path / ".queue.lock")
+    with working, served(DashboardSettings(root=tmp_path)) as url, watched_page(chromium, url) as page:
+        page.goto(f"{url}#/queue")
+        page.get_by_role("heading", name="Tasks over time").wait_for()
+        drawn = page.get_by_role("region", name="Tasks over time").locator("title").all_text_contents()
+        assert "b, planned: 6m 40s to 8m 20s" in drawn
+        assert any(text.startswith("a, as it went") for text in drawn)
+        rows = page.get_by_role("region", name="Tasks", exact=True).locator("tbody tr")
+        assert rows.count() == 5
+        assert "held (changed)" in rows.last.inner_text()
+        rows.first.get_by_role("link", name="a", exact=True).click()
+        page.get_by_role("heading", name="Loss curves").wait_for()
 
 
 def test_a_folder_without_runs_and_a_run_that_is_gone_say_what_to_do(chromium: Any, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class FollowedRun:
         return RunMoment(
             generation=f"{os.getpid()}.{id(self)}.{self._generation}",
             position=position,
-            header=header_view(status),
+            header={"directory": str(self.directory.root), **header_view(status)},
             trials={
                 entry.trial.trial_id: trial_view(entry, is_live=status.state == "running", is_over=is_over(status))
                 for entry in status.trials

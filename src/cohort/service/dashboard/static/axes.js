@@ -54,7 +54,7 @@ export function lossAxis(curves, [from, to]) {
 
 /** A y axis from zero to just above the largest value. */
 export function zeroAxis(curves) {
-  return axis(0, 1.05 * Math.max(1e-9, ...curves.flatMap(({ ys }) => ys.filter((value) => value !== null))));
+  return axis(0, 1.05 * Math.max(0, ...curves.flatMap(({ ys }) => ys.filter((value) => value !== null))) || 1);
 }
 
 /** The running average that exit rules read; points that are every n-th step take the weight of n steps. */

@@ -8,9 +8,13 @@ const SECONDS_BETWEEN = 4;
 const WIDTH = 1000, ROW = 30, LEFT = 150;
 
 function Timeline({ queue }) {
-  const rows = queue.tasks.filter((task) => task.planned_start_seconds !== null || task.start_seconds !== null);
-  if (!rows.length) return html`<p class="note">Nothing is planned yet.</p>`;
-  const end = Math.max(1e-6, queue.seconds && queue.holder ? queue.seconds : 0, ...rows.flatMap((task) => [task.planned_end_seconds ?? 0, task.end_seconds ?? 0]));
+  // as the present plan has it; what has begun, as the first plan had it
+  const planned = (task) => (task.expected_start_seconds !== null ? [task.expected_start_seconds, task.expected_end_seconds] : [task.planned_start_seconds, task.planned_end_seconds]);
+  const rows = queue.tasks.filter((task) => planned(task)[0] !== null || task.start_seconds !== null);
+  // without a process that works on it, a task has gone as far as it held its device
+  const endOf = (task) => task.end_seconds ?? (task.start_seconds === null ? 0 : queue.holder ? queue.seconds : task.start_seconds + (task.held_seconds ?? 0));
+  const end = Math.max(0, ...rows.flatMap((task) => [planned(task)[1] ?? 0, endOf(task)]));
+  if (!end) return html`<p class="note">Nothing is planned and nothing has run yet.</p>`;
   const [divisor, unit] = end > 7200 ? [3600, "hours"] : end > 180 ? [60, "minutes"] : [1, "seconds"];
   const at = (seconds) => LEFT + ((WIDTH - LEFT - 10) * seconds) / end;
   const height = rows.length * ROW + 30;
@@ -18,9 +22,9 @@ function Timeline({ queue }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Tasks over time"><svg viewBox=${`0 0 ${WIDTH} ${height}`} style=${{ minWidth: "640px", width: "100%", font: "12px system-ui" }} role="img" aria-label=${`Tasks over ${duration(end)}: ${told}`}>
     ${[0, 0.25, 0.5, 0.75, 1].map((share) => html`<line x1=${at(share * end)} x2=${at(share * end)} y1="0" y2=${height - 26} stroke="var(--line)" /><text x=${at(share * end)} y=${height - 8} fill="var(--soft)" text-anchor=${share === 1 ? "end" : "middle"}>${number((share * end) / divisor, 3)}${share === 1 ? ` ${unit}` : ""}</text>`)}
     ${rows.map((task, index) => html`<g><text x="4" y=${index * ROW + 19} fill="var(--ink)">${task.name.slice(0, 20)}</text>
-      ${task.planned_start_seconds !== null ? html`<rect x=${at(task.planned_start_seconds)} y=${index * ROW + 3} width=${Math.max(2, at(task.planned_end_seconds ?? end) - at(task.planned_start_seconds))} height="9" fill="none" stroke="var(--soft)" stroke-dasharray="4 3"><title>${task.name}, planned: ${duration(task.planned_start_seconds)} to ${duration(task.planned_end_seconds)}</title></rect>` : ""}
-      ${task.start_seconds !== null ? html`<rect x=${at(task.start_seconds)} y=${index * ROW + 14} width=${Math.max(2, at(task.end_seconds ?? queue.seconds) - at(task.start_seconds))} height="11" rx="2" fill="var(--strong)"><title>${task.name}, as it went: ${duration(task.start_seconds)} to ${task.end_seconds === null ? "now" : duration(task.end_seconds)}${task.device ? `, ${task.device}` : ""}</title></rect>` : ""}</g>`)}
-  </svg></div><p class="note">Dashed: as planned last. Filled: as it went. Times since the queue began.</p>`;
+      ${planned(task)[0] !== null ? html`<rect x=${at(planned(task)[0])} y=${index * ROW + 3} width=${Math.max(2, at(planned(task)[1] ?? end) - at(planned(task)[0]))} height="9" fill="none" stroke="var(--soft)" stroke-dasharray="4 3"><title>${task.name}, planned: ${duration(planned(task)[0])} to ${duration(planned(task)[1])}</title></rect>` : ""}
+      ${task.start_seconds !== null ? html`<rect x=${at(task.start_seconds)} y=${index * ROW + 14} width=${Math.max(2, at(endOf(task)) - at(task.start_seconds))} height="11" rx="2" fill="var(--strong)"><title>${task.name}, as it went: ${duration(task.start_seconds)} to ${task.end_seconds === null && queue.holder ? "now" : duration(endOf(task))}${task.device ? `, ${task.device}` : ""}</title></rect>` : ""}</g>`)}
+  </svg></div><p class="note">Dashed: as planned. Filled: as it went. Times since the queue began.</p>`;
 }
 
 export function Queue({ query }) {

@@ -19,8 +19,10 @@ function Head({ data, name, connection }) {
   const counts = Object.entries(data.counts).filter(([, amount]) => amount).map(([state, amount]) => `${amount} ${state === "parked" ? "paused" : state}`).join(", ");
   const shown = { live: ["live", "live"], lost: ["lost", "connection lost, trying again"], closed: ["lost", "connection closed"] }[connection] ?? ["", "connecting"];
   return html`<div class="row"><h1 class="grow">${name === "." ? data.title : name}</h1><span class=${`badge ${shown[0]}`} role="status">${data.state === "running" || connection !== "live" ? shown[1] : "up to date"}</span></div>
-    <p class="note">${data.model} · ${data.device ?? ""} · ${data.state}${data.holder ? ` (${data.holder})` : ""} · written ${moment(data.updated_at)}</p>
+    <p class="note">${[data.model, data.device, `${data.state}${data.holder ? ` (${data.holder})` : ""}`, `written ${moment(data.updated_at)}`].filter(Boolean).join(" · ")}</p>
     ${data.verdicts.map((text) => html`<p>${text[0].toUpperCase()}${text.slice(1)}.</p>`)}
+    ${data.state === "done" ? html`<p class="note">The best adapter is in <code>${data.directory}/best</code>, in PEFT's format; the report is <code>${data.directory}/report.html</code>.</p>`
+    : data.state === "stopped" ? html`<p class="note">No process trains it now. <code>cohort resume ${data.directory}</code> goes on where it was.</p>` : ""}
     ${data.missing.length ? html`<div class="error">Results are gone: ${data.missing.join(", ")}. <code>cohort resume</code> writes them again.</div>` : ""}
     <div class="cards">
       <${Card} title=${`Best ${data.metric.label} so far`} value=${number(data.best?.value)}><p>${data.best ? html`<a href=${link("trial", { run: name, trial: data.best.trial })}>trial ${data.best.trial}</a>, step ${data.best.step}` : "no evaluation yet"}${data.base_value !== null ? `; base model ${number(data.base_value)}` : ""}</p><//>
@@ -144,6 +146,13 @@ function Pace({ name, data }) {
   return html`<div class="two"><${Chart} title="Tokens a second" name="tokens-a-second" curves=${speed} yLabel="tokens/s" ...${shared} /><${Chart} title=${`Slots in use${data.num_slots ? ` of ${data.num_slots}` : ""}`} name="slots-in-use" curves=${fill} yLabel="slots" ...${shared} /></div>`;
 }
 
+/** What comes below the first screen is made once that is drawn. */
+function Later({ children }) {
+  const [isNow, setNow] = useState(false);
+  useEffect(() => { const timer = setTimeout(() => setNow(true), 30); return () => clearTimeout(timer); }, []);
+  return isNow ? children : null;
+}
+
 export function Sweep({ query, session }) {
   const name = query.run ?? ".";
   const { data, train, evaluations, error, connection, again } = useRun(name);
@@ -185,10 +194,10 @@ export function Sweep({ query, session }) {
     <${Chart} title="Loss curves" name=${`${data.title}-${kind}`} curves=${curves} xLabel=${share ? "planned steps done, %" : "optimizer steps"} yLabel=${yLabel} range=${share ? [0, 100] : [0, most]} zoom=${zoom} onZoom=${onZoom} hot=${hot} onHot=${setHot} onPick=${open} tools=${tools} />
     <${Key} data=${data} dark=${dark} />${finest ? html`<p class="note">${finest}</p>` : ""}
     <${Trials} data=${data} rows=${rows} names=${names} sort=${query.sort ?? "place"} name=${name} hot=${hot} onHot=${setHot} pinned=${pinned} onPin=${onPin} dark=${dark} onControl=${setAsked} canControl=${canControl} query=${query} />
-    <h2>Slots</h2><${Slots} stays=${data.stays} seconds=${data.seconds} trials=${data.trials} outcomes=${data.outcomes} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} isRunning=${data.state === "running"} />
+    <${Later}><h2>Slots</h2><${Slots} stays=${data.stays} seconds=${data.seconds} trials=${data.trials} outcomes=${data.outcomes} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} isRunning=${data.state === "running"} />
     <${Pace} name=${name} data=${data} />
     <h2>Hyperparameters</h2><${Parallel} rows=${rows} axes=${data.axes} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} dark=${dark} />
     <div class="three">${data.axes.map(({ name: one, log }) => html`<${Effect} key=${one} rows=${rows} name=${one} isLog=${log} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} dark=${dark} />`)}</div>
-    ${data.axes.length ? html`<p class="note">Each mark is a trial, each bar the median of a value. The filter above holds here, too.</p>` : ""}
+    ${data.axes.length ? html`<p class="note">Each mark is a trial, each bar the median of a value. The filter above holds here, too.</p>` : ""}<//>
     ${asked ? html`<${Controls} run=${name} asked=${asked} data=${data} onClose=${() => setAsked(null)} />` : ""}`;
 }
