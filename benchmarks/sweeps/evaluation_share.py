@@ -22,6 +22,7 @@ from benchmarks.sweeps.curve_files import Grid, read_grids
 from benchmarks.sweeps.study_page import markdown_table, renew_between
 from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.tuning import EarlyExitSettings, EvaluationSettings, plan_evaluation_rows
+from cohort.tuning.early_exit.first_comparison import FirstComparison
 from cohort.tuning.evaluation_times import EvaluationPlan, EvaluationTimes, Workload, evaluated_at
 from cohort.tuning.shares import ceil_share
 
@@ -54,32 +55,36 @@ def plan_rows() -> list[dict[str, Any]]:
 
 
 def _planned(count: int, *, is_now: bool) -> EvaluationPlan:
-    early_exit = EarlyExitSettings()
+    early_exit, trials = EarlyExitSettings(), plan_grid(count)
+    compared = _first_comparison(count)
     return plan_evaluation_rows(
-        [
-            Workload(candidate=trial.candidate, tokens_per_step=float(trial.spec.batch_size))
-            for trial in plan_grid(count)
-        ],
+        [Workload(candidate=trial.candidate, tokens_per_step=float(trial.spec.batch_size)) for trial in trials],
         num_available=count // 4,
         mean_tokens_per_row=1.0,
         settings=EvaluationSettings(),
         kept_share=early_exit.kept_share(),
-        kept_at=early_exit.kept_at,
-        milestones=early_exit.milestones if is_now else None,
+        kept_at=compared.kept_at,
+        milestones=compared.milestones if is_now else None,
+        evaluations_in_warmup=compared.evaluations_in_warmup,
         enough_rows=ENOUGH_ROWS,
         min_rows=FEWEST_ROWS if is_now else FEWEST_ROWS_BEFORE,
     )
 
 
+def _first_comparison(count: int) -> FirstComparison:
+    fewest = min(trial.spec.num_steps for trial in plan_grid(count))
+    return FirstComparison.of(EarlyExitSettings(), fewest_steps=fewest)
+
+
 def _share(count: int, plan: EvaluationPlan) -> float:
     """Return the compute of evaluations over that of training, counted trial by trial after each comparison."""
-    early_exit = EarlyExitSettings()
+    compared = _first_comparison(count)
     evaluated = trained = 0.0
     for trial in plan_grid(count):
         candidate = trial.candidate if plan.times is None else evaluated_at(trial.candidate, plan.times)
         steps = candidate.planned_steps
-        evaluated += sum(early_exit.kept_at((step - 1) / steps) for step in candidate.evaluation_steps)
-        trained += trial.spec.batch_size * sum(early_exit.kept_at(step / steps) for step in range(steps))
+        evaluated += sum(compared.kept_at((step - 1) / steps) for step in candidate.evaluation_steps)
+        trained += trial.spec.batch_size * sum(compared.kept_at(step / steps) for step in range(steps))
     return 0.5 * plan.num_rows * evaluated / trained
 
 
