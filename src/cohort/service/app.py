@@ -27,6 +27,9 @@ from cohort.version import __version__
 __all__ = ["build_app"]
 
 _RETRY_SECONDS = "1"
+# fewer streams than this write each token when it comes
+_FEW_STREAMS = 32
+_SECONDS_A_STREAM, _MOST_GATHERING_SECONDS = 0.0002, 0.05
 _STATUS_OF = {
     NotAllowedError: 403,
     OtherBaseError: 412,
@@ -205,22 +208,40 @@ class _Completions:
             for place in range(num_left):
                 if (opening := form.first_piece(place)) is not None:
                     yield stream_event(opening)
+            has_begun = False
             while num_left:
-                place, output = await subscription.outputs.get()
-                times.heard(place, output)
-                if (failure := _failure(output.finish, output.error)) is not None:
-                    yield stream_event(error_body(failure, kind="server_error", code=500))
-                    return
-                choices[place].add(output)
-                num_left -= output.finish is not None
-                if (piece := form.piece(place, output)) is not None:
-                    yield stream_event(piece)
+                arrived = [await subscription.outputs.get()]
+                if has_begun and (seconds := _gathering_seconds(self._thread.num_open)):
+                    await asyncio.sleep(seconds)
+                while not subscription.outputs.empty():
+                    arrived.append(subscription.outputs.get_nowait())
+                events: list[bytes] = []
+                for place, output in arrived:
+                    times.heard(place, output)
+                    if (failure := _failure(output.finish, output.error)) is not None:
+                        yield b"".join([*events, stream_event(error_body(failure, kind="server_error", code=500))])
+                        return
+                    choices[place].add(output)
+                    num_left -= output.finish is not None
+                    if (piece := form.piece(place, output)) is not None:
+                        events.append(stream_event(piece))
+                if events:
+                    has_begun = True
+                    yield b"".join(events)
             if with_usage:
                 yield stream_event(form.usage_piece(choices, num_prompt_tokens=prepared.num_prompt_tokens))
             yield stream_event("[DONE]")
         finally:
             # also where the client has left in the middle
             self._thread.cancel(subscription)
+
+
+def _gathering_seconds(num_open: int) -> float:
+    """Return how long a stream that has begun gathers events before it writes them, by the sequences that are open.
+
+    A write costs the process far more than an event, and what writes take the passes wait for.
+    """
+    return 0.0 if num_open < _FEW_STREAMS else min(_MOST_GATHERING_SECONDS, num_open * _SECONDS_A_STREAM)
 
 
 def _failure(finish: FinishReason | None, error: str | None) -> str | None:
