@@ -28,18 +28,23 @@ class Client:
         self._http, self._number, self._session, self._model = http, 0, "", ""
         self._data = [(row[:-1], {"target_tokens": row[1:], "weights": [1.0] * (len(row) - 1)}) for row in rows]
 
+    async def _send(self, path: str, body: dict[str, Any] | bytes) -> httpx.Response:
+        sent: dict[str, Any] = {"content": body, "headers": _MESSAGE} if isinstance(body, bytes) else {"json": body}
+        while True:
+            try:
+                answer = await self._http.post(path, **sent)
+            except httpx.TransportError:
+                # a connection that was idle may be closed just when it is used; a repeated call is the same call
+                continue
+            answer.raise_for_status()
+            return answer
+
     async def _post(self, path: str, body: dict[str, Any] | bytes) -> Any:
-        if isinstance(body, bytes):
-            answer = await self._http.post(path, content=body, headers=_MESSAGE)
-        else:
-            answer = await self._http.post(path, json=body)
-        answer.raise_for_status()
-        return answer.json()
+        return (await self._send(path, body)).json()
 
     async def _result(self, request_id: str) -> None:
         while True:
-            answer = await self._http.post("retrieve_future", json={"request_id": request_id})
-            answer.raise_for_status()
+            answer = await self._send("retrieve_future", {"request_id": request_id})
             if answer.headers["content-type"] == "application/x-protobuf":
                 return
             found = answer.json()
