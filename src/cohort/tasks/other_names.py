@@ -64,6 +64,14 @@ OTHER_WORDS = {
     "compute_metrics": "evaluation.metric",
     "compute_loss_func": "objective",
     "loss": "objective",
+    "grpo": "objective",
+    "kl_coef": "objective.beta",
+    "kl_loss_coef": "objective.beta",
+    "clip_ratio": "objective.epsilon",
+    "group_size": "objective.num_generations",
+    "max_response_length": "objective.max_completion_length",
+    "max_prompt_length": "dataset.max_length",
+    **dict.fromkeys(("reward_funcs", "reward_functions", "reward_weights"), "rewards"),
     "n_trials": "search.trials",
     "num_trials": "search.trials",
     "search_space": "search.space",
@@ -78,6 +86,8 @@ OTHER_WORDS = {
 
 NOT_NEEDED = {
     "gradient_accumulation_steps": "batch_size is the whole optimizer step; it is split to fit the memory by itself",
+    "use_vllm": "answers are drawn by the weights that are trained, in the same memory",
+    "importance_sampling_level": "objective.loss_type: gspo has one ratio for a whole answer",
     "per_device_eval_batch_size": "evaluation is packed to fit the memory by itself",
     # TRL's key of this name is about rows; ours, outside of the sections, about trials
     **dict.fromkeys(

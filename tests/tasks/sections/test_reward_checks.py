@@ -30,6 +30,21 @@ def test_every_value_can_be_searched(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (BASE + "objective: gspo\nrewards: exact_match\n", "Write objective: {type: grpo, loss_type: gspo}."),
+        (GRPO + "grpo: {beta: 0.1}\n", "Did you mean objective?"),
+        (GRPO + "reward_funcs: [exact_match]\n", "Did you mean rewards?"),
+        (GRPO.replace("grpo", "{type: grpo, kl_coef: 0.1}"), "Did you mean objective.beta?"),
+        (GRPO.replace("grpo", "{type: grpo, use_vllm: true}"), "Remove it: answers are drawn by the weights"),
+    ],
+)
+def test_names_of_other_tools_lead_to_ours(folder: Path, text: str, hint: str) -> None:
+    (problem,) = problems_of(folder, text)
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
     ("text", "key", "found"),
     [
         (BASE + "objective: grpo\n", "objective", "grpo without rewards"),

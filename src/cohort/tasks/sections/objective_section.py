@@ -276,6 +276,16 @@ def parse_objective(value: object) -> object:
         return section.model_validate(value)
     if isinstance(value, str) and function_path(value) is not None:
         return ObjectiveSection(type=_FUNCTION, function=value)
+    for entry in _OWN:
+        losses = entry.values["loss_type"].setting.options if "loss_type" in entry.values else ()
+        if value in losses and value not in OBJECTIVE_DECLARATIONS.names():
+            refuse(
+                Refusal(
+                    found=f"{value!r}, which is a loss of {entry.name}",
+                    allowed=" | ".join(OBJECTIVE_DECLARATIONS.names()),
+                    hint=f"Write objective: {{type: {entry.name}, loss_type: {value}}}.",
+                )
+            )
     require_known(value, OBJECTIVE_DECLARATIONS.names(), key="objective")
     return section_of(declared_objective(str(value)))(type=str(value))
 
