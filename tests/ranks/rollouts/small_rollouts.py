@@ -23,7 +23,8 @@ from cohort.training.trial import TrialSpec, TrialState
 __all__ = ["PROMPTS", "InlineRewards", "adapter_digest", "executor_on", "prompt_rows", "sampling_trial"]
 
 
-PROMPTS = ("1+2=", "3+4=", "5+6=", "7+1=")
+# short ones, and some of more than a block of keys and values
+PROMPTS = ("1+2=", "please tell me what 3+4 is", "5+6=", "what is 7+1, and why so?")
 PLAN = RewardPlan(functions=(PlannedReward(name="letters", function="letters"),))
 
 

@@ -33,7 +33,7 @@ def asked(count: int) -> list[AskedAnswer]:
         AskedAnswer(
             key=(trial, 0, place),
             version=0,
-            prompt_tokens=(0, 5, 9),
+            prompt_tokens=tuple(range(2, 22)),
             most_tokens=20,
             sampling=Sampling(temperature=1.0),
             seed=place,

@@ -73,6 +73,8 @@ class Decoding:
         self._token_budget = token_budget
         self._engine: ServingEngine | None = None
         self._open: dict[int, _Open] = {}
+        # the other answers to a prompt whose first is being read: they find its keys and values then
+        self._held: dict[tuple[int, int], list[_Open]] = {}
         self.num_passes, self.num_tokens = 0, 0
 
     @property
@@ -80,11 +82,23 @@ class Decoding:
         return bool(self._open)
 
     def ask(self, answer: AskedAnswer) -> None:
-        """Want an answer; its prompt leaves room for a token in the model's context."""
-        self._submit(_Open(asked=answer))
+        """Want an answer; its prompt leaves room for a token in the model's context.
+
+        The first that is wanted to a prompt reads it, and the others, which follow it, need not.
+        """
+        own, group = _Open(asked=answer), answer.key[:2]
+        if group in self._held:
+            self._held[group].append(own)
+            return
+        # of less than a block nothing is found
+        if len(answer.prompt_tokens) > BLOCK_ROWS and answer.key[2] == 0:
+            self._held[group] = []
+        self._submit(own)
 
     def forget(self, trial_id: int) -> None:
         """Want the answers of a trial no more."""
+        for group in [group for group in self._held if group[0] == trial_id]:
+            del self._held[group]
         for number in [number for number, own in self._open.items() if own.asked.key[0] == trial_id]:
             del self._open[number]
             assert self._engine is not None, "an open answer is an engine's"
@@ -112,6 +126,8 @@ class Decoding:
 
     def _took(self, output: StepOutput) -> tuple[AnswerKey, GivenAnswer] | None:
         own = self._open[output.number]
+        for other in self._held.pop(own.asked.key[:2], ()):
+            self._submit(other)
         if output.token is not None:
             assert output.logprobs is not None, "logarithms are asked for"
             own.tokens.append(output.token)
@@ -152,8 +168,9 @@ class Decoding:
 
     def _reopen(self, least_blocks: int) -> None:
         """Take a pool of another size; all answers on their way begin again."""
-        open_answers = [_Open(asked=own.asked) for own in self._open.values()]
-        self._open, self._engine = {}, None
+        waiting = (own for held in self._held.values() for own in held)
+        open_answers = [_Open(asked=own.asked) for own in (*self._open.values(), *waiting)]
+        self._open, self._held, self._engine = {}, {}, None
         release_cached(self._bank.weights_RD.device)
         context = self._decoder.config.max_position_embeddings
         needed = [

@@ -24,6 +24,8 @@ __all__ = ["RolloutSteps"]
 
 # a reward that fails for all answers of a step may have been a machine's fault once
 _MOST_TRIES = 2
+# for a reward that is on its way, before the trials that have theirs train without it
+_COMPANY_SECONDS = 0.05
 
 
 class RolloutSteps:
@@ -77,14 +79,18 @@ class RolloutSteps:
             if resident.spec.trial_id not in self._open:
                 self._begin(resident)
         wanted = [resident.spec.trial_id for resident in residents]
-        while not (ready := self._ready(wanted)):
+        while not self._ready(wanted):
             for (trial_id, prompt, place), answer in self.decoding.step() if self.decoding.has_work else ():
                 step = self._open[trial_id]
                 step.took(prompt, place, answer)
                 if not step.num_left:
                     self._score(step)
             # nothing else to do than to wait where nobody decodes
-            self._take_rewards(waits=not self.decoding.has_work and not self._ready(wanted))
+            waits = not self.decoding.has_work and not self._ready(wanted)
+            self._take_rewards(timeout=None if waits else 0.0)
+        # answers that ended together are mostly rewarded together: one pass for all of them
+        self._take_rewards(timeout=_COMPANY_SECONDS)
+        ready = self._ready(wanted)
         failed = [_failure(step) for step in ready if step.has_failed]
         lost = {failure.trial_id for failure in failed}
         trained = [step for step in ready if step.resident.spec.trial_id not in lost]
@@ -114,8 +120,8 @@ class RolloutSteps:
         step.num_tries += 1
         step.batch = self.scorers.submit(step)
 
-    def _take_rewards(self, *, waits: bool) -> None:
-        for step, rewards, findings in self.scorers.collect(self._open.values(), waits=waits):
+    def _take_rewards(self, *, timeout: float | None) -> None:
+        for step, rewards, findings in self.scorers.collect(list(self._open.values()), timeout=timeout):
             step.rewards, step.findings, step.batch = rewards, findings, None
             if step.has_failed and step.num_tries < _MOST_TRIES:
                 step.rewards, step.findings = None, ()

@@ -16,6 +16,9 @@ from cohort.serving.generate import end_of_answer_ids
 
 __all__ = ["Scorers"]
 
+# how long one of several runners is waited for before the next one is asked
+_TURN_SECONDS = 0.01
+
 Scored = tuple[OpenStep, NDArray[np.float64], tuple[str, ...]]
 
 
@@ -65,11 +68,11 @@ class Scorers:
         """Return rewards of a step that has none."""
         return np.full((len(step.row_ids), len(step.answers[0])), np.nan)
 
-    def collect(self, steps: Collection[OpenStep], *, waits: bool) -> Iterator[Scored]:
+    def collect(self, steps: Collection[OpenStep], *, timeout: float | None) -> Iterator[Scored]:
         """Yield the steps whose rewards have come, with these [G, S] and what went wrong.
 
         Args:
-            waits: Whether to wait for the first of them.
+            timeout: Most seconds to wait for the first of them; None waits for it.
         """
         by_plan: dict[Hashable, list[OpenStep]] = {}
         for step in steps:
@@ -77,7 +80,7 @@ class Scorers:
                 by_plan.setdefault(_scoring(step.resident.rows).rewards, []).append(step)
         for plan, own in by_plan.items():
             # with several tasks no runner may hold up what another one has
-            self._fetch(plan, timeout=None if waits and len(by_plan) == 1 else 0.01 if waits else 0.0)
+            self._fetch(plan, timeout=timeout if timeout == 0 or len(by_plan) == 1 else _TURN_SECONDS)
             inbox = self._inboxes[plan]
             for step in own:
                 if step.batch in inbox:
