@@ -162,7 +162,7 @@ class HeldOutScores:
                 row_ids=range(len(rows)),
                 scorers=scorers,
                 model_stops=loaded.decoder.config.eos_token_ids,
-                answers_to=lambda requests, _: loaded.answers(requests, sampling=Sampling()),
+                answers_to=lambda requests, _, sampling: loaded.answers(requests, sampling=sampling),
             )
         finally:
             scorers.close()

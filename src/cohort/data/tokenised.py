@@ -56,10 +56,12 @@ class AnswerScoring:
     Attributes:
         tokenizer: Directory or hub id of the tokenizer that turns answers into text.
         rewards: The task's reward functions; what they are is for those who call them.
+        num_generations: Answers that are drawn to each row of an evaluation; 0 takes the likeliest one.
     """
 
     tokenizer: str
     rewards: Hashable
+    num_generations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

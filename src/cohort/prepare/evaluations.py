@@ -111,7 +111,8 @@ def row_tokens(task: TaskFile, rows: TokenisedRows) -> NDArray[np.int64]:
     tokens: NDArray[np.int64] = own.sum(axis=1)
     objective = task_objective(task)
     if isinstance(objective, GroupObjective):
-        tokens = tokens + objective.max_completion_length
+        drawn = max(1, task.evaluation.num_generations)
+        tokens = drawn * (tokens + objective.max_completion_length)
     if task.evaluation.generates:
         # the prompt is read once more, and is shorter than its row
         tokens = tokens + own[:, 0] + task.evaluation.max_new_tokens
@@ -133,7 +134,7 @@ def metric_tokens(task: TaskFile, rows: TokenisedRows) -> float:
     # one generation serves all metrics of text
     generated = float(task.evaluation.max_new_tokens) if task.evaluation.generates else 0.0
     if isinstance(objective, GroupObjective):
-        generated += objective.max_completion_length
+        generated += max(1, task.evaluation.num_generations) * objective.max_completion_length
     if CHOICE_ACCURACY not in task.evaluation.measured:
         return generated
     sampled = range(min(len(rows), _SAMPLED_ROWS))

@@ -32,7 +32,12 @@ def scored_rows(rows: TokenisedRows, *, task: TaskFile) -> TokenisedRows:
     """Return rows with what rewards answers to them, where the task's trials draw any."""
     if task.rewards is None:
         return rows
-    return replace(rows, scoring=AnswerScoring(tokenizer=task.model_name_or_path, rewards=task.rewards.plan()))
+    scoring = AnswerScoring(
+        tokenizer=task.model_name_or_path,
+        rewards=task.rewards.plan(),
+        num_generations=task.evaluation.num_generations,
+    )
+    return replace(rows, scoring=scoring)
 
 
 def rollout_problems(

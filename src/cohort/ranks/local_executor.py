@@ -17,6 +17,7 @@ from cohort.ranks.shared_bytes import BytesHandle
 from cohort.ranks.step_window import StepWindow, run_window
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
+from cohort.serving.sampler import Sampling
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import Executor
 from cohort.training.objectives import DEFAULT_OBJECTIVE
@@ -123,7 +124,9 @@ class LocalExecutor(Executor, TrainingExecutor):
             row_ids=row_ids,
             scorers=self._sampled().scorers,
             model_stops=self.decoder.config.eos_token_ids,
-            answers_to=lambda requests, stops: self._generator.answers(requests, stream=self._streams(stops)),
+            answers_to=lambda requests, stops, sampling: self._generator.answers(
+                requests, stream=self._streams(stops, sampling)
+            ),
         )
 
     def _sampled(self) -> RolloutSteps:
@@ -172,10 +175,10 @@ class LocalExecutor(Executor, TrainingExecutor):
             prompts, slot_of=self.slot_of, max_new_tokens=max_new_tokens, stream=self._streams(stop_ids)
         )
 
-    def _streams(self, stop_ids: frozenset[int]) -> TokenStream:
+    def _streams(self, stop_ids: frozenset[int], sampling: Sampling | None = None) -> TokenStream:
         def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
             with self.memory.observe(PassKind.EVALUATE, None):
-                yield from self._stream(some, stop_ids=stop_ids, token_budget=token_budget)
+                yield from self._stream(some, stop_ids=stop_ids, token_budget=token_budget, sampling=sampling)
 
         return tokens_of
 
@@ -198,7 +201,12 @@ class LocalExecutor(Executor, TrainingExecutor):
         return notes
 
     def _stream(
-        self, requests: Sequence[GenerateRequest], *, stop_ids: frozenset[int], token_budget: int
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        stop_ids: frozenset[int],
+        token_budget: int,
+        sampling: Sampling | None = None,
     ) -> Iterator[PickedToken]:
         return stream(
             self.decoder,
@@ -206,6 +214,7 @@ class LocalExecutor(Executor, TrainingExecutor):
             lora_for=self.bank.context,
             num_slots=self.bank.num_slots,
             stop_ids=stop_ids,
+            sampling=sampling,
             token_budget=token_budget,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,7 +162,7 @@ def test_a_step_whose_answers_are_all_rewarded_alike_is_counted_and_moves_nothin
     assert (event.metrics["groups_alike"], event.metrics["reward_std"], event.grad_norm) == (1.0, 0.0, 0.0)
 
 
-def test_held_out_rewards_are_those_of_the_likeliest_answers_whoever_is_measured_with_them(
+def test_held_out_rewards_are_those_of_the_likeliest_answers_or_of_some_whoever_is_measured_with_them(
     model: Path, rows: TokenisedRows
 ) -> None:
     executor = executor_on(model, rows)
@@ -171,6 +172,13 @@ def test_held_out_rewards_are_those_of_the_likeliest_answers_whoever_is_measured
     assert together[1] == executor.evaluate([1], rows=rows, row_ids=[0, 2])[1]
     found = together[0]
     assert found.loss == -sum(found.group_metrics["reward"]) / 2 == sum(found.terms) / 2
+    assert rows.scoring is not None
+    drawing = replace(rows, scoring=replace(rows.scoring, num_generations=3))
+    drawn = executor.evaluate([0, 1], rows=drawing, row_ids=[0, 2])
+    assert drawn[1] == executor.evaluate([1], rows=drawing, row_ids=[0, 2])[1]
+    # three answers to each row, and a mean for each row
+    assert (len(drawn[0].terms), drawn[0].group_metrics["reward"]) != (2, found.group_metrics["reward"])
+    assert drawn[0].num_tokens > 2 * found.num_tokens
     base = executor.evaluate_base(rows=rows, row_ids=[0, 2], objective=TRIALS[0].objective)
     # a fresh adapter adds nothing
     assert base.group_metrics == found.group_metrics

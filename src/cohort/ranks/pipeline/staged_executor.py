@@ -29,6 +29,7 @@ from cohort.ranks.step_window import StepWindow
 from cohort.scheduling.pipelines.simulation import PassTime
 from cohort.scheduling.pipelines.window_schedule import WindowSchedule
 from cohort.serving.generate import GenerateRequest, PickedToken, stream
+from cohort.serving.sampler import Sampling
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.group_terms import group_slots
@@ -227,7 +228,12 @@ class StagedExecutor(LocalExecutor):
         self._stage.flush()
 
     def _stream(
-        self, requests: Sequence[GenerateRequest], *, stop_ids: frozenset[int], token_budget: int
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        stop_ids: frozenset[int],
+        token_budget: int,
+        sampling: Sampling | None = None,
     ) -> Iterator[PickedToken]:
         return stream(
             self._generating,
@@ -235,6 +241,7 @@ class StagedExecutor(LocalExecutor):
             lora_for=self.bank.context,
             num_slots=self.bank.num_slots,
             stop_ids=stop_ids,
+            sampling=sampling,
             token_budget=token_budget,
             scores_of=self._generating.scores,
         )

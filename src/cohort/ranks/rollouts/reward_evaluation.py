@@ -11,13 +11,14 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.answers import Answer
 from cohort.ranks.rollouts.scoring import Scorers
 from cohort.serving.generate import GenerateRequest
+from cohort.serving.sampler import Sampling
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.rollouts.group_objective import GroupObjective
 
 __all__ = ["AnswersTo", "evaluated_rewards"]
 
-AnswersTo = Callable[[Sequence[GenerateRequest], frozenset[int]], Iterator[Answer]]
-"""Yields the likeliest answer to each request, given the tokens that end one."""
+AnswersTo = Callable[[Sequence[GenerateRequest], frozenset[int], Sampling], Iterator[Answer]]
+"""Yields the answer to each request, given the tokens that end one and how they are picked."""
 
 
 def evaluated_rewards(
@@ -29,44 +30,66 @@ def evaluated_rewards(
     model_stops: Sequence[int],
     answers_to: AnswersTo,
 ) -> dict[int | None, EvaluationLoss]:
-    """Return how each of several adapters is rewarded on the same prompts, for its likeliest answers.
+    """Return how each of several adapters is rewarded on the same prompts, for its likeliest answers or some it draws.
 
-    The loss is minus the mean reward. An answer that no function could score counts as the lowest one that was scored.
+    The loss is minus the mean reward. A draw depends on the row and its number alone, so all adapters meet the same.
+    An answer that no function could score counts as the lowest one that was scored.
 
     Args:
         asked: The slot and the objective of each trial; None is the frozen model, which has no slot.
         rows, row_ids: The prompts.
-        answers_to: Generates answers.
+        answers_to: Gives answers.
 
     Raises:
         InputError: no answer of the frozen model could be rewarded, so that none of a trial could.
     """
-    stops = scorers.stop_ids(rows, model_stops)
-    requests = [
-        GenerateRequest(
-            prompt_tokens=rows.sample(row_id).tokens.tolist(),
-            max_new_tokens=objective.max_completion_length,
-            slot=slot,
-            seed=derive_seed("evaluation", row_id),
-        )
-        for slot, objective in asked.values()
-        for row_id in row_ids
-    ]
-    given: list[Answer | None] = [None] * len(requests)
-    for answer in answers_to(requests, stops):
-        given[answer.index] = answer
-    found = [answer for answer in given if answer is not None]
-    size = len(row_ids)
-    tokens = [answer.tokens for answer in found]
-    batches = [scorers.ask(rows, row_ids, tokens[place * size : (place + 1) * size]) for place in range(len(asked))]
+    stops, size, per_row = scorers.stop_ids(rows, model_stops), len(row_ids), max(1, _num_generations(rows))
+    found: list[list[Answer]] = [[] for _ in asked]
+    # answers of all who draw alike share passes
+    by_sampling: dict[Sampling, list[int]] = {}
+    for place, (_, objective) in enumerate(asked.values()):
+        by_sampling.setdefault(_sampling(objective, rows), []).append(place)
+    for sampling, places in by_sampling.items():
+        own = [entry for place, entry in enumerate(asked.values()) if place in places]
+        requests = [request for entry in own for request in _requests(*entry, rows=rows, row_ids=row_ids)]
+        answers = sorted(answers_to(requests, stops, sampling), key=lambda answer: answer.index)
+        for number, place in enumerate(places):
+            found[place] = answers[number * size * per_row : (number + 1) * size * per_row]
+    repeated = [row_id for row_id in row_ids for _ in range(per_row)]
+    batches = [scorers.ask(rows, repeated, [answer.tokens for answer in own]) for own in found]
     outcomes = {}
     scored = scorers.rewards_of(rows, batches)
     for place, (trial_id, (rewards, findings)) in enumerate(zip(asked, scored, strict=True)):
-        own = found[place * size : (place + 1) * size]
         if trial_id is None and not any(map(math.isfinite, rewards)):
             raise InputError(_unrewarded(findings))
-        outcomes[trial_id] = _outcome(_filled(rewards), own, rows=rows, row_ids=row_ids, num_failed=len(findings))
+        filled = _filled(rewards)
+        means = [sum(filled[row * per_row : (row + 1) * per_row]) / per_row for row in range(size)]
+        outcomes[trial_id] = _outcome(means, found[place], rows=rows, row_ids=repeated, num_failed=len(findings))
     return outcomes
+
+
+def _requests(
+    slot: int | None, objective: GroupObjective, *, rows: TokenisedRows, row_ids: Sequence[int]
+) -> Iterator[GenerateRequest]:
+    for row_id in row_ids:
+        for number in range(max(1, _num_generations(rows))):
+            yield GenerateRequest(
+                prompt_tokens=rows.sample(row_id).tokens.tolist(),
+                max_new_tokens=objective.max_completion_length,
+                slot=slot,
+                seed=derive_seed("evaluation", row_id, number),
+            )
+
+
+def _num_generations(rows: TokenisedRows) -> int:
+    return 0 if rows.scoring is None else rows.scoring.num_generations
+
+
+def _sampling(objective: GroupObjective, rows: TokenisedRows) -> Sampling:
+    """Return how answers of an evaluation are picked: the likeliest one, or drawn as in training."""
+    if not _num_generations(rows):
+        return Sampling()
+    return Sampling(temperature=objective.temperature, top_p=objective.top_p)
 
 
 def _unrewarded(findings: Sequence[str]) -> Problem:
@@ -74,15 +97,14 @@ def _unrewarded(findings: Sequence[str]) -> Problem:
         where="rewards",
         found=findings[0] if findings else "no function that gives any answer of the base model a reward",
         allowed="functions that return a number for each answer, or None for some",
-        hint="Correct the function; `cohort check` imports it and does not call it.",
+        hint="Correct the function.",
     )
 
 
 def _outcome(
     rewards: Sequence[float], answers: Sequence[Answer], *, rows: TokenisedRows, row_ids: Sequence[int], num_failed: int
 ) -> EvaluationLoss:
-    count = len(row_ids)
-    mean = sum(rewards) / count
+    count, mean = len(answers), sum(rewards) / len(rewards)
     metrics = {
         "reward": mean,
         "answer_length": sum(len(answer.tokens) for answer in answers) / count,
@@ -96,7 +118,7 @@ def _outcome(
         num_tokens=num_read + sum(len(answer.tokens) for answer in answers),
         metrics=metrics,
         terms=tuple(-reward for reward in rewards),
-        divisors=(1,) * count,
+        divisors=(1,) * len(rewards),
         group_metrics={"reward": tuple(rewards)},
     )
 

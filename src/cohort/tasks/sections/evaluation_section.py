@@ -110,6 +110,13 @@ class EvaluationSection(_EvaluationKeys):
     max_new_tokens: Whole = setting(
         64, ge=1, le=MOST_COUNT, allowed=count_words(), description="most tokens generated for a prompt"
     )
+    num_generations: Whole = setting(
+        0,
+        ge=0,
+        le=4096,
+        allowed=count_words(minimum=0, most=4096),
+        description="grpo: answers drawn to each validation prompt, whose mean reward counts; 0: its likeliest answer",
+    )
 
     @property
     def measured(self) -> tuple[str, ...]:

@@ -38,6 +38,13 @@ def reward_refusals(task: TaskFile) -> Iterator[Refusal]:
                 hint=f"Remove rewards, or write objective: {drawing[0]}.",
                 at=("rewards",),
             )
+        if task.evaluation.num_generations:
+            yield Refusal(
+                found=f"num_generations with objective: {objective}, which draws no answers",
+                allowed="0",
+                hint="Remove num_generations.",
+                at=("evaluation", "num_generations"),
+            )
         return
     if task.rewards is None:
         yield Refusal(
