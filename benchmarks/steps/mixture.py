@@ -40,7 +40,7 @@ class Record:
     def __init__(self, options: argparse.Namespace, num_layers: int) -> None:
         self.rows: list[dict[str, Any]] = []
         self.headline: dict[str, float] = {}
-        self._path = options.out or RESULTS / "mixture.json"
+        self._path = options.out or RESULTS / "mixture_qwen3_30b_a3b.json"
         self._notes = {"r": 16, "shape": options.shape, "num_layers": num_layers, "adapters": options.adapters}
 
     def add(self, what: str, seconds: float, *, tokens: int) -> float:
