@@ -212,6 +212,14 @@ def test_a_failure_is_no_none_the_sum_is_not_given(shared: RewardRunner, module:
     assert math.isnan(found.total[0])
     assert found.by_function["length"] == (3.0, 2.0)
     assert found.total[1] == 3.0
+    own = tuple(
+        PlannedReward(name=name, function=f"{module}:{name}", weight=weight)
+        for name, weight in (("length", 1.0), ("raises", 0.0))
+    )
+    # what is measured only cannot take a reward away
+    found = rewarded(with_functions(shared, planned(module, functions=own)), ["bad", "ok"])
+    assert found.total == (3.0, 2.0)
+    assert len(found.findings) == 1
 
 
 def test_a_process_that_leaks_is_replaced(shared: RewardRunner, module: Path) -> None:

@@ -60,7 +60,7 @@ class Rewards:
     """The rewards of one batch.
 
     Attributes:
-        total: The weighted sum of each answer; NaN where no function gave a value, or one of them failed.
+        total: The weighted sum of each answer; NaN where no function gave a value, or one with a weight failed.
         by_function: The values by reward; NaN where there is none.
         findings: What went wrong.
     """
@@ -317,8 +317,8 @@ class RewardRunner:
                 for own in self.plan.functions
                 if math.isfinite(value := by_function[own.name][place])
             ]
-            # a failure is no None: the sum of the other functions would be another reward
-            raw = (batch.values[own.name][place] for own in self.plan.functions)
+            # a failure is no None: the sum of the other functions would be another reward, unless it is measured only
+            raw = (batch.values[own.name][place] for own in self.plan.functions if own.weight)
             is_whole = not any(value is not None and math.isnan(value) for value in raw)
             total.append(math.fsum(given) if given and is_whole else math.nan)
         order = sorted(batch.findings, key=lambda finding: (finding.answer, finding.function))
