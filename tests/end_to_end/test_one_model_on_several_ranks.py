@@ -124,7 +124,8 @@ def test_a_killed_stage_ends_the_run_and_a_resume_gives_the_bits_of_one_process(
 ) -> None:
     run, watcher = tmp_path / "run", Killing(started, at=9)
     with pytest.raises(RankLostError, match=r"rank \d .*go on with `cohort resume`"):
-        tune(task_of(folder, strategy="pipeline"), run, options=TWO, watcher=watcher)
+        # windows of the solver as well, whose process ends with the run
+        tune(task_of(folder, strategy="pipeline", microbatches="solver"), run, options=TWO, watcher=watcher)
     assert "strategy: pipeline; 2 processes hold 2 + 2 layers" in " ".join(watcher.notes)
     assert all(process._process.poll() is not None for process in started), "the others end with the one that is lost"
     with RunReader.open(run / "run.db") as reader:
@@ -214,10 +215,16 @@ def test_a_killed_shard_ends_the_run_and_half_of_the_budget_is_kept_after_a_shor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [2, 3, 4])
-def test_stages_give_the_bits_of_one_process(folder: Path, tmp_path: Path, expected: Outcome, num_ranks: int) -> None:
-    tune(task_of(folder, strategy="pipeline"), tmp_path / "run", options=replace(OPTIONS, num_ranks=num_ranks))
+@pytest.mark.parametrize(("num_ranks", "microbatches"), [(2, "solver"), (3, "greedy"), (4, "greedy"), (4, "solver")])
+def test_stages_give_the_bits_of_one_process(
+    folder: Path, tmp_path: Path, expected: Outcome, num_ranks: int, microbatches: str
+) -> None:
+    task = task_of(folder, strategy="pipeline", microbatches=microbatches)
+    tune(task, tmp_path / "run", options=replace(OPTIONS, num_ranks=num_ranks))
     assert result_of(tmp_path / "run") == expected
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        windows = reader.facts().pipeline_windows or {}
+    assert (windows.get("solver", 0) > 0) == (microbatches == "solver"), windows
 
 
 @pytest.mark.slow
