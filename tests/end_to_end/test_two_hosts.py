@@ -126,6 +126,7 @@ def test_a_host_that_vanishes_is_missed_and_the_run_goes_on_without_it(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_soak_ten_vanishings_at_random_moments(
     folder: Path, tmp_path: Path, expected: Outcome, hosts: tuple[Host, Host]
 ) -> None:
