@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("pipeline", {"numerics": "exact"}, ["exact with strategy: pipeline", "3 stages for a model with 2 layers"]),
         ("adapter_parallel", {"memory": {"host_streamed_layers": 3}}, ["3 with strategy: adapter_parallel"]),
         ("replicas", {}, []),
+        ("replicas", {"microbatches": "solver"}, ["solver with strategy: replicas, which has no pipeline"]),
         (
             "replicas",
             {"packing": "planned", "early_exit": {"rule": "median"}},

@@ -14,6 +14,7 @@ from cohort.memory.demand import Demand
 from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
 from cohort.memory.weight_placement import placement_problems
 from cohort.prepare.numerics import asked_numerics
+from cohort.scheduling.solver import has_solver
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.early_exit.settings import compares_to_the_end
 
@@ -29,7 +30,7 @@ def strategy_problems(
         machine: What the ranks train on; None for GPUs as the task asks for them, which are not here.
         demand_on: Returns what the task wants of a machine.
     """
-    problems = [*placement_problems(task), *_packing_problems(task)]
+    problems = [*placement_problems(task), *_packing_problems(task), *_solver_problems(task)]
     if task.strategy not in GROUP_STRATEGIES or num_ranks <= 1:
         return problems
     if machine is None:
@@ -59,3 +60,28 @@ def _packing_problems(task: TaskFile) -> list[Problem]:
             hint="Remove packing: slots are refilled then.",
         )
     ]
+
+
+def _solver_problems(task: TaskFile) -> list[Problem]:
+    if task.microbatches != "solver":
+        return []
+    where, problems = task.where("microbatches"), []
+    if task.strategy not in ("auto", "pipeline"):
+        problems.append(
+            Problem(
+                where=where,
+                found=f"solver with strategy: {task.strategy}, which has no pipeline",
+                allowed="solver with strategy: pipeline",
+                hint="Remove microbatches, or write strategy: pipeline.",
+            )
+        )
+    if not has_solver():
+        problems.append(
+            Problem(
+                where=where,
+                found="solver, but ortools, which solves the integer programs, is not installed",
+                allowed="auto | greedy",
+                hint="Run pip install ortools, or remove the key.",
+            )
+        )
+    return problems
