@@ -243,12 +243,15 @@ def _say_how_it_ended(*, finished: bool, lost: str | None) -> None:
 def _report(opened: Opened, address: str, settings: ServerSettings) -> None:
     for note in opened.notes:
         report_note(note)
-    names = [*opened.model.names, *(status.name for status in opened.model.pool.statuses())]
+    adapters = [status.name for status in opened.model.pool.statuses() if not opened.model.is_private(status.name)]
+    names = [*opened.model.names, *adapters]
     print(f"serving {', '.join(names)} on {address}/v1", flush=True)
     if settings.dashboard is not None:
         print(f"showing the runs in {settings.dashboard} on {address}/dashboard/", flush=True)
     if opened.tinker is not None:
         print(f"training for tinker clients: TINKER_BASE_URL={address}", flush=True)
+        if count := opened.tinker.num_restored:
+            print(f"models in training that go on where they were: {count}", flush=True)
 
 
 def _lora_root(root: Path | None, *, allows: bool) -> Path | None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,13 @@ class KilledServer:
         return int(self._told({"wait": process_id}))
 
     def wait(self) -> int:
-        """Return the status of a server that ends by itself."""
+        """Return the status of a server that ends by itself, within a minute."""
         process_id, self._process_id = self._process_id, 0
-        return int(self._told({"wait": process_id}))
+        killing = threading.Timer(60, os.kill, (process_id, signal.SIGKILL))
+        killing.start()
+        status = int(self._told({"wait": process_id}))
+        killing.cancel()
+        return status
 
     @property
     def output(self) -> str:

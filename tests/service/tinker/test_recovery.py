@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cohort.service.tinker.journal.records import Record, framed
 from tests.service.tinker.killed_server import KilledServer
 from tests.service.tinker.patient_clients import Acknowledged, outcomes
 
@@ -47,6 +48,13 @@ def kill_and_compare(server: KilledServer, folder: Path, *, kills: int, steps: i
     assert sum(path.stat().st_size for path in journal.glob("*.journal")) < 200_000
 
 
+def refusal(server: KilledServer) -> str:
+    """Return what a server says that does not start."""
+    server.start(waits=False)
+    assert server.wait() == 2
+    return server.output
+
+
 def test_clients_of_a_server_that_is_killed_three_times_end_with_the_same_bits(
     server: KilledServer, tmp_path: Path
 ) -> None:
@@ -54,14 +62,20 @@ def test_clients_of_a_server_that_is_killed_three_times_end_with_the_same_bits(
     kill_and_compare(server, folder, kills=3, steps=4)
     server.end()
     # the last record is torn by the kill, another one is damaged by the disk
-    (last,) = sorted((folder / ".journal").glob("*.journal"))[-1:]
-    whole = last.read_bytes()
-    last.write_bytes(whole[:40] + b"?" + whole[41:] + whole[:30])
-    server.start(waits=False)
-    assert server.wait() == 2
-    assert f"{last}\n    found    a damaged record at byte 0" in server.output, server.output
+    segments = {path: path.read_bytes() for path in sorted((folder / ".journal").glob("*.journal"))}
+    last, whole = list(segments.items())[-1]
+    last.write_bytes(whole[:40] + b"?" + whole[41:] + framed(Record(kind="end", about={"session": "gone"})))
+    assert f"{last}\n    found    a damaged record at byte 0" in refusal(server)
+    for path in segments:
+        path.write_bytes(b"")
+    assert "snapshots of models and no whole segment of the journal" in refusal(server)
+    for path, content in segments.items():
+        path.write_bytes(content)
     last.write_bytes(whole + whole[:30])
     server.start()
+    # those of all clients, which have ended no session
+    assert f"models in training that go on where they were: {2 * NUM_CLIENTS}" in server.output
+    assert "sample" not in server.output
 
 
 @pytest.mark.slow

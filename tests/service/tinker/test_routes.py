@@ -34,6 +34,19 @@ def test_a_repeated_call_is_carried_out_once(client: TinkerCalls) -> None:
     assert "used with another body" in other.json()["detail"]
 
 
+def test_samples_are_cancelled_and_calls_of_models_are_carried_out(client: TinkerCalls) -> None:
+    model_id = client.model(rank=4)
+    request_id = client.done("forward_backward", pass_message(model_id, 1, data()))["request_id"]
+    client.done("cancel_future", {"request_id": request_id})
+    assert isinstance(client.retrieve(request_id), bytes)
+    version = {"model_id": model_id, "seq_id": 2, "sampling_session_seq_id": 0}
+    sampler = client.result("save_weights_for_sampler", version)["sampling_session_id"]
+    ask = {"sampling_session_id": sampler, "seq_id": 1, "prompt": {"chunks": [{"tokens": [5]}]}}
+    request_id = client.done("asample", ask)["request_id"]
+    client.done("cancel_future", {"request_id": request_id})
+    assert client.post("retrieve_future", {"request_id": request_id}).status_code == 410
+
+
 def test_clients_at_once_have_the_losses_that_each_has_alone(tinker_server: RunningServer) -> None:
     def run(seed: int) -> list[float]:
         with TinkerCalls(tinker_server.url) as own:

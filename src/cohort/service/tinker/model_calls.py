@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from cohort.core.errors import CohortError, InputError
@@ -86,6 +87,7 @@ class ModelCalls:
         """Take at most ``most_open`` calls that are not answered."""
         self._training, self._checkpoints, self._sessions = training, checkpoints, sessions
         self._store, self._promises, self._journal, self._most_open = store, promises, journal, most_open
+        self._num_open = 0
         self.on_ran: Callable[[str], None] = lambda _: None
 
     def take(self, path: str, body: bytes, *, asker: str) -> dict[str, Any]:
@@ -106,16 +108,35 @@ class ModelCalls:
 
         def before() -> None:
             nonlocal position
-            if self._promises.num_open >= self._most_open:
+            if self._num_open >= self._most_open:
                 raise QueueFullError(f"{self._most_open} calls wait for their answers")
             about = {"path": path, "model": call.model_id, "number": call.number}
             self._training.trainer.check(call.model_id, call.number)
             position = self._journal.append(Record(kind="call", about=about, body=body))
             call.register()
 
-        mark = fingerprint_of(body)
-        made = self._promises.make(call.request_id, mark, lambda: self._carried_out(call, position), before=before)
+        def run() -> Awaitable[Answer]:
+            return self._carried_out(call, position)
+
+        made = self._begun(call, body, run, before=before)
         return {"request_id": made, "model_id": call.model_id}
+
+    def _begun(
+        self,
+        call: _Call,
+        body: bytes,
+        run: Callable[[], Awaitable[Answer]],
+        *,
+        before: Callable[[], None] | None = None,
+    ) -> str:
+        async def counted() -> Answer:
+            self._num_open += 1
+            try:
+                return await run()
+            finally:
+                self._num_open -= 1
+
+        return self._promises.make(call.request_id, fingerprint_of(body), counted, before=before)
 
     def repeat(
         self, path: str, body: bytes, *, model_id: str, number: int, ended: Answer | None, cleared: bool
@@ -142,7 +163,7 @@ class ModelCalls:
             self._training.pass_over(model_id, number, failed, fingerprint=mark)
         else:
             found = call
-            self._promises.make(call.request_id, mark, lambda: self._carried_out(found, 0))
+            self._begun(call, body, lambda: self._carried_out(found, 0))
 
     async def _carried_out(self, call: _Call, position: int) -> Answer:
         """Return a call's answer once a restart would know it as well."""
@@ -250,19 +271,19 @@ class ModelCalls:
 
     def _save(self, body: bytes, asker: str) -> _Call:
         asked, mark = parse(SaveWeights, body), fingerprint_of(body)
-        run = lambda: self._checkpoints.save(asked, fingerprint=mark)  # noqa: E731
+        run = partial(self._checkpoints.save, asked, fingerprint=mark)
         return self._numbered(asked.model_id, asked.seq_id, run, asker=asker, leaves_files=True)
 
     def _save_for_sampler(self, body: bytes, asker: str) -> _Call:
         asked, mark = parse(SaveForSampler, body), fingerprint_of(body)
-        run = lambda: self._checkpoints.save_for_sampler(asked, fingerprint=mark)  # noqa: E731
+        run = partial(self._checkpoints.save_for_sampler, asked, fingerprint=mark)
         return self._numbered(asked.model_id, asked.seq_id, run, asker=asker, leaves_files=asked.path is not None)
 
     def _load(self, body: bytes, asker: str) -> _Call:
         asked, mark = parse(LoadWeights, body), fingerprint_of(body)
         self._training.check_base(asked.base_model)
         if asked.model_id is not None:
-            into = lambda: self._checkpoints.load_into(asked, fingerprint=mark)  # noqa: E731
+            into = partial(self._checkpoints.load_into, asked, fingerprint=mark)
             return self._numbered(asked.model_id, asked.seq_id or 1, into, asker=asker)
         session = self._sessions.session(asked.session_id or "", asker=asker)
         self._store.find(asked.path, asker=asker)

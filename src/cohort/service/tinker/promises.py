@@ -64,7 +64,6 @@ class Promises:
         """Keep the answers of at most ``most`` calls that have ended, with messages of ``most_bytes`` together."""
         self._most, self._most_bytes, self._num_bytes = most, most_bytes, 0
         self._found: OrderedDict[str, _Promise] = OrderedDict()
-        self._num_open = 0
 
     def make(
         self,
@@ -96,7 +95,6 @@ class Promises:
         if before is not None:
             before()
         promise = _Promise(fingerprint=fingerprint, task=asyncio.ensure_future(_answered(run)))
-        self._num_open += 1
         promise.task.add_done_callback(lambda _: self._ended(request_id, promise))
         self._found[request_id] = promise
         self._forget_old(but=request_id)
@@ -138,11 +136,6 @@ class Promises:
         promise = self._found.get(request_id)
         return None if promise is None else promise.fingerprint
 
-    @property
-    def num_open(self) -> int:
-        """Calls that have no answer yet."""
-        return self._num_open
-
     def cancel(self, request_id: str) -> None:
         """End a call whose client no longer wants its answer."""
         promise = self._forget(request_id)
@@ -150,7 +143,6 @@ class Promises:
             promise.task.cancel()
 
     def _ended(self, request_id: str, promise: _Promise) -> None:
-        self._num_open -= 1
         if self._found.get(request_id) is promise and not promise.task.cancelled():
             promise.num_bytes = len(promise.task.result().message or b"")
             self._num_bytes += promise.num_bytes

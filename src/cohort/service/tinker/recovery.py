@@ -122,6 +122,16 @@ class Recovery:
             before = record.about["base"] if record.kind == BEGIN else before
             self._told.add(record, place=place)
         found = {snapshot.model_id: snapshot for snapshot in self._snapshots.read_all()}
+        if found and before is None:
+            # taken for a first start, it would give up all of them
+            raise InputError(
+                Problem(
+                    where=str(self._journal.folder),
+                    found=f"{len(found)} snapshots of models and no whole segment of the journal",
+                    allowed="the folder as the server wrote it",
+                    hint="Restore it from a copy of the disk, or remove it: checkpoints that clients saved stay.",
+                )
+            )
         for model_id in found.keys() | self._told.calls.keys():
             if not self._told.lives(model_id):
                 self._journal.settled(model_id, None)
@@ -152,6 +162,11 @@ class Recovery:
         self._open_samplers()
         self._sessions.base = dict(base)
         self._journal.begin(self._sessions.as_json())
+
+    @property
+    def num_models(self) -> int:
+        """How many models are restored, until their calls are repeated."""
+        return len(self._found.keys() | {model_id for model_id in self._told.calls if self._told.lives(model_id)})
 
     def _restore(self, snapshot: ModelSnapshot) -> None:
         model = self._training.described(snapshot.about)

@@ -36,11 +36,13 @@ class TinkerService:
 
     Attributes:
         lock: Held while the server writes to its folder.
+        num_restored: Models in training that were there before.
     """
 
     routes: TinkerRoutes
     trainer: ClientTrainer
     lock: RunLock
+    num_restored: int
 
     def close(self) -> None:
         """End the thread and let another server have the folder."""
@@ -136,7 +138,7 @@ def open_tinker(
         base_model=model.names[0],
         context=model.max_model_len,
     )
-    return TinkerService(routes=routes, trainer=trainer, lock=keeping.lock)
+    return TinkerService(routes=routes, trainer=trainer, lock=keeping.lock, num_restored=keeping.recovery.num_models)
 
 
 def _executor(settings: ServedSettings, decoder: Decoder) -> RequestExecutor:

@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 << 20
 BEGIN = "segment"
+_KEPT_FOR_SNAPSHOTS = ("call", "skip")
 
 
 class JournalFullError(CohortError):
@@ -57,7 +58,7 @@ class Journal:
         Args:
             segment_bytes: A segment of so many bytes is full.
         """
-        self._folder, self._segment_bytes = folder, segment_bytes
+        self.folder, self._segment_bytes = folder, segment_bytes
         self._segments: list[_Segment] = []
         self._file, self._size = -1, 0
         self._lock = threading.Lock()
@@ -74,7 +75,7 @@ class Journal:
         Raises:
             InputError: a segment is damaged.
         """
-        paths = sorted(self._folder.glob("*.journal"))
+        paths = sorted(self.folder.glob("*.journal"))
         contents = [path.read_bytes() for path in paths]
         # one that was begun and has no record yet is not what was written last
         num_torn = next((n for n, content in enumerate(reversed(contents)) if begins_whole(content)), len(paths))
@@ -94,15 +95,15 @@ class Journal:
         Raises:
             JournalFullError: the disk is full; the segment before stays the one that is written.
         """
-        path = self._folder / f"{self._next_number():06d}.journal"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{self._next_number():06d}.journal"
+        self.folder.mkdir(parents=True, exist_ok=True)
         content = framed(Record(kind=BEGIN, about=state))
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 _write(file, content)
                 os.fsync(file)
-                flush_to_disk(self._folder)
+                flush_to_disk(self.folder)
             except OSError:
                 os.close(file)
                 raise
@@ -152,13 +153,14 @@ class Journal:
 
     def _full(self, error: OSError) -> JournalFullError:
         return JournalFullError(
-            f"no call is taken: {self._folder} cannot be written ({error.strerror}). Free space on that disk; clients "
+            f"no call is taken: {self.folder} cannot be written ({error.strerror}). Free space on that disk; clients "
             "that send the call again then go on, and what was acknowledged is safe"
         )
 
     def _note(self, segment: _Segment, record: Record) -> None:
-        model, number = record.about.get("model"), record.about.get("number")
-        if isinstance(model, str) and isinstance(number, int):
+        # what is said of a call later on is behind it, and goes after it
+        if record.kind in _KEPT_FOR_SNAPSHOTS:
+            model, number = record.about["model"], record.about["number"]
             segment.last_numbers[model] = max(number, segment.last_numbers.get(model, number))
 
     # ---- onto the disk
@@ -209,7 +211,7 @@ class Journal:
         try:
             os.fdatasync(file)
         except OSError as error:
-            self._lost = f"{self._folder} has not kept what was written ({error.strerror}); restart the server"
+            self._lost = f"{self.folder} has not kept what was written ({error.strerror}); restart the server"
             _log.error("%s", self._lost)
         return self._lost is None
 

@@ -29,7 +29,7 @@ class RecentCalls:
             JournalFullError: the disk is full.
         """
         for record in self._journal.read():
-            if record.kind == "call":
+            if record.kind == "sample":
                 self._before[record.about["request_id"]] = record.body
         self._begin()
 
@@ -45,7 +45,7 @@ class RecentCalls:
         """
         if self._journal.is_full:
             self._begin()
-        self._journal.append(Record(kind="call", about={"request_id": request_id}, body=body))
+        self._journal.append(Record(kind="sample", about={"request_id": request_id}, body=body))
 
     def before(self, request_id: str) -> bytes | None:
         """Return the body of a call from before the restart; None for one that is not known."""
