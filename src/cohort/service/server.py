@@ -10,6 +10,7 @@ import uvicorn
 
 from cohort.service.app import build_app
 from cohort.service.dashboard.mounted import mounted_dashboard
+from cohort.service.ending_server import EndingServer
 from cohort.service.listening import stopped_by_signals
 from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import Opened
@@ -37,8 +38,11 @@ def run_server(
         tinker=None if tinker is None else tinker.routes.router(),
     )
     host, port = listener.getsockname()[:2]
+    end_streams = None
     if settings.dashboard is not None:
-        app.mount("/dashboard", mounted_dashboard(settings.dashboard, api_keys=settings.api_keys, host=host, port=port))
+        pages = mounted_dashboard(settings.dashboard, api_keys=settings.api_keys, host=host, port=port)
+        app.mount("/dashboard", pages)
+        end_streams = pages.state.end_streams
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -46,7 +50,7 @@ def run_server(
         timeout_graceful_shutdown=int(settings.limits.drain_seconds),
         server_header=False,
     )
-    server = uvicorn.Server(config)
+    server = EndingServer(config, on_end=end_streams)
 
     def stop() -> None:
         server.should_exit = True

@@ -40,6 +40,16 @@ def test_a_key_opens_and_leaving_closes(locked: TestClient) -> None:
     assert locked.get("/api/runs").status_code == 401
 
 
+def test_a_program_sends_its_key_as_to_the_server_of_models(locked: TestClient) -> None:
+    right, wrong = {"authorization": "Bearer right"}, {"authorization": "Bearer wrong"}
+    assert locked.get("/api/runs", headers=right).status_code == 200
+    assert locked.get("/api/runs", headers=wrong).status_code == 401
+    body = {"kind": "stop", "trial": 3}
+    assert locked.post("/api/run/ask", json=body, headers=wrong).status_code == 401
+    # it reached the run, which has no task
+    assert locked.post("/api/run/ask", params={"run": "small"}, json=body, headers=right).status_code == 400
+
+
 def test_a_change_needs_the_token_of_its_own_session(folder: Path) -> None:
     settings = DashboardSettings(root=folder, can_control=True)
     client, other = client_of(settings), client_of(settings)

@@ -30,7 +30,7 @@ def test_a_viewer_hears_what_happened_since(tmp_path: Path) -> None:
     async def watched() -> None:
         feed = RunFeed(FollowedRun(directory), poll_seconds=0.01)
         begun = await feed.moment()
-        changes = feed.changes(generation=begun.generation, position=begun.position, stride=1)
+        changes = feed.changes(generation=begun.generation, position=begun.position, stride=1, ending=asyncio.Event())
         heard = asyncio.ensure_future(_next(changes))
         await asyncio.sleep(0.05)
         assert not heard.done(), "nothing has happened yet"
@@ -40,7 +40,7 @@ def test_a_viewer_hears_what_happened_since(tmp_path: Path) -> None:
         assert [row["id"] for row in change["trials"]] == [3]
         assert change["trials"][0]["steps"] == 2
         # another viewer lost the connection before that, and draws every second step
-        late = feed.changes(generation=begun.generation, position=begun.position, stride=2)
+        late = feed.changes(generation=begun.generation, position=begun.position, stride=2, ending=asyncio.Event())
         assert (await _next(late))["steps"] == [[3, 1, 0.5], [3, 2, 0.5]], "the first step is always drawn"
         store.append([_step(3, 3), _step(3, 4)])
         assert (await _next(changes))["steps"] == [[3, 3, 0.5], [3, 4, 0.5]]
@@ -56,13 +56,13 @@ def test_a_record_that_went_back_is_loaded_again(tmp_path: Path) -> None:
     async def watched() -> None:
         feed = RunFeed(FollowedRun(directory), poll_seconds=0.01)
         begun = await feed.moment()
-        changes = feed.changes(generation=begun.generation, position=begun.position, stride=1)
+        changes = feed.changes(generation=begun.generation, position=begun.position, stride=1, ending=asyncio.Event())
         store.truncate_after(begun.position - 3)
         assert await _next(changes) == {"reload": True}
         again = await feed.moment()
         assert again.generation != begun.generation
         # a page that slept through it learns the same
-        asleep = feed.changes(generation=begun.generation, position=begun.position, stride=1)
+        asleep = feed.changes(generation=begun.generation, position=begun.position, stride=1, ending=asyncio.Event())
         assert await _next(asleep) == {"reload": True}
 
     asyncio.run(watched())
@@ -75,7 +75,7 @@ def test_the_end_of_a_run_is_heard_and_a_run_that_is_gone_is_said(tmp_path: Path
     async def watched() -> None:
         feed = RunFeed(FollowedRun(directory), poll_seconds=0.01)
         begun = await feed.moment()
-        changes = feed.changes(generation=begun.generation, position=begun.position, stride=1)
+        changes = feed.changes(generation=begun.generation, position=begun.position, stride=1, ending=asyncio.Event())
         heard = asyncio.ensure_future(_next(changes))
         await asyncio.sleep(0.05)
         store.set_facts(state=RunState.DONE)

@@ -30,7 +30,7 @@ from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.queue_page import queue_page
 from cohort.service.dashboard.run_feed import RunFeed
 from cohort.service.dashboard.runs_folder import RunsFolder, UnknownRunError
-from cohort.service.dashboard.runs_view import run_row
+from cohort.service.dashboard.runs_view import RunRows
 from cohort.service.dashboard.sessions import Sessions
 from cohort.service.dashboard.settings import DashboardSettings
 from cohort.service.dashboard.trial_page import trial_page
@@ -53,7 +53,10 @@ _STATUS_OF: dict[type[Exception], int] = {
 
 
 def build_dashboard(settings: DashboardSettings) -> Starlette:
-    """Return the application over one folder of runs; it can be mounted below any path."""
+    """Return the application over one folder of runs; it can be mounted below any path.
+
+    Its ``state.end_streams`` ends the streams of events, which go on as long as the viewer stays.
+    """
     pages = _Pages(settings)
     routes = [
         Route("/", pages.index),
@@ -74,11 +77,13 @@ def build_dashboard(settings: DashboardSettings) -> Starlette:
         Route("/api/playground", _answer(pages.models)),
         Route("/api/playground", pages.playground, methods=["POST"]),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(PageGuard, sessions=pages.sessions, host=settings.host)],
         exception_handlers={HTTPException: _http_error},
     )
+    app.state.end_streams = pages.ending.set
+    return app
 
 
 class NotAllowedError(CohortError):
@@ -117,6 +122,8 @@ class _Pages:
         self.sessions = Sessions(settings.api_keys)
         self.folder = RunsFolder(settings.root)
         self._feeds: dict[str, RunFeed] = {}
+        self._rows = RunRows()
+        self.ending = asyncio.Event()
 
     async def index(self, request: Request) -> Response:
         # relative addresses of the page need the slash at the end of where it is mounted
@@ -150,30 +157,32 @@ class _Pages:
                     # a person waits this long for a slip, a program that guesses for each guess
                     await asyncio.sleep(0.5)
                     return _json({"error": "this is no key of this server"}, status=401)
-                found = self.sessions.begin(is_open=True)
+                found = self.sessions.begin()
         is_new = found is None
-        if found is None:
-            found = self.sessions.begin(is_open=not self.sessions.needs_key)
+        if found is None and not self.sessions.needs_key:
+            found = self.sessions.begin()
         answer = _json(
             {
-                "csrf": found.csrf,
-                "is_open": found.is_open,
+                # before a key is given there is nothing to keep, or a stranger could fill the server's memory
+                "csrf": "" if found is None else found.csrf,
+                "is_open": found is not None,
                 "needs_key": self.sessions.needs_key,
                 "can_control": self.settings.can_control,
-                "root": str(self.folder.root) if found.is_open else "",
+                "root": "" if found is None else str(self.folder.root),
                 "version": __version__,
             }
         )
-        if is_new or request.method == "POST":
+        if found is None:
+            answer.delete_cookie(COOKIE, path=f"{request.scope.get('root_path', '')}/")
+        elif is_new or request.method == "POST":
             path = f"{request.scope.get('root_path', '')}/"
             is_secure = request.url.scheme == "https"
             answer.set_cookie(COOKIE, found.number, httponly=True, samesite="strict", secure=is_secure, path=path)
         return answer
 
-    async def runs(self, request: Request) -> Any:
+    async def runs(self, _: Request) -> Any:
         runs, queues = self.folder.runs(), self.folder.queues()
-        with_sparks = request.query_params.get("sparks") != "0"
-        rows = [await run_in_threadpool(run_row, name, self._feed(name).followed, spark=with_sparks) for name in runs]
+        rows = await self._rows.rows({name: self._feed(name).followed for name in runs})
         return {"root": str(self.folder.root), "runs": rows, "queues": sorted(queues)}
 
     async def run(self, request: Request) -> Any:
@@ -226,7 +235,10 @@ class _Pages:
         generation, _, position = heard.rpartition(":")
         stride = max(1, _number(request, "stride", 1))
         changes = feed.changes(
-            generation=generation, position=int(position) if position.isdigit() else 0, stride=stride
+            generation=generation,
+            position=int(position) if position.isdigit() else 0,
+            stride=stride,
+            ending=self.ending,
         )
 
         async def stream() -> AsyncIterator[bytes]:

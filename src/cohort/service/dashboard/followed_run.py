@@ -88,7 +88,8 @@ class FollowedRun:
             except FileNotFoundError:
                 signs.append(None)
             else:
-                signs.append((found.st_ino, found.st_size, found.st_mtime_ns))
+                # an empty log of SQLite says nothing: reading makes one
+                signs.append((found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None)
         return tuple(signs)
 
     def _read(self) -> RunMoment:

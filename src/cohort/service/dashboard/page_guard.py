@@ -95,7 +95,11 @@ class PageGuard:
                 return 415, "send JSON"
         if not path.startswith("/api") or path == _SESSION_PATH:
             return None
-        if self._sessions.needs_key and (session is None or not session.is_open):
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._sessions.opens(key):
+            # a program with a key of its own: no browser sends that by itself, so no other site's page can make it
+            return None
+        if self._sessions.needs_key and session is None:
             return 401, "sign in with a key of this server"
         if method == "POST":
             sent = headers.get(CSRF_HEADER, "")

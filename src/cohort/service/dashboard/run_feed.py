@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from cohort.core.errors import CohortError
@@ -46,12 +47,15 @@ class RunFeed:
                 return moment
             return self.followed.last
 
-    async def changes(self, *, generation: str, position: int, stride: int) -> AsyncIterator[dict[str, Any] | None]:
+    async def changes(
+        self, *, generation: str, position: int, stride: int, ending: asyncio.Event
+    ) -> AsyncIterator[dict[str, Any] | None]:
         """Yield what changed since ``position``, again and again; None now and then, so that a lost viewer is noticed.
 
         Args:
             generation: Of the record that the viewer holds; with another one it is told to load everything again.
             stride: The viewer draws every n-th step.
+            ending: Once it is set, the iterator ends.
         """
         known: RunMoment | None = None
         said_at = time.monotonic()
@@ -75,7 +79,9 @@ class RunFeed:
             if time.monotonic() - said_at > _KEEP_ALIVE_SECONDS:
                 yield None
                 said_at = time.monotonic()
-            await asyncio.sleep(self._wait)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ending.wait(), self._wait)
+                return
 
     def _change(self, known: RunMoment | None, moment: RunMoment, position: int, stride: int) -> dict[str, Any] | None:
         """Return what differs between two moments; without the first, all that may differ after ``position``."""

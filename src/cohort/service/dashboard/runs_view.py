@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from cohort.core.errors import CohortError
@@ -10,24 +12,54 @@ from cohort.service.dashboard.followed_run import FollowedRun, RunMoment
 from cohort.service.dashboard.plain_json import rounded
 from cohort.tuning.decisions import DecisionKind
 
-__all__ = ["run_row"]
+__all__ = ["RunRows"]
 
 _SPARK_POINTS = 48
+# a run of a million steps is read for the first time in a second or two
+_PATIENCE_SECONDS = 0.7
 _FROM_HEADER = (
     "title", "model", "state", "metric", "best", "base_value", "seconds", "seconds_left", "counts", "share_done",
     "cost_tokens", "planned_tokens", "saved_tokens", "device",
 )  # fmt: skip
 
 
-def run_row(name: str, followed: FollowedRun, *, spark: bool = True) -> dict[str, Any]:
-    """Return a row of the list; a run that cannot be read has only its ``name`` and an ``error``."""
-    try:
-        moment = followed.look()
-        row = {key: moment.header[key] for key in _FROM_HEADER}
-        curve = _best_so_far(followed, moment) if spark else []
-    except CohortError as error:
-        return {"name": name, "error": str(error)}
-    return {"name": name, "updated_at": moment.updated_at, "spark": curve, "num_trials": len(moment.trials), **row}
+class RunRows:
+    """The rows of the list, each made again only where its run has gone on. Use it from one event loop."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[RunMoment, dict[str, Any]]] = {}
+        self._reading: dict[str, asyncio.Future[dict[str, Any]]] = {}
+
+    async def rows(self, runs: Mapping[str, FollowedRun]) -> list[dict[str, Any]]:
+        """Return a row for each run. One that cannot be read has only its ``name`` and an ``error``; one that takes
+        long, ``is_reading``: it is there at a later call, and the others do not wait for it.
+        """
+        for name, followed in runs.items():
+            if name not in self._reading:
+                self._reading[name] = asyncio.ensure_future(asyncio.to_thread(self._row, name, followed))
+        reading = {name: self._reading[name] for name in runs}
+        if reading:
+            await asyncio.wait(reading.values(), timeout=_PATIENCE_SECONDS)
+        rows = []
+        for name, task in reading.items():
+            if task.done():
+                del self._reading[name]
+            rows.append(task.result() if task.done() else {"name": name, "is_reading": True})
+        return rows
+
+    def _row(self, name: str, followed: FollowedRun) -> dict[str, Any]:
+        try:
+            moment = followed.look()
+            known = self._known.get(name)
+            if known is not None and known[0] is moment:
+                return known[1]
+            row = {key: moment.header[key] for key in _FROM_HEADER}
+            row |= {"name": name, "updated_at": moment.updated_at, "num_trials": len(moment.trials)}
+            row["spark"] = _best_so_far(followed, moment)
+        except CohortError as error:
+            return {"name": name, "error": str(error)}
+        self._known[name] = (moment, row)
+        return row
 
 
 def _best_so_far(followed: FollowedRun, moment: RunMoment) -> list[list[float | None]]:

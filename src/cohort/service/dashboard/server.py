@@ -9,6 +9,7 @@ import uvicorn
 
 from cohort.service.dashboard.app import build_dashboard
 from cohort.service.dashboard.settings import DashboardSettings
+from cohort.service.ending_server import EndingServer
 from cohort.service.listening import stopped_by_signals
 
 __all__ = ["run_dashboard"]
@@ -20,9 +21,9 @@ def run_dashboard(settings: DashboardSettings, *, listener: socket.socket, on_re
     Args:
         on_ready: Receives the address, once requests are accepted.
     """
-    # streams of events never end by themselves: they are cut after a moment
+    app = build_dashboard(settings)
     config = uvicorn.Config(
-        build_dashboard(settings),
+        app,
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -31,7 +32,7 @@ def run_dashboard(settings: DashboardSettings, *, listener: socket.socket, on_re
     )
     host, port = listener.getsockname()[:2]
     on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
-    server = uvicorn.Server(config)
+    server = EndingServer(config, on_end=app.state.end_streams)
 
     def stop() -> None:
         server.should_exit = True

@@ -18,17 +18,15 @@ _MOST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One browser.
+    """One browser that gave a key, or needs none.
 
     Attributes:
         number: The value of its cookie.
         csrf: What its pages send in a header with every change; other sites' pages cannot read it.
-        is_open: Whether a key was given, or none is needed.
     """
 
     number: str
     csrf: str
-    is_open: bool
     ends_at: float
 
 
@@ -49,13 +47,12 @@ class Sessions:
         matches = [hmac.compare_digest(key.strip().encode(), own) for own in self._keys]
         return any(matches)
 
-    def begin(self, *, is_open: bool) -> Session:
+    def begin(self) -> Session:
         """Return a new session."""
         now = time.monotonic()
         session = Session(
             number=secrets.token_urlsafe(32),
             csrf=secrets.token_urlsafe(32),
-            is_open=is_open,
             ends_at=now + _SECONDS_VALID,
         )
         with self._lock:

@@ -17,11 +17,12 @@ function useRuns() {
   useEffect(() => {
     let timer = null, isOver = false;
     const read = async () => {
+      let isReading = false;
       // a page in the background asks for nothing
       if (!document.hidden) {
-        try { const next = await get("runs"); if (!isOver) { setFound(next); setError(null); } } catch (failure) { if (!isOver) setError(failure); }
+        try { const next = await get("runs"); isReading = next.runs.some((run) => run.is_reading); if (!isOver) { setFound(next); setError(null); } } catch (failure) { if (!isOver) setError(failure); }
       }
-      if (!isOver) timer = setTimeout(read, 1000 * SECONDS_BETWEEN);
+      if (!isOver) timer = setTimeout(read, isReading ? 500 : 1000 * SECONDS_BETWEEN);
     };
     read();
     return () => { isOver = true; clearTimeout(timer); };
@@ -30,7 +31,8 @@ function useRuns() {
 }
 
 function Row({ run, isChosen, onChoose }) {
-  if (run.error) return html`<tr><td></td><td class="lead"><strong>${run.name}</strong></td><td colspan="8" class="wrap" data-label="cannot be read:">${run.error}</td></tr>`;
+  if (run.is_reading) return html`<tr><td></td><td class="lead"><a href=${link("sweep", { run: run.name })}><strong>${run.name}</strong></a></td><td colspan="7" class="note">reading its record …</td></tr>`;
+  if (run.error) return html`<tr><td></td><td class="lead"><strong>${run.name}</strong></td><td colspan="7" class="wrap" data-label="cannot be read:">${run.error}</td></tr>`;
   const counts = Object.entries(run.counts).filter(([, amount]) => amount).map(([state, amount]) => `${amount} ${state === "parked" ? "paused" : state}`).join(", ");
   return html`<tr>
     <td><input type="checkbox" aria-label=${`Compare ${run.name}`} checked=${isChosen} onChange=${() => onChoose(run.name)} /></td>
@@ -58,7 +60,7 @@ export function Runs({ query }) {
   const toggled = (name) => { const next = new Set(chosen); if (!next.delete(name)) next.add(name); setChosen(next); };
   const saved = () => download("runs.csv", csv(
     ["run", "state", "model", "metric", "best", "best_trial", "trials", "share_done", "seconds", "seconds_left", "cost_tokens", "planned_tokens"],
-    rows.filter((run) => !run.error).map((run) => [run.name, run.state, run.model, run.metric.name, run.best?.value, run.best?.trial, run.num_trials, run.share_done, run.seconds, run.seconds_left, run.cost_tokens, run.planned_tokens]),
+    rows.filter((run) => run.metric).map((run) => [run.name, run.state, run.model, run.metric.name, run.best?.value, run.best?.trial, run.num_trials, run.share_done, run.seconds, run.seconds_left, run.cost_tokens, run.planned_tokens]),
   ), "text/csv");
   const head = (name, text, numeric) => html`<${Sorted} name=${name} sort=${sort} onSort=${onSort} numeric=${numeric}>${text}<//>`;
   return html`<h1>Runs</h1><p class="note">in <code>${found.root}</code>${found.queues.length ? html` · queues: ${found.queues.map((name) => html`<a href=${link("queue", { queue: name })}>${name === "." ? "this folder" : name}</a> `)}` : ""}</p>

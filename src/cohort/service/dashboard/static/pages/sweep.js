@@ -101,7 +101,7 @@ function Trials({ data, rows, names, sort, name, hot, onHot, pinned, onPin, dark
       ${names.map((one) => head(one, one, typeof rows[0]?.parameters[one] === "number"))}${head("best", data.metric.label, true)}${head("loss", "train loss", true)}${head("steps", "steps", true)}${head("tokens", "tokens", true)}${canControl ? html`<th scope="col">change</th>` : ""}</tr></thead>
       <tbody>${shown.map((row) => html`<tr key=${row.id} class=${`${data.best?.trial === row.id ? "best" : ""} ${hot === row.id ? "hot" : ""}`} onPointerEnter=${() => onHot(row.id)} onPointerLeave=${() => onHot(null)}>
         <td><input type="checkbox" aria-label=${`Pin trial ${row.id}`} checked=${pinned.has(row.id)} onChange=${() => onPin(row.id)} /></td>
-        <td class="n lead"><a href=${link("trial", { run: name, trial: row.id })} aria-label=${`Trial ${row.id}`}>${row.id}</a></td>
+        <td class="n lead" data-label="trial"><a href=${link("trial", { run: name, trial: row.id })} aria-label=${`Trial ${row.id}`}>${row.id}</a></td>
         <td class="n" data-label="place">${row.place ?? ""}</td>
         <td data-label="state"><span class="dot" style=${{ background: data.outcomes[row.outcome]?.colours[dark ? 1 : 0] }}></span>${row.state}</td>
         ${names.map((one) => html`<td class=${typeof row.parameters[one] === "number" ? "n" : ""} data-label=${one}>${setting(row.parameters[one])}</td>`)}
