@@ -11,7 +11,7 @@ from typing import Any
 from cohort.core.durable_files import storage_full_named
 from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
-from cohort.runs.schema import APPLICATION_ID, RELATIONS, SCHEMA_VERSION
+from cohort.runs.schema import APPLICATION_ID, EARLIER_VERSION, RELATIONS, SCHEMA_VERSION, STEP_COLUMNS
 
 __all__ = ["Database", "database_errors_named", "open_database"]
 
@@ -149,13 +149,15 @@ def _check(connection: sqlite3.Connection, *, path: Path, read_only: bool) -> No
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application_id != APPLICATION_ID:
         raise RunStateError(f"{path} is a database, but not of a run; check the path")
-    if version != SCHEMA_VERSION:
+    if version not in (EARLIER_VERSION, SCHEMA_VERSION):
         raise RunStateError(
             f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}. "
             "Use the release that the run was started with"
         )
     if missing := sorted(RELATIONS - {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}):
         raise RunStateError(f"{path} is damaged (it has no table {', '.join(missing)}); {_hint_for_damage(path)}")
+    if version == EARLIER_VERSION:
+        _add_step_columns(connection, read_only=read_only)
     if read_only:
         return
     connection.execute("PRAGMA foreign_keys = ON")
@@ -168,6 +170,20 @@ def _check(connection: sqlite3.Connection, *, path: Path, read_only: bool) -> No
     verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise RunStateError(f"{path} is damaged ({verdict}); {_hint_for_damage(path)}")
+
+
+def _add_step_columns(connection: sqlite3.Connection, *, read_only: bool) -> None:
+    """Give a run of the form before the columns that its steps lack: in the file, or for this reader alone."""
+    if read_only:
+        added = ", ".join(f"{value} AS {name}" for name, value in STEP_COLUMNS.items())
+        # a temporary name goes before that of the file
+        connection.execute(f"CREATE TEMP VIEW steps AS SELECT *, {added} FROM main.steps")
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    for name, value in STEP_COLUMNS.items():
+        connection.execute(f"ALTER TABLE steps ADD COLUMN {name} TEXT NOT NULL DEFAULT {value}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
 
 
 def _connect_read_only(path: Path) -> sqlite3.Connection:

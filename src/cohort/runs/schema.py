@@ -12,13 +12,19 @@ from cohort.core.errors import RunStateError
 
 __all__ = [
     "APPLICATION_ID",
+    "EARLIER_VERSION",
     "RANK_WORK",
     "RELATIONS",
     "SCHEMA_VERSION",
+    "STEP_COLUMNS",
     "create_tables",
 ]
 
 SCHEMA_VERSION = 5
+# the form before: its steps lack what trials that train on their own answers report
+EARLIER_VERSION = 4
+STEP_COLUMNS: Mapping[str, str] = {"metrics": "'{}'", "answers": "'[]'"}
+"""Columns of ``steps`` that the form before lacks, with the value of every step there."""
 # "COHO": other programs' databases have another id
 APPLICATION_ID = 0x434F484F
 
