@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.metrics.rewards import Rewards
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rollouts import scoring
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
+from cohort.training.rollouts import answer_training
 from cohort.training.trial import TrialSpec
 from tests.cli.tiny_task import write_tiny_model
 from tests.ranks.rollouts.small_rollouts import (
@@ -160,6 +163,32 @@ def test_a_step_whose_answers_are_all_rewarded_alike_is_counted_and_moves_nothin
     executor.load(sampling_trial(0))
     (event,) = executor.step()
     assert (event.metrics["groups_alike"], event.metrics["reward_std"], event.grad_norm) == (1.0, 0.0, 0.0)
+
+
+def test_an_error_between_two_updates_on_the_same_answers_asks_for_the_state_before(
+    model: Path, rows: TokenisedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = executor_on(model, rows)
+    spec = sampling_trial(0, num_iterations=2, num_steps=STEPS)
+    executor.load(spec)
+    expected = executor_on(model, rows)
+    expected.load(spec)
+    expected.step()
+    train, calls = answer_training.train_tokens, [0]
+
+    def broken(*args: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise RuntimeError("a driver")
+        return train(*args, **named)
+
+    monkeypatch.setattr(answer_training, "train_tokens", broken)
+    with pytest.raises(UnfinishedUpdateError, match="further update"):
+        executor.step()
+    executor.drop(0)
+    executor.load(spec)
+    executor.step()
+    assert adapter_digest(executor.unload(0)) == adapter_digest(expected.unload(0))
 
 
 def test_held_out_rewards_are_those_of_the_likeliest_answers_or_of_some_whoever_is_measured_with_them(

@@ -24,6 +24,7 @@ from cohort.models.decoder import Decoder
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from cohort.training.requests.datum import Datum, TokenLoss
 from cohort.training.requests.token_passes import DatumResult, SlotDatum, measure_tokens, train_tokens
 from cohort.training.rollouts.answered_step import AnsweredStep, step_metrics
@@ -94,6 +95,9 @@ class AnswerTraining:
         """Take one step of each trial on its own answers and return the events, in slot order.
 
         A trial whose logits were no numbers is not trained: its loss is NaN.
+
+        Raises:
+            UnfinishedUpdateError: an update broke off, or one of several on the same answers.
         """
         steps = sorted(steps, key=lambda step: step.resident.slot)
         trained = [step for step in steps if step.is_finite]
@@ -108,7 +112,13 @@ class AnswerTraining:
         events: dict[int, StepDone] = {}
         left, iteration = list(steps), 0
         while left:
-            results = self._gradients(left, entries, firsts=firsts)
+            try:
+                results = self._gradients(left, entries, firsts=firsts)
+            except Exception as error:
+                if not iteration:
+                    raise
+                # weights are past the first update, and the step is not done
+                raise UnfinishedUpdateError(f"a further update on the same answers broke off: {error}") from error
             norms = self._update([_at_iteration(step, iteration) for step in left])
             iteration += 1
             for step, norm in zip(left, norms, strict=True):
@@ -268,7 +278,9 @@ def _clip_metrics(
 
 def _clip_bounds(loss: TokenLoss) -> tuple[float, float]:
     epsilon = loss.numbers.get("epsilon", np.inf)
-    return 1 - epsilon, 1 + (loss.numbers.get("epsilon_high") or epsilon)
+    high = loss.numbers.get("epsilon_high") or epsilon
+    # there it is the largest ratio itself, and nothing is clipped below
+    return (-np.inf, high) if loss.objective.name == "cispo" else (1 - epsilon, 1 + high)
 
 
 def _event(step: AnsweredStep, *, metrics: Mapping[str, float], norm: float) -> StepDone:
