@@ -17,6 +17,7 @@ from cohort.metrics.rewards import Rewards
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rollouts import scoring
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
+from cohort.training.requests.token_passes import train_tokens
 from cohort.training.rollouts import answer_training
 from cohort.training.trial import TrialSpec
 from tests.cli.tiny_task import write_tiny_model
@@ -174,13 +175,13 @@ def test_an_error_between_two_updates_on_the_same_answers_asks_for_the_state_bef
     expected = executor_on(model, rows)
     expected.load(spec)
     expected.step()
-    train, calls = answer_training.train_tokens, [0]
+    calls = [0]
 
     def broken(*args: Any, **named: Any) -> Any:
         calls[0] += 1
         if calls[0] == 2:
             raise RuntimeError("a driver")
-        return train(*args, **named)
+        return train_tokens(*args, **named)
 
     monkeypatch.setattr(answer_training, "train_tokens", broken)
     with pytest.raises(UnfinishedUpdateError, match="further update"):
