@@ -14,7 +14,7 @@ from cohort.service.settings import ServedSettings
 from tests.conftest import REPOSITORY
 from tests.service.running_server import running
 
-__all__ = ["MODEL", "needs_clients", "run_script"]
+__all__ = ["MODEL", "needs_clients", "run_against", "run_script"]
 
 # a model that was trained: one of random weights hardly learns
 MODEL = REPOSITORY / "examples" / "quickstart" / "base_model"
@@ -23,18 +23,22 @@ needs_clients = pytest.mark.skipif(PYTHON is None, reason="the clients' environm
 
 
 def run_script(name: str, *arguments: str, folder: Path, served_as: str) -> dict[str, Any]:
-    """Return what ``name``, given the server's address and ``arguments``, prints behind the word FOUND."""
-    assert PYTHON is not None, "skipped without it"
+    """Return what ``name``, given the address of a server and ``arguments``, prints behind the word FOUND."""
     served = ServedSettings(model=str(MODEL), names=(served_as,), gpus=0, tinker=folder / "tinker")
     with running(served) as server:
-        environment = {**os.environ, "TINKER_API_KEY": "tml-local", "TINKER_TELEMETRY": "0", "PYTHONPATH": ""}
-        done = subprocess.run(
-            [PYTHON, str(Path(__file__).with_name(name)), server.url, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
+        return run_against(server.url, name, *arguments)
+
+
+def run_against(url: str, name: str, *arguments: str) -> dict[str, Any]:
+    """Return what ``name``, given ``url`` and ``arguments``, prints behind the word FOUND."""
+    assert PYTHON is not None, "skipped without it"
+    done = subprocess.run(
+        [PYTHON, str(Path(__file__).with_name(name)), url, *arguments],
+        env={**os.environ, "TINKER_API_KEY": "tml-local", "TINKER_TELEMETRY": "0", "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
     result: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
