@@ -134,9 +134,8 @@ def test_soak_ten_vanishings_at_random_moments(
     words: tuple[str | Path, ...] = ("tune", folder / "task.yaml", "-o", run)
     for attempt in range(40):
         agents = launch(hosts, *words, port=29520 + attempt, logs=tmp_path)
-        if vanished < 10:
-            vanished += vanishes(hosts, agents, run, steps=num_steps(run) + rng.randrange(1, 20))
-        if all(agent.poll() is not None for agent in agents) and vanished < 10:
+        if vanished < 10 and vanishes(hosts, agents, run, steps=num_steps(run) + rng.randrange(1, 20)):
+            vanished += 1
             words = ("resume", run)
             continue
         assert [agent.wait(240) for agent in agents] == [0, 0], (tmp_path / "host-0.log").read_text()
