@@ -181,7 +181,7 @@ class AdapterPool:
         self.publish_rows(name, adapter.spec, rank_rows_from_peft(self._layout, adapter), replaces=replaces)
 
     def publish_rows(self, name: str, spec: AdapterSpec, rows_rD: Tensor, *, replaces: bool = True) -> None:
-        """Give rank rows a name, which nobody changes from now on. They stay where they are, on the device or the host.
+        """Give rank rows a name; the caller does not change them any more. They stay on the device, or on the host.
 
         Rows on the device enter a slot by a copy there; see :meth:`move_to_host`.
 

@@ -36,7 +36,7 @@ class SamplerVersions:
     def publish(self, model: TrainedModel, sampler_id: str, weights_rD: Tensor) -> None:
         """Give the pool a version, whose weights stay where they are; those of the model before it go to the host.
 
-        On a device are so the last version of each model, next to those that the pool has in slots.
+        So a device holds the last version of each model, and those that the pool has in slots.
         """
         for before in tuple(model.snapshots):
             sampler = self._sessions.samplers.get(before)
