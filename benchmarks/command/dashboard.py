@@ -108,7 +108,7 @@ class _Viewer:
         run = self._client.get("api/run", params={"run": "mine"}).json()
         for part in ("curves", "evaluations"):
             self._client.get(f"api/run/{part}", params={"run": "mine"})
-        after = f"{run['generation']}:{run['position']}"
+        after = f"{run['generation']}:{run['number']}:{run['position']}"
         query = {"run": "mine", "after": after}
         # the server may end first
         with suppress(httpx.HTTPError), self._client.stream("GET", "api/run/events", params=query) as answer:

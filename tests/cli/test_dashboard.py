@@ -35,7 +35,7 @@ def test_it_listens_says_where_and_ends_on_a_signal(tmp_path: Path) -> None:
             assert httpx.get(f"{address}api/runs").json()["runs"][0]["num_trials"] == 4
             # somebody watches: the stream ends with the server, without a word
             run = httpx.get(f"{address}api/run", params={"run": "run"}).json()
-            query = {"run": "run", "after": f"{run['generation']}:{run['position']}"}
+            query = {"run": "run", "after": f"{run['generation']}:{run['number']}:{run['position']}"}
             with httpx.stream("GET", f"{address}api/run/events", params=query) as events:
                 lines = events.iter_lines()
                 assert next(lines) == "retry: 2000"

@@ -11,6 +11,7 @@ import jinja2
 
 from cohort.core.durable_files import write_text
 from cohort.core.units import counted
+from cohort.report.curve_settings import ema_weight, loss_unit, objective_of
 from cohort.report.final_comparison import final_comparisons
 from cohort.report.followed_parameters import followed_parameters
 from cohort.report.headline_cards import headline_bars
@@ -30,12 +31,6 @@ from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.searched_parameters import searched_ranges
-from cohort.training.objectives.declaration import (
-    DEFAULT_OBJECTIVE_NAME,
-    OBJECTIVE_DECLARATIONS,
-    ObjectiveDeclaration,
-)
-from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.version import __version__
 
 __all__ = ["render_report", "write_report"]
@@ -64,27 +59,8 @@ def _device(results: RunResults) -> str:
     return "GPU" if (results.facts.machine.device or "").startswith("cuda") else "process"
 
 
-def _ema_weight(results: RunResults) -> float:
-    early_exit = (results.facts.task.document or {}).get("early_exit")
-    weight = early_exit.get("ema_weight") if isinstance(early_exit, dict) else None
-    return float(weight) if isinstance(weight, int | float) else EarlyExitSettings().common.ema_weight
-
-
-def _objective(results: RunResults) -> ObjectiveDeclaration | None:
-    """Return what the task's objective declares; None where the package that offers it is gone."""
-    objective = (results.facts.task.document or {}).get("objective")
-    kind = objective.get("type") if isinstance(objective, dict) else objective
-    return OBJECTIVE_DECLARATIONS.known(kind or DEFAULT_OBJECTIVE_NAME)
-
-
-def _loss_unit(results: RunResults) -> str:
-    """Return the unit of a task's loss; empty for an objective over pairs or answers, whose loss is a bare number."""
-    declared = _objective(results)
-    return "" if declared is None else declared.loss_unit
-
-
 def _samples_answers(results: RunResults) -> bool:
-    declared = _objective(results)
+    declared = objective_of(results.facts)
     return declared is not None and declared.samples_answers
 
 
@@ -96,8 +72,8 @@ def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
         train=reader.log.train_losses(),
         evaluations=reader.log.evaluations(),
         best_id=best_id,
-        ema_weight=_ema_weight(results),
-        unit=_loss_unit(results),
+        ema_weight=ema_weight(results.facts),
+        unit=loss_unit(results.facts),
     )
     return {
         "train": train,

@@ -232,10 +232,11 @@ class _Pages:
         except UnknownRunError as error:
             return _json({"error": str(error)}, status=404)
         heard = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        generation, _, position = heard.rpartition(":")
+        generation, number, position = (*heard.split(":"), "", "", "")[:3]
         stride = max(1, _number(request, "stride", 1))
         changes = feed.changes(
             generation=generation,
+            number=int(number) if number.isdigit() else -1,
             position=int(position) if position.isdigit() else 0,
             stride=stride,
             ending=self.ending,
@@ -247,7 +248,8 @@ class _Pages:
                 if change is None:
                     yield b": still here\n\n"
                 elif "position" in change:
-                    yield b"id: %s:%d\ndata: %s\n\n" % (generation.encode(), change["position"], dumped(change))
+                    heard_now = f"{generation}:{change['number']}:{change['position']}"
+                    yield b"id: %s\ndata: %s\n\n" % (heard_now.encode(), dumped(change))
                 else:
                     yield b"data: %s\n\n" % dumped(change)
 

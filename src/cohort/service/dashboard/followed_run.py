@@ -23,11 +23,13 @@ class RunMoment:
     Attributes:
         generation: Counts how often the record was replaced by another or went back to a checkpoint; what pages hold
             of an earlier one is void.
+        number: Counts the looks that found something, so that a viewer can say which one it has.
         position: The last place of the log that is in it.
         updated_at: When the record was last written, in seconds since 1970.
     """
 
     generation: str
+    number: int
     position: int
     header: dict[str, Any]
     trials: dict[int, dict[str, Any]]
@@ -38,6 +40,7 @@ class RunMoment:
     def as_json(self) -> dict[str, Any]:
         return {
             "generation": self.generation,
+            "number": self.number,
             "position": self.position,
             "updated_at": self.updated_at,
             **self.header,
@@ -108,6 +111,7 @@ class FollowedRun:
         status = read_status(self.directory, followed=self._steps)
         return RunMoment(
             generation=f"{os.getpid()}.{id(self)}.{self._generation}",
+            number=0 if self._moment is None else self._moment.number + 1,
             position=position,
             header={"directory": str(self.directory.root), **header_view(status)},
             trials={

@@ -48,12 +48,13 @@ class RunFeed:
             return self.followed.last
 
     async def changes(
-        self, *, generation: str, position: int, stride: int, ending: asyncio.Event
+        self, *, generation: str, number: int, position: int, stride: int, ending: asyncio.Event
     ) -> AsyncIterator[dict[str, Any] | None]:
         """Yield what changed since ``position``, again and again; None now and then, so that a lost viewer is noticed.
 
         Args:
             generation: Of the record that the viewer holds; with another one it is told to load everything again.
+            number: Of the moment that the viewer holds.
             stride: The viewer draws every n-th step.
             ending: Once it is set, the iterator ends.
         """
@@ -69,13 +70,13 @@ class RunFeed:
                 yield {"reload": True}
                 return
             if known is None or moment is not known:
-                change = await asyncio.to_thread(self._change, known, moment, position, stride)
-                if change is not None:
+                if moment.number != number:
+                    change = await asyncio.to_thread(self._change, known, moment, position, stride)
                     yield change
                     said_at = time.monotonic()
                     if "reload" in change:
                         return
-                known, position = moment, moment.position
+                known, number, position = moment, moment.number, moment.position
             if time.monotonic() - said_at > _KEEP_ALIVE_SECONDS:
                 yield None
                 said_at = time.monotonic()
@@ -83,10 +84,8 @@ class RunFeed:
                 await asyncio.wait_for(ending.wait(), self._wait)
                 return
 
-    def _change(self, known: RunMoment | None, moment: RunMoment, position: int, stride: int) -> dict[str, Any] | None:
+    def _change(self, known: RunMoment | None, moment: RunMoment, position: int, stride: int) -> dict[str, Any]:
         """Return what differs between two moments; without the first, all that may differ after ``position``."""
-        if known is None and moment.position == position:
-            return None
         steps, evaluations = [], []
         with RunReader.open(self.followed.directory.database) as reader:
             metric = reader.facts().objective_metric
@@ -104,6 +103,7 @@ class RunFeed:
         before = {} if known is None else known.trials
         stays_before = [] if known is None else known.stays
         return {
+            "number": moment.number,
             "position": moment.position,
             "header": {**moment.header, "updated_at": moment.updated_at},
             "outcomes": moment.outcomes,

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from cohort.report.curve_settings import ema_weight, loss_unit
 from cohort.report.followed_parameters import followed_parameters
 from cohort.report.hyperparameter_effects import varied_parameters
 from cohort.report.labels import model_label
 from cohort.report.outcomes import Outcome, outcome_of
-from cohort.runs.facts import RunFacts, RunState
+from cohort.runs.facts import RunState
 from cohort.runs.records import ResidencyRecord, TrialRecord
 from cohort.runs.results.results import RankedTrial
 from cohort.runs.results.verdicts import verdicts
-from cohort.runs.searched_parameters import searched_ranges, task_section
+from cohort.runs.searched_parameters import searched_ranges
 from cohort.runs.status import RunStatus
 from cohort.service.dashboard.plain_json import plain, rounded
 from cohort.tuning.decisions import Reason
@@ -23,8 +24,6 @@ from cohort.tuning.interventions import can_be_resumed
 from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["header_view", "is_over", "outcome_views", "stay_views", "trial_view"]
-
-_DEFAULT_EMA_WEIGHT = 0.1
 
 
 def is_over(status: RunStatus) -> bool:
@@ -65,7 +64,8 @@ def header_view(status: RunStatus) -> dict[str, Any]:
         "saved_tokens": _saved_tokens([entry.trial for entry in results.ranked]),
         "activities": {activity.value: seconds for activity, seconds in facts.seconds.items()},
         "axes": _axes(status),
-        "ema_weight": _ema_weight(facts),
+        "ema_weight": ema_weight(facts),
+        "loss_unit": loss_unit(facts),
         "device": facts.machine.device,
         "search_ended": facts.search_ended,
         "ranks": [
@@ -93,11 +93,6 @@ def _axes(status: RunStatus) -> list[dict[str, Any]]:
     # one that is a multiple of another says nothing of its own
     names = varied_parameters(trials, followed=followed_parameters(facts))
     return [{"name": name, "log": ranges.get(name, False)} for name in names]
-
-
-def _ema_weight(facts: RunFacts) -> float:
-    weight = task_section(facts, "early_exit").get("ema_weight")
-    return float(weight) if isinstance(weight, int | float) else _DEFAULT_EMA_WEIGHT
 
 
 def trial_view(entry: RankedTrial, *, is_live: bool, is_over: bool) -> dict[str, Any]:

@@ -75,7 +75,7 @@ export function useRun(name) {
         stride.current = train.stride;
         setHeld({ data: { ...data, trials: new Map(data.trials.map((row) => [row.id, row])) }, train, evaluations });
         setError(null);
-        close = events({ run: name, after: `${data.generation}:${data.position}`, stride: train.stride }, { change: changed, state: (state) => isOver || setConnection(state) });
+        close = events({ run: name, after: `${data.generation}:${data.number}:${data.position}`, stride: train.stride }, { change: changed, state: (state) => isOver || setConnection(state) });
       } catch (failure) {
         if (isOver) return;
         setError(failure);

@@ -182,7 +182,7 @@ export function Sweep({ query, session }) {
   const onPin = (id) => { const next = new Set(pinned); if (!next.delete(id)) next.add(id); choose({ pin: [...next].join(",") }); };
   const open = (id) => { location.hash = link("trial", { run: name, trial: id }); };
   const finest = kind === "train" && (zoomed?.stride ?? train.stride) > 1 ? `Every ${zoomed?.stride ?? train.stride}th step is drawn; zoom in for each.` : "";
-  const yLabel = kind === "metric" ? data.metric.label : kind === "train" ? "train loss" : "validation loss";
+  const yLabel = kind === "metric" ? data.metric.label : `${kind === "train" ? "train" : "validation"} loss${data.loss_unit ? `, ${data.loss_unit}` : ""}`;
   const tools = html`<select aria-label="Which curves" value=${kind} onChange=${(event) => choose({ curve: event.target.value })}>
       <option value="train">train loss</option><option value="validation">validation loss</option>${data.metric.name !== "loss" ? html`<option value="metric">${data.metric.label}</option>` : ""}</select>
     <select aria-label="Over what" value=${share ? "share" : "steps"} onChange=${(event) => choose({ x: event.target.value === "share" ? "share" : "", zoom: "" })}><option value="steps">over steps</option><option value="share">over % of planned steps</option></select>
