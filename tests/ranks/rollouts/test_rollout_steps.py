@@ -85,7 +85,7 @@ def test_a_trial_has_the_same_bits_alone_in_a_pack_and_parked_in_between(model: 
             if executor.steps_of(spec.trial_id) == 1:
                 executor.load(spec, executor.unload(spec.trial_id))
         assert adapter_digest(executor.unload(spec.trial_id)) == packed[spec.trial_id]
-    # nobody waits for the trial with the longest answers
+    # no trial waits for the one with the longest answers
     order = [(event.trial_id, event.step) for event in events]
     assert order.index((3, 2)) < order.index((1, 1))
 
@@ -192,7 +192,7 @@ def test_an_error_between_two_updates_on_the_same_answers_asks_for_the_state_bef
     assert adapter_digest(executor.unload(0)) == adapter_digest(expected.unload(0))
 
 
-def test_held_out_rewards_are_those_of_the_likeliest_answers_or_of_some_whoever_is_measured_with_them(
+def test_held_out_rewards_are_those_of_the_likeliest_answers_or_of_some_in_any_company(
     model: Path, rows: TokenisedRows
 ) -> None:
     executor = executor_on(model, rows)

@@ -1,7 +1,7 @@
 """Steps of trials that train on their own answers. They are not in step with each other.
 
-All of them decode together. Who has all answers of its step, and their rewards, trains, in passes shared with the
-others that are ready; the rest goes on decoding. A trial asks for its next answers only after its own step, so each is
+All of them decode together. A trial trains once it has all answers of its step and their rewards, in passes that it
+shares with the others that are ready; the rest go on decoding. It asks for its next answers only after its own step, so each trial is
 strictly on-policy, and no pass waits for one trial's longest answer.
 """
 
@@ -85,7 +85,7 @@ class RolloutSteps:
                 step.took(prompt, place, answer)
                 if not step.num_left:
                     self._score(step)
-            # nothing else to do than to wait where nobody decodes
+            # without answers to decode there is nothing to do but wait
             waits = not self.decoding.has_work and not self._ready(wanted)
             self._take_rewards(timeout=None if waits else 0.0)
         # answers that ended together are mostly rewarded together: one pass for all of them

@@ -28,7 +28,7 @@ class Scorers:
     def __init__(self) -> None:
         self._tokenizers: dict[str, Any] = {}
         self._runners: dict[Hashable, RewardRunner] = {}
-        # what has come and nobody has asked for yet
+        # rewards that have come and have not been asked for yet
         self._inboxes: dict[Hashable, dict[int, Rewards]] = {}
 
     def stop_ids(self, rows: TokenisedRows, model_ids: Sequence[int]) -> frozenset[int]:

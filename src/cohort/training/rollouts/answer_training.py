@@ -1,4 +1,4 @@
-"""Trains trials on the answers that they have just given: shared passes, whoever of them is ready.
+"""Trains trials on the answers that they have just given, in passes that all that are ready share.
 
 The old log-probabilities are those of the training pass itself: one optimizer step follows on each set of answers, and
 where there are several (``num_iterations``), the first pass gives them at no cost of its own. So the first ratio is

@@ -31,7 +31,7 @@ ENDLESS = Reason(
 )
 COLLAPSE_REASONS = (ALIKE, NO_ENTROPY, ENDLESS)
 
-# of the planned steps, and at least so many: a hard task begins with rewards of 0 alone
+# a share of the planned steps, and the least number of them: a hard task begins with rewards of 0 alone
 PATIENCE_SHARE, LEAST_PATIENCE = 0.15, 10
 # nats a token; a model of two tokens to choose from has 0.69 at first
 LEAST_ENTROPY = 1e-3
