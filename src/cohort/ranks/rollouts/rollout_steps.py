@@ -1,8 +1,8 @@
 """Steps of trials that train on their own answers. They are not in step with each other.
 
 All of them decode together. A trial trains once it has all answers of its step and their rewards, in passes that it
-shares with the others that are ready; the rest go on decoding. It asks for its next answers only after its own step, so each trial is
-strictly on-policy, and no pass waits for one trial's longest answer.
+shares with the others that are ready; the rest go on decoding. It asks for its next answers only after its own step.
+So each trial is strictly on-policy, and no pass waits for one trial's longest answer.
 """
 
 from __future__ import annotations
