@@ -142,7 +142,8 @@ def _group(folder: Path, strategy: str) -> None:
     write_tiny_model(folder / "model", num_layers=2, num_heads=8, num_kv_heads=4)
     sections = {"training": {"max_steps": 2}, "search": {"space": {"learning_rate": [1e-3], "r": [2, 4]}}}
     # the greedy way plans the first window of a pipeline
-    task = tiny_task(folder, strategy=strategy, microbatches="solver", early_exit="none", **sections)
+    microbatches = "solver" if strategy == "pipeline" else "auto"
+    task = tiny_task(folder, strategy=strategy, microbatches=microbatches, early_exit="none", **sections)
     tune(task, folder / "run", options=replace(RunOptions(token_budget=40), num_ranks=2))
 
 
