@@ -14,7 +14,10 @@ from cohort.cli.main import main
 from tests.runs.small_run import write_small_run
 
 
-def test_what_cannot_be_shown_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_shown_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COHORT_API_KEY", raising=False)
     for arguments, words in (
         ([str(tmp_path / "nothing")], "the folder that `cohort tune -o` writes to"),
         ([str(tmp_path), "--host", "0.0.0.0"], "--api-key"),
