@@ -23,6 +23,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, SupportsFloat
 
+from cohort.core.parent_death import die_with_parent
 from cohort.metrics.functions import FunctionRefusedError, find_function, raised_text
 from cohort.metrics.rewards.kinds import REWARD_KINDS
 from cohort.metrics.rewards.reward import RewardColumnError
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str]) -> None:
     for own in (0, 1, 2):
         os.dup2(devnull, own)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    # a regular expression that hangs holds the interpreter's lock: the thread would not run
+    die_with_parent()
     functions: dict[str, _Function] = {}
     _limit_memory(memory_limit)
     while True:
