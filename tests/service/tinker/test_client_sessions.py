@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from cohort.service.tinker.client_sessions import MOST_SNAPSHOTS
+from cohort.service.tinker.client_sessions import (
+    _MOST_OWNERS,
+    MOST_SNAPSHOTS,
+    ClientSessions,
+    UnknownSessionError,
+)
 from tests.service.running_server import RunningServer
 from tests.service.tinker.tinker_calls import TinkerCalls
 from tests.service.tinker.trained_models import trained
@@ -94,3 +99,13 @@ def test_a_session_that_ends_while_a_version_is_published_leaves_none(
     assert "its session has ended" in client.retrieve(request_id)["error"]
     assert not [each for each in tinker_server.opened.model.pool.statuses() if each.name.startswith(client.session_id)]
     assert not [name for name in tinker.routes._sessions.samplers if name.startswith(client.session_id)]
+
+
+def test_a_session_that_lives_keeps_its_owner_however_many_begin() -> None:
+    sessions = ClientSessions()
+    sessions.begin("first", owner="one")
+    for number in range(_MOST_OWNERS + 1):
+        sessions.begin(f"other{number}", owner="two")
+    assert sessions.owner_of("first:train:0") == "one"
+    with pytest.raises(UnknownSessionError):
+        sessions.session("first", asker="two")

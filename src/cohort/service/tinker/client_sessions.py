@@ -132,7 +132,9 @@ class ClientSessions:
 
     def owner_of(self, name: str) -> str:
         """Return whose a session is, or a model, a sampler or a call of one."""
-        return self._owners.get(name.partition(":")[0], ANYONE)
+        session_id = name.partition(":")[0]
+        session = self.sessions.get(session_id)
+        return self._owners.get(session_id, ANYONE) if session is None else session.owner
 
     def as_json(self) -> dict[str, Any]:
         """Return the sessions and what they sample from that is no version of a model in training."""

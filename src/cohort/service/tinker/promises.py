@@ -136,6 +136,11 @@ class Promises:
         promise = self._found.get(request_id)
         return None if promise is None else promise.fingerprint
 
+    def is_open(self, request_id: str) -> bool:
+        """Whether a call has no answer yet."""
+        promise = self._found.get(request_id)
+        return promise is not None and not promise.task.done()
+
     def cancel(self, request_id: str) -> None:
         """End a call whose client no longer wants its answer."""
         promise = self._forget(request_id)

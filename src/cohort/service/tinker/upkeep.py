@@ -100,12 +100,24 @@ class Upkeep:
             self.end_session(silent.session_id)
         if self._journal.is_full:
             self._journal.begin(self._sessions.as_json())
+        self._settle_gone()
         due = {model for model, calls in self._calls_since.items() if calls >= CALLS_BETWEEN_SNAPSHOTS}
         for model_id in sorted(due | self._journal.behind()):
             is_early = time.monotonic() < self._not_before and self._journal.num_segments < MOST_SEGMENTS
             if not is_early and (model := self._sessions.models.get(model_id)) is not None:
                 await self._snapshot(model)
         self._journal.drop_settled()
+
+    def _settle_gone(self) -> None:
+        """Let segments go that wait for models which never get a snapshot.
+
+        Such a model could not be made of a checkpoint, or was dropped before the last of its calls had an answer.
+        """
+        for model_id in self._journal.behind() - self._sessions.models.keys():
+            # one that is being made of a checkpoint is known once it has its state
+            if not self._promises.is_open(f"{model_id}:{CREATION}"):
+                self._calls_since.pop(model_id, None)
+                self._journal.settled(model_id, None)
 
     async def _snapshot(self, model: TrainedModel) -> None:
         """Write down where a model is."""
