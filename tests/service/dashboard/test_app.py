@@ -87,7 +87,19 @@ def test_a_name_is_no_path(client: TestClient, name: str) -> None:
         assert client.get(f"/api/{route}", params={"run": name}).status_code == 404
 
 
-@pytest.mark.parametrize("name", ["../app.py", "%2e%2e/app.py", "vendor", "nothing.js", "", "../../settings.py"])
+@pytest.mark.parametrize("text", ["\u00b2", "9" * 18, "9" * 5000, "-1", "x"])
+def test_what_is_no_number_of_a_run_is_passed_over(client: TestClient, text: str) -> None:
+    for name in ("trials", "first", "last"):
+        assert client.get("/api/run/curves", params={"run": "small", name: text}).status_code == 200, name
+    assert client.get("/api/run/trial", params={"run": "small", "trial": text}).status_code == 404
+    stream = client.get("/api/run/events", params={"run": "small", "after": f"other:{text}:{text}"})
+    assert stream.status_code == 200
+    assert b'"reload":true' in stream.content
+
+
+@pytest.mark.parametrize(
+    "name", ["../app.py", "%2e%2e/app.py", "vendor", "nothing.js", "a%00.js", "", "../../settings.py"]
+)
 def test_only_static_files_are_sent(client: TestClient, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 404
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,26 @@ def test_what_goes_wrong_is_said(models: RunningServer, tmp_path: Path) -> None:
     client, _ = _client(tmp_path, None)
     assert client.get("/api/playground").json() == {"url": "", "models": []}
     assert client.post("/api/playground", json=body).status_code == 403, "asking costs compute, so it needs the token"
+
+
+@pytest.mark.parametrize("piece", ['{"choices": {"a": 1}}', '{"choices": 1}', '{"error": "no"}', "[]", "1", "{"])
+def test_a_piece_of_another_form_ends_the_answer(tmp_path: Path, piece: str) -> None:
+    content = f"data: {piece}\n\n".encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(content)
+
+    def answer(listening: socket.socket) -> None:
+        found, _ = listening.accept()
+        with found:
+            found.recv(65536)
+            found.sendall(head + content)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        answering = threading.Thread(target=answer, args=(listening,))
+        answering.start()
+        client, headers = _client(tmp_path, ModelServer(f"http://127.0.0.1:{listening.getsockname()[1]}"))
+        said = client.post("/api/playground", json={"prompt": "1+2="}, headers=headers).text
+        answering.join()
+    assert "stopped answering" in said
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "file:///etc/passwd", "http://", ""])

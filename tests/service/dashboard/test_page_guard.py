@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
+from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.settings import DashboardSettings
 from tests.service.dashboard.conftest import client_of
 
@@ -50,6 +52,12 @@ def test_a_program_sends_its_key_as_to_the_server_of_models(locked: TestClient) 
     assert locked.post("/api/run/ask", params={"run": "small"}, json=body, headers=right).status_code == 400
 
 
+def test_half_a_character_is_no_key_and_no_error(locked: TestClient) -> None:
+    headers = {"content-type": "application/json"}
+    assert locked.post("/api/session", content=b'{"key": "\\ud800"}', headers=headers).status_code == 401
+    assert json.loads(dumped({"error": "\ud800"})) == {"error": "\ud800"}
+
+
 def test_a_change_needs_the_token_of_its_own_session(folder: Path) -> None:
     settings = DashboardSettings(root=folder, can_control=True)
     client, other = client_of(settings), client_of(settings)
@@ -71,7 +79,8 @@ def test_a_page_of_another_site_gets_nothing(client: TestClient) -> None:
     form = client.post("/api/run/ask", data={"kind": "stop"}, headers={"x-csrf-token": token})
     assert form.status_code == 415
     # a name of another site that was made to point here
-    assert client.get("/api/runs", headers={"host": "evil.example"}).status_code == 421
+    for host in ("evil.example", "127.evil.example", "127.0.0.1.evil.example:8090", "0.0.0.0"):
+        assert client.get("/api/runs", headers={"host": host}).status_code == 421, host
     for host in ("localhost:8090", "127.0.0.1", "[::1]:8090"):
         assert client.get("/api/runs", headers={"host": host}).status_code == 200
 

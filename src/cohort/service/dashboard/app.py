@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from cohort import report
 from cohort.core.errors import CohortError, InputError
+from cohort.core.whole_numbers import read_whole
 from cohort.report.styles import PALETTE
 from cohort.runs.reader import RunReader
 from cohort.service.dashboard.controls import NotRunningError, act, preview, read_request, stop_run
@@ -137,7 +138,8 @@ class _Pages:
     def _file(self, name: str) -> Response:
         # the palette is the report's: a trial has one colour in both
         folder = _REPORT if name == PALETTE else _STATIC
-        path = (folder / name).resolve()
+        # a zero byte is part of no file's name
+        path = (folder / name.replace("\0", "_")).resolve()
         media = _MEDIA.get(path.suffix)
         if media is None or not path.is_relative_to(folder) or not path.is_file():
             raise HTTPException(404, "there is no such page")
@@ -192,7 +194,7 @@ class _Pages:
         followed = self._feed(_run_name(request)).followed
         first, last = _number(request, "first", 1), _number(request, "last", 0)
         wanted = request.query_params.get("trials", "")
-        trials = [int(text) for text in wanted.split(",") if text.isdigit()] or None
+        trials = [trial for text in wanted.split(",") if (trial := read_whole(text)) is not None] or None
 
         def read() -> Any:
             with RunReader.open(followed.directory.database) as reader:
@@ -236,8 +238,8 @@ class _Pages:
         stride = max(1, _number(request, "stride", 1))
         changes = feed.changes(
             generation=generation,
-            number=int(number) if number.isdigit() else -1,
-            position=int(position) if position.isdigit() else 0,
+            number=-1 if (found := read_whole(number)) is None else found,
+            position=read_whole(position) or 0,
             stride=stride,
             ending=self.ending,
         )
@@ -315,9 +317,8 @@ def _run_name(request: Request) -> str:
 
 
 def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, "")
-    # more digits than a step can have are no number of ours
-    return int(text) if text.isdigit() and len(text) < 13 else default
+    found = read_whole(request.query_params.get(name, ""))
+    return default if found is None else found
 
 
 async def _body(request: Request) -> dict[str, Any]:

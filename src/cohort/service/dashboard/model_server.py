@@ -79,8 +79,8 @@ class ModelServer:
                         put(_piece(json.loads(content)))
             except NoModelServerError as error:
                 put({"error": str(error)})
-            except (OSError, HTTPException, ValueError, AttributeError):
-                # also where the viewer has left and the connection was closed under the reader
+            except (OSError, HTTPException, ValueError, AttributeError, LookupError, TypeError):
+                # where the viewer has left and the connection was closed under the reader, or a piece has another form
                 put({"error": f"{self.url} stopped answering"})
             put(None)
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cohort.core.whole_numbers import read_whole
 from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.sessions import Session, Sessions
 from cohort.service.dashboard.settings import is_loopback
@@ -82,8 +83,8 @@ class PageGuard:
         # a page of another site may point its own name at this machine: only names of this machine are answered
         if self._is_loopback and not is_loopback(_host_name(headers.get("host", ""))):
             return 421, "this server answers to 127.0.0.1 and localhost only"
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MOST_BODY_BYTES:
+        length = read_whole(headers.get("content-length", "0"))
+        if length is None or length > MOST_BODY_BYTES:
             return 413, f"the body is larger than {MOST_BODY_BYTES} bytes"
         if method not in ("GET", "HEAD", "POST"):
             return 405, f"{method} is not answered here"

@@ -34,4 +34,6 @@ def dumped(value: Any) -> bytes:
     Raises:
         ValueError: it holds a NaN that :func:`plain` has not replaced (our own bug).
     """
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    # half a character, as a page may send one, becomes its escape
+    return text.encode(errors="backslashreplace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,5 +33,8 @@ class DashboardSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine only."""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
+    """Return whether an address is reached from this machine only; a name such as 127.example.org is not."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

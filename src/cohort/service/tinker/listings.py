@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from cohort.core.whole_numbers import read_whole
 from cohort.service.tinker.answering import answering
 from cohort.service.tinker.checkpoints import Checkpoint, CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, UnknownSessionError
@@ -165,7 +166,7 @@ def _when(seconds: float) -> str:
 
 def _window(request: Request) -> tuple[int, int]:
     def number(name: str, usual: int) -> int:
-        given = request.query_params.get(name, "")
-        return int(given) if given.isdigit() else usual
+        given = read_whole(request.query_params.get(name, ""))
+        return usual if given is None else given
 
     return number("offset", 0), min(1000, number("limit", 20))
