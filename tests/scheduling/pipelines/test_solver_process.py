@@ -24,3 +24,14 @@ def test_a_window_is_solved_elsewhere_as_it_would_be_here() -> None:
             process.answer(60.0)
     finally:
         process.close()
+
+
+def test_a_process_that_died_before_its_question_leaves_nothing_behind() -> None:
+    process = SolverProcess()
+    process._process.kill()
+    process._process.wait()
+    with pytest.raises(OSError, match="Broken pipe"):
+        process.ask(question(keeps_order=True, num_adapters=2))
+    process.close()
+    assert process._process.stdout is not None
+    assert process._process.stdout.closed

@@ -12,6 +12,7 @@ import selectors
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from typing import IO, Any
 
 from cohort.scheduling.pipelines.microbatch.packing import PackingLimits
@@ -77,7 +78,9 @@ class SolverProcess:
         """End the process."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                # where the process died, what it did not read cannot be written any more
+                with suppress(OSError):
+                    pipe.close()
         try:
             self._process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
