@@ -145,6 +145,10 @@ class GroupRelativePolicyOptimization(Objective):
             self.group_loss, lengths, left_out=left_out, max_completion_length=self.max_completion_length
         )
 
+    def clipped(self, log_ratios: Sequence[NDArray[np.float64]], advantages: Sequence[float]) -> NDArray[np.bool_]:
+        """Return which tokens of some answers, one answer after the other, have a ratio that is clipped."""
+        return self.group_loss.clipped(log_ratios, advantages, numbers=self.numbers)
+
     def advantages(self, rewards_GN: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the advantages [G, N] of a whole step; a reward that is NaN takes no part, and its advantage is 0."""
         return self.group_loss.advantages(rewards_GN, scale=self.scale_rewards)

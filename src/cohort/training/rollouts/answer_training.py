@@ -28,6 +28,7 @@ from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from cohort.training.requests.datum import Datum, TokenLoss
 from cohort.training.requests.token_passes import DatumResult, SlotDatum, measure_tokens, train_tokens
 from cohort.training.rollouts.answered_step import AnsweredStep, step_metrics
+from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.training.step_samples import Resident
 
 __all__ = ["AnswerTraining"]
@@ -128,7 +129,7 @@ class AnswerTraining:
                 if iteration == step.objective.num_iterations:
                     logps = [result.logps[:, 0] for result in firsts[slot]]
                     metrics = step_metrics(step, advantages=advantages[slot], trained_logps=logps)
-                    metrics |= _clip_metrics(results[slot], entries[slot], firsts[slot], loss=_loss(step, first=False))
+                    metrics |= _loss_metrics(results[slot], entries[slot], firsts[slot], objective=step.objective)
                     events[slot] = _event(step, metrics=metrics, norm=norm)
             left = [step for step in left if iteration < step.objective.num_iterations]
         return events
@@ -257,30 +258,23 @@ def _at_iteration(step: AnsweredStep, iteration: int) -> Resident:
     return replace(resident, spec=spec, step=resident.step * updates + iteration)
 
 
-def _clip_metrics(
-    results: Sequence[DatumResult], entries: Sequence[_Entry], firsts: Sequence[DatumResult], *, loss: TokenLoss
+def _loss_metrics(
+    results: Sequence[DatumResult],
+    entries: Sequence[_Entry],
+    firsts: Sequence[DatumResult],
+    *,
+    objective: GroupObjective,
 ) -> dict[str, float]:
     """Return the surrogate loss, the distance from the frozen model, and the share of tokens whose ratio is clipped."""
-    last = np.concatenate([result.logps[:, 0] for result in results])
-    old = np.concatenate([result.logps[:, 0] for result in firsts])
-    advantages = np.concatenate([np.full(len(entry.answer), entry.advantage) for entry in entries])
-    ratios = np.exp(last - old)
-    low, high = _clip_bounds(loss)
-    clipped = ((ratios < low) & (advantages < 0)) | ((ratios > high) & (advantages > 0))
+    log_ratios = [(last.logps - first.logps)[:, 0] for last, first in zip(results, firsts, strict=True)]
+    clipped = objective.clipped(log_ratios, [entry.advantage for entry in entries])
     found = {"loss": float(sum(result.loss for result in results)), "clip_share": float(clipped.mean())}
     reference = np.concatenate([entry.reference for entry in entries])
     if reference.any():
-        away = reference - last
+        away = reference - np.concatenate([result.logps[:, 0] for result in results])
         # the estimate that TRL uses (Schulman's k3): never negative, unbiased
         found["kl"] = float((np.exp(away) - away - 1).mean())
     return found
-
-
-def _clip_bounds(loss: TokenLoss) -> tuple[float, float]:
-    epsilon = loss.numbers.get("epsilon", np.inf)
-    high = loss.numbers.get("epsilon_high") or epsilon
-    # there it is the largest ratio itself, and nothing is clipped below
-    return (-np.inf, high) if loss.objective.name == "cispo" else (1 - epsilon, 1 + high)
 
 
 def _event(step: AnsweredStep, *, metrics: Mapping[str, float], norm: float) -> StepDone:

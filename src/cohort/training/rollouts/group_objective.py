@@ -31,6 +31,15 @@ class GroupObjective(Protocol):
         """Return the loss of answer tokens; ``on_policy`` takes the pass's own log-probabilities as the old ones."""
         ...
 
+    def clipped(self, log_ratios: Sequence[NDArray[np.float64]], advantages: Sequence[float]) -> NDArray[np.bool_]:
+        """Return which tokens have a ratio that the loss clips, one answer after the other.
+
+        Args:
+            log_ratios: Of each answer's tokens: how much likelier each is than when it was drawn, in nats.
+            advantages: Of each answer.
+        """
+        ...
+
     def shares(self, lengths: Sequence[int], *, truncated: Sequence[bool]) -> list[float]:
         """Return the weight that each token of each answer has in the loss of the whole step."""
         ...

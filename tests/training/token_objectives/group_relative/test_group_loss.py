@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,3 +80,26 @@ def test_on_policy_the_sampler_s_log_probabilities_are_not_read(name: str) -> No
 
 def test_clients_are_offered_their_own_losses_alone() -> None:
     assert set(TOKEN_OBJECTIVES) == {"cispo", "cross_entropy", "dro", "gspo", "importance_sampling", "ppo"}
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon_high", "clipped"),
+    [
+        # ratios 1.5, 1.05 and 0.5, 1.5, 0.9: of the better answer what is above 1.2, of the worse one what is below 0.8
+        ("grpo", 0.0, [True, False, True, False, False]),
+        ("dapo", 0.6, [False, False, True, False, False]),
+        # the ratio itself, of the better answer alone
+        ("cispo", 1.4, [True, False, False, False, False]),
+        ("cispo", 5.0, [False] * 5),
+        # one ratio for an answer: the geometric mean of its tokens', 1.25 and 0.88
+        ("gspo", 0.0, [True, True, False, False, False]),
+        ("gspo", 0.3, [False] * 5),
+        # one ratio for an answer: the product, 1.58 and 0.68
+        ("rloo", 0.0, [True] * 5),
+    ],
+)
+def test_what_is_clipped_is_told_by_the_ratio_of_the_loss(name: str, epsilon_high: float, clipped: list[bool]) -> None:
+    log_ratios = [np.log([1.5, 1.05]), np.log([0.5, 1.5, 0.9])]
+    numbers = {"epsilon": 0.2, "epsilon_high": epsilon_high}
+    found = GROUP_LOSSES[name].clipped(log_ratios, [0.5, -0.5], numbers=numbers)
+    assert found.tolist() == clipped

@@ -29,4 +29,5 @@ GROUP_LOSS = GroupLoss(
         surrogate=_surrogate,
     ),
     share=token_share,
+    bounds_ratio=True,
 )

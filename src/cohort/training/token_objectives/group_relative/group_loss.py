@@ -10,6 +10,7 @@ Shapes:  M targets of one or several answers · G prompts · N answers to each
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,6 +84,12 @@ class Advantages(Protocol):
         ...
 
 
+def token_log_ratios(log_ratios_M: Tensor, counts_M: Tensor, offsets: Sequence[int]) -> Tensor:
+    """Return a ratio for each token."""
+    del counts_M, offsets
+    return log_ratios_M
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupLoss:
     """One ``loss_type``.
@@ -91,11 +98,33 @@ class GroupLoss:
         objective: The term of each token.
         share: What each token counts.
         advantages: How rewards become advantages.
+        log_ratios: Of ``objective``.
+        bounds_ratio: Whether ``epsilon_high`` is the largest ratio itself, and none is too small.
     """
 
     objective: TokenObjective
     share: Share
     advantages: Advantages = group_advantages
+    log_ratios: LogRatios = token_log_ratios
+    bounds_ratio: bool = False
+
+    def clipped(
+        self, log_ratios: Sequence[NDArray[np.float64]], advantages: Sequence[float], *, numbers: Mapping[str, float]
+    ) -> NDArray[np.bool_]:
+        """Return which tokens of some answers, one answer after the other, have a ratio that is clipped.
+
+        Args:
+            log_ratios: Of each answer's tokens: how much likelier each has become, in nats.
+            advantages: Of each answer.
+        """
+        offsets = [0, *itertools.accumulate(map(len, log_ratios))]
+        own_M = torch.from_numpy(np.concatenate(log_ratios))
+        ratios_M = self.log_ratios(own_M, torch.ones_like(own_M, dtype=torch.bool), offsets).exp().numpy()
+        advantages_M = np.repeat(np.asarray(advantages), [len(own) for own in log_ratios])
+        high = numbers["epsilon_high"] or numbers["epsilon"]
+        is_above_M = (ratios_M > (high if self.bounds_ratio else 1 + high)) & (advantages_M > 0)
+        is_below_M = (ratios_M < 1 - numbers["epsilon"]) & (advantages_M < 0)
+        return np.asarray(is_above_M if self.bounds_ratio else is_above_M | is_below_M)
 
 
 def policy_objective(name: str, *, summary: str, log_ratios: LogRatios, surrogate: Surrogate) -> TokenObjective:
@@ -122,12 +151,6 @@ def policy_objective(name: str, *, summary: str, log_ratios: LogRatios, surrogat
         return torch.where(counts_M, weights_M * losses_M, 0.0)
 
     return TokenObjective(name=name, summary=summary, inputs=POLICY_INPUTS, numbers=NUMBERS, terms=terms)
-
-
-def token_log_ratios(log_ratios_M: Tensor, counts_M: Tensor, offsets: Sequence[int]) -> Tensor:
-    """Return a ratio for each token."""
-    del counts_M, offsets
-    return log_ratios_M
 
 
 def clipped_surrogate(ratio_M: Tensor, logps_M: Tensor, advantages_M: Tensor, numbers: Mapping[str, float]) -> Tensor:

@@ -34,4 +34,5 @@ GROUP_LOSS = GroupLoss(
         surrogate=clipped_surrogate,
     ),
     share=answer_share,
+    log_ratios=_log_ratios,
 )

@@ -38,4 +38,5 @@ GROUP_LOSS = GroupLoss(
     ),
     share=answer_share,
     advantages=leave_one_out_advantages,
+    log_ratios=_log_ratios,
 )
