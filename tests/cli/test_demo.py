@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cohort.cli import demo
+from cohort.runs.directory import RunDirectory
 from cohort.tasks.loading import load_task
 from tests.cli.command import cohort
 
@@ -53,3 +54,18 @@ def test_what_is_not_a_demos_is_left_alone(
     assert "cohort demo FOLDER" in err
     assert compared == []
     assert (taken / "sweep").is_dir() if kind == "folder" else taken.read_text() == "mine"
+
+
+def test_a_demo_that_still_runs_is_left_alone(
+    compared: list[tuple[Path, Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cohort(capsys, "demo", tmp_path)[0] == 0
+    directory = RunDirectory.create(tmp_path / "sweep")
+    directory.task_file.write_text("of the run")
+    with directory.lock():
+        code, _, err = cohort(capsys, "demo", tmp_path)
+    assert code == 2
+    assert "sweep is in use by process" in err
+    assert "cohort demo FOLDER" in err
+    assert directory.task_file.read_text() == "of the run"
+    assert len(compared) == 1

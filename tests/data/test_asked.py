@@ -71,6 +71,14 @@ def test_long_prompts_are_left_out_and_never_cut(gpt2: PreTrainedTokenizerBase, 
     assert len(data.train) + len(data.all_validation) == 8
     with pytest.raises(InputError, match="on_long_rows: truncate with an objective that draws answers"):
         load(gpt2, train=write_jsonl(ROWS), on_long_rows="truncate")
+    with pytest.raises(InputError, match=r"(?s)split with an objective that draws answers.*Write on_long_rows: drop\."):
+        load(gpt2, train=write_jsonl(ROWS), on_long_rows="split")
+    # no message advises what would be refused
+    for rule in ("drop", "error"):
+        with pytest.raises(InputError) as refused:
+            load(gpt2, train=write_jsonl(ROWS), max_length=2, on_long_rows=rule)
+        assert "max_length" in str(refused.value)
+        assert "truncate" not in str(refused.value)
 
 
 def test_rows_of_other_objectives_are_refused(gpt2: PreTrainedTokenizerBase, write_jsonl: Write) -> None:

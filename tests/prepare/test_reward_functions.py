@@ -37,6 +37,7 @@ def task_of(folder: Path, code: str) -> TaskFile:
         ("def mine(completions):\n    return [float(text[0]) for text in completions]\n", "raised IndexError"),
         ("def mine(completions, missing):\n    return [0.0]\n", "missing 1 required positional argument: 'missing'"),
         ("def mine(completions, **_):\n    return 1.0\n", "returned 1.0, not a list"),
+        ("def mine(completions, **_):\n    return [1.0]\n", "returned 1 values for 2 completions"),
         ("def mine(completions, trainer_state):\n    return [0.0]\n", "which needs trainer_state"),
         ("def other(completions):\n    return [0.0]\n", "no mine in rewards.py"),
         ("import not_installed_anywhere\n", "No module named 'not_installed_anywhere'"),

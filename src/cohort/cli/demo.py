@@ -62,8 +62,14 @@ def quickstart_folder() -> Path:
 
 
 def _lay_out(folder: Path) -> Path:
-    """Copy the task into ``folder`` and remove the runs of an earlier demo; return the task file."""
-    from cohort.core.errors import InputError, Problem
+    """Copy the task into ``folder`` and remove the runs of an earlier demo; return the task file.
+
+    Raises:
+        InputError: ``folder`` has files that no demo has written.
+        InUseError: another process works on one of the runs.
+    """
+    from cohort.core.errors import InputError, InUseError, Problem
+    from cohort.runs.directory import RunDirectory
 
     source, task_file = quickstart_folder(), folder / "task" / "task.yaml"
     if folder.exists() and not (folder.is_dir() and (task_file.is_file() or not any(folder.iterdir()))):
@@ -75,6 +81,13 @@ def _lay_out(folder: Path) -> Path:
                 hint="Name another folder: cohort demo FOLDER.",
             )
         )
+    for name in _RUNS:
+        directory = RunDirectory(folder / name)
+        if directory.holds_run() and (holder := directory.lock().holder()) is not None:
+            raise InUseError(
+                f"{directory.root} is in use by {holder}; watch it with `cohort status {quote(str(directory.root))} "
+                "--watch`, wait until it ends, stop it, or name another folder: cohort demo FOLDER"
+            )
     for name in ("task", *_RUNS):
         shutil.rmtree(folder / name, ignore_errors=True)
     shutil.copytree(source / "base_model", task_file.parent / "base_model")

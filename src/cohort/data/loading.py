@@ -316,7 +316,9 @@ def _note_nothing_left(
             where=settings.key(name),
             found=f"no usable row ({counts or 'no rows at all'})",
             allowed="at least one row",
-            hint="Correct the rows; if they are too long, raise max_length or set on_long_rows: truncate.",
+            # a prompt that is to be answered is never cut
+            hint="Correct the rows; if they are too long, raise max_length"
+            + ("." if settings.reads is RowReading.PROMPTS else " or set on_long_rows: truncate."),
         )
 
 

@@ -302,14 +302,15 @@ class DatasetSettings:
                 hint="Remove prompt_template, or write format: prompt_completion.",
                 at=("prompt_template",),
             )
+        draws = self.reads is RowReading.PROMPTS
         if self.reads is not RowReading.ANSWERS and self.on_long_rows == "split":
             yield Refusal(
-                found="on_long_rows: split with an objective that compares answers",
-                allowed="drop, truncate or error",
-                hint="Write on_long_rows: truncate.",
+                found=f"on_long_rows: split with an objective that {'draws' if draws else 'compares'} answers",
+                allowed="drop or error" if draws else "drop, truncate or error",
+                hint=f"Write on_long_rows: {'drop' if draws else 'truncate'}.",
                 at=("on_long_rows",),
             )
-        if self.reads is RowReading.PROMPTS and self.on_long_rows == "truncate":
+        if draws and self.on_long_rows == "truncate":
             yield Refusal(
                 found="on_long_rows: truncate with an objective that draws answers",
                 allowed="drop or error: a prompt without its end asks something else",

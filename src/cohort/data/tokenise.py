@@ -16,7 +16,7 @@ from cohort.data.examples import Conversation, Example, PlainText, PromptComplet
 from cohort.data.files.formats import ParsedRow
 from cohort.data.masking import RenderedRow, border_is_inside_token, tokens_in_spans
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
-from cohort.data.settings import DatasetSettings
+from cohort.data.settings import DatasetSettings, RowReading
 from cohort.data.token_rows import TokenRow
 
 if TYPE_CHECKING:
@@ -224,7 +224,8 @@ def kept_tokens(where: Place, *, num_tokens: int, settings: DatasetSettings, log
         where=where,
         found=f"{num_tokens} tokens",
         allowed=f"at most max_length = {limit}",
-        hint="Raise max_length, shorten the row, or set on_long_rows to drop or truncate.",
+        hint="Raise max_length, shorten the row, or set on_long_rows to drop"
+        + ("." if settings.reads is RowReading.PROMPTS else " or truncate."),
     )
     return None
 

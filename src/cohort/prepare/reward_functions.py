@@ -9,7 +9,7 @@ from cohort.core.errors import Problem
 from cohort.core.place import Place
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import function_path
-from cohort.metrics.rewards import RewardRunner
+from cohort.metrics.rewards import RewardFinding, RewardRunner
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["reward_identities", "reward_problems"]
@@ -22,19 +22,20 @@ def reward_problems(task: TaskFile, rows: TokenisedRows) -> list[Problem]:
     """Return why rewards of ``task`` cannot be used. Each is called in a process with an empty answer to the first row.
 
     An empty answer is what a model gives that ends at once, and most mistakes show with any: a column that no row has,
-    a package that is missing, a number where a list is expected.
+    a package that is missing, a number where a list is expected. A function that takes it is called with two such
+    answers, which shows a list of another length: of one answer alone, any list of one number looks right.
     """
     if task.rewards is None:
         return []
-    plan = replace(task.rewards.plan(), workers=1)
+    plan = task.rewards.plan()
+    # each answer counts, also one that was asked before
+    plan = replace(plan, workers=1, functions=tuple(replace(own, cache=False) for own in plan.functions))
     places = {own.name: place for place, own in enumerate(plan.functions)}
     with RewardRunner(plan) as runner:
         refusals = runner.problems()
         if refusals:
             return [replace(refusal.problem(Place()), where=_where(task, int(refusal.at[-1]))) for refusal in refusals]
-        columns = json.loads(rows.columns[0])
-        runner.submit(prompts=[columns["prompt"]], completions=[""], columns=[columns], sources=[rows.sources[0]])
-        (found,) = runner.collect().values()
+        findings = _of_empty_answers(runner, rows, count=1) or _of_empty_answers(runner, rows, count=2)
     return [
         Problem(
             where=_where(task, places[finding.function]),
@@ -42,8 +43,21 @@ def reward_problems(task: TaskFile, rows: TokenisedRows) -> list[Problem]:
             allowed=_ALLOWED,
             hint=_HINT,
         )
-        for finding in found.findings
+        for finding in findings
     ]
+
+
+def _of_empty_answers(runner: RewardRunner, rows: TokenisedRows, *, count: int) -> tuple[RewardFinding, ...]:
+    """Return what goes wrong where the first row is answered ``count`` times by nothing."""
+    columns = json.loads(rows.columns[0])
+    runner.submit(
+        prompts=[columns["prompt"]] * count,
+        completions=[""] * count,
+        columns=[columns] * count,
+        sources=[rows.sources[0]] * count,
+    )
+    (found,) = runner.collect().values()
+    return found.findings
 
 
 def reward_identities(task: TaskFile) -> dict[str, str]:
