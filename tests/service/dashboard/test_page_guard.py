@@ -90,5 +90,9 @@ def test_bodies_have_an_end_and_methods_are_few(client: TestClient) -> None:
         client.post("/api/session", content=b"x" * (2 << 20), headers={"content-type": "application/json"}).status_code
         == 413
     )
+    # a piece at a time, without a length
+    pieces = (b"x" * (1 << 20) for _ in range(2))
+    headers = {"content-type": "application/json"}
+    assert client.post("/api/session", content=pieces, headers=headers).status_code == 413
     assert client.delete("/api/runs").status_code == 405
     assert client.get("/api/runs", headers={"cookie": 'cohort_session=;;"=broken'}).status_code == 200

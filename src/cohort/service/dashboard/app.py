@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -324,6 +324,9 @@ def _number(request: Request, name: str, default: int) -> int:
 async def _body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(await request.body())
+    except ClientDisconnect:
+        # the guard ends a body that is too long and has not said so
+        raise HTTPException(413, "the body is too large, or its sender has left") from None
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
