@@ -96,7 +96,7 @@ def _curves(steps: Sequence[StepRecord], name: str) -> dict[int, Curve]:
 def _answers(trial: TrialRecord, steps: Sequence[StepRecord]) -> dict[str, Any]:
     own = [step for step in steps if step.trial_id == trial.trial_id and step.answers]
     stride = max(1, math.ceil(len(own) / _MOST_ANSWERS))
-    chosen = [step for step in own if step is own[-1] or own.index(step) % stride == 0]
+    chosen = [step for place, step in enumerate(own) if place == len(own) - 1 or place % stride == 0]
     lines = [
         {"step": step.step, "prompt": answer.prompt, "text": answer.text, "reward": f"{answer.reward:g}"}
         for step in chosen

@@ -109,6 +109,22 @@ def test_a_full_disk_takes_nothing_in_part(opened: Any, monkeypatch: pytest.Monk
     assert opened()[1][1:] == [a_call("m", 2)]
 
 
+def test_answers_wait_while_no_more_files_can_be_open(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, _ = opened()
+    duplicate = os.dup
+    refused: list[int] = []
+
+    def refusing(file: int) -> int:
+        if not refused:
+            refused.append(file)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return duplicate(file)
+
+    monkeypatch.setattr(os, "dup", refusing)
+    journal.flushed(journal.append(a_call("m", 1))).result(timeout=30)
+    assert refused
+
+
 def test_a_disk_that_loses_what_it_took_leaves_answers_open(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, _ = opened()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 64 << 20
 BEGIN = "segment"
+_PATIENCE_SECONDS = 0.25
 _KEPT_FOR_SNAPSHOTS = ("call", "skip")
 
 
@@ -193,7 +195,10 @@ class Journal:
                 self._wanted.wait_for(lambda: self._is_closing or self._asked > self._flushed)
                 if self._is_closing:
                     return
-                position, file = self._written, os.dup(self._file)
+                position, file = self._written, self._duplicated()
+            if file is None:
+                time.sleep(_PATIENCE_SECONDS)
+                continue
             is_kept = self._flush_file(file)
             os.close(file)
             if not is_kept:
@@ -206,6 +211,14 @@ class Journal:
                 # whoever waited may have given up
                 with suppress(InvalidStateError):
                     done.set_result(None)
+
+    def _duplicated(self) -> int | None:
+        """Return the file under a number that stays when the next segment begins; None while none is free."""
+        try:
+            return os.dup(self._file)
+        except OSError as error:
+            _log.warning("answers wait until the journal can be brought onto the disk: %s", error)
+            return None
 
     def _flush_file(self, file: int) -> bool:
         try:
