@@ -109,6 +109,13 @@ def test_a_full_disk_takes_nothing_in_part(opened: Any, monkeypatch: pytest.Monk
     assert opened()[1][1:] == [a_call("m", 2)]
 
 
+def test_a_closed_journal_takes_nothing(opened: Any) -> None:
+    journal, _ = opened()
+    journal.close()
+    with pytest.raises(JournalLostError, match="is closed"):
+        journal.append(a_call("m", 1))
+
+
 def test_answers_wait_while_no_more_files_can_be_open(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, _ = opened()
     duplicate = os.dup

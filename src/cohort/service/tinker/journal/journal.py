@@ -235,9 +235,12 @@ class Journal:
             self._wanted.notify()
         if self._flusher.is_alive():
             self._flusher.join()
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        with self._lock:
+            # the trainer's thread may write until it has ended: never into a file that has got the same number
+            self._lost = self._lost or f"{self.folder} is closed: the server stops"
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
 
     # ---- old segments
 
