@@ -44,12 +44,14 @@ class Host:
         for own in (home, temporary):
             own.mkdir(parents=True, exist_ok=True)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}
+        # a package may be installed beside the environment
+        further = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         with log.open("ab") as stream:
             process = subprocess.Popen(
                 ["ip", "netns", "exec", self.name, sys.executable, *map(str, words)],
                 env={
                     **inherited,
-                    "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)]),
+                    "PYTHONPATH": os.pathsep.join([*map(str, (REPOSITORY / "src", REPOSITORY)), *further]),
                     "OMP_NUM_THREADS": "1",
                     "HOME": str(home),
                     "TMPDIR": str(temporary),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.machine.cluster.ray import RayPool, connect
+from cohort.machine.cluster.ray import RayPool, _end_when_cut_off, connect
 from cohort.machine.cluster.worker_pool import PoolEvent, SlotsGained, SlotsLost, WorkerDied, WorkerMessage
 from cohort.task_queue.workers.pool import PoolRequest, open_pool
 from tests.machine.cluster.ray_nodes import RayNodes, nodes
@@ -166,6 +168,38 @@ def test_a_node_that_was_not_needed_takes_the_place_of_one_that_is_lost(
     ray.has["a"] = (8, 2)
     pool._look_at_nodes()
     assert hosts(pool) == ["b", "b", "b"]
+
+
+def test_slots_of_a_lost_node_go_only_when_none_of_its_workers_can_live(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray = PretendedRay(a=(8, 1), b=(8, 1))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    pool = RayPool(target=TARGET, log_directory=tmp_path, on_gpu=True)
+    (of_a,) = [slot.slot_id for slot in pool.slots() if slot.device.endswith(" a")]
+    pool._heard[of_a] = time.monotonic()
+    del ray.has["a"]
+    pool._look_at_nodes()
+    assert hosts(pool) == ["a", "b"]
+    assert pool.wait(0) == []
+    pool._heard[of_a] -= 20
+    pool._look_at_nodes()
+    assert hosts(pool) == ["b"]
+    assert [type(event) for event in pool.wait(0)] == [SlotsLost]
+
+
+def test_a_process_that_is_cut_off_from_the_head_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cohort.machine.cluster.ray._CUT_OFF_SECONDS", 0.2)
+    monkeypatch.setattr("cohort.machine.cluster.ray._SECONDS_BETWEEN_CONNECTS", 0.05)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    head = socket.create_server(("127.0.0.1", 0))
+    leaves = threading.Timer(0.5, head.close)
+    began = time.monotonic()
+    leaves.start()
+    with pytest.raises(SystemExit):
+        _end_when_cut_off(f"127.0.0.1:{head.getsockname()[1]}")
+    leaves.join()
+    assert time.monotonic() - began >= 0.5, "the head was there"
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,19 @@ An actor holds its slot's resources on its node and keeps a :class:`~cohort.mach
 worker, so a worker lives, speaks and dies as it does on one machine; when the actor or its node is lost, the worker
 goes with it. A lost node takes its slots away, a node that joins brings new ones.
 
+A node that is cut off lives on, and so would its worker, which still writes to the run directory. Therefore an actor
+that cannot reach the cluster's head ends itself, and the pool reports slots as lost only once their actors did so.
+
 Run directories must lie on storage that every node sees at the same path.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import socket
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +40,12 @@ __all__ = ["RayPool", "connect", "gpu_names"]
 _ACTOR_WAIT_SECONDS = 0.2
 # asking Ray for its nodes is a remote call, which every turn of the dispatcher would wait for
 _SECONDS_BETWEEN_LOOKS = 2.0
+# an actor that has not reached the head for so long ends itself, with its worker
+_CUT_OFF_SECONDS = 12.0
+_CONNECT_SECONDS = 3.0
+_SECONDS_BETWEEN_CONNECTS = 2.0
+# no worker of an actor that was last heard of so long ago lives: the above, its last try, and some more
+_GONE_SECONDS = 20.0
 
 
 def connect(address: str) -> None:
@@ -88,6 +101,8 @@ class _Executor:
     def __init__(self, local: LocalSlot, target: str, log_directory: str) -> None:
         self._slot_id = local.slot.slot_id
         self._pool = LocalPool([local], target=target, log_directory=Path(log_directory))
+        head = _import_ray().get_runtime_context().gcs_address
+        threading.Thread(target=_end_when_cut_off, args=[head], daemon=True).start()
 
     def start(self) -> None:
         self._pool.start(self._slot_id)
@@ -97,6 +112,19 @@ class _Executor:
 
     def wait(self) -> list[PoolEvent]:
         return self._pool.wait(_ACTOR_WAIT_SECONDS)
+
+
+def _end_when_cut_off(head: str) -> None:
+    """End this process, and its worker with it, once ``head`` (``HOST:PORT``) was out of reach for too long."""
+    host, _, port = head.rpartition(":")
+    reached = time.monotonic()
+    while time.monotonic() - reached < _CUT_OFF_SECONDS:
+        time.sleep(_SECONDS_BETWEEN_CONNECTS)
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+            reached = began
+    os._exit(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +166,11 @@ class RayPool:
         self._on_gpu, self._cpus, self._most_slots = on_gpu, cpus_per_worker, most_slots
         self._ray_slots: dict[int, _RaySlot] = {}
         self._nodes: set[str] = set()
+        self._alive: frozenset[str] = frozenset()
         self._waiting: dict[Any, int] = {}
+        # when each slot's actor last answered, and the slots whose actors may live on without an answer, with the error
+        self._heard: dict[int, float] = {}
+        self._unsure: dict[int, str] = {}
         self._pending: list[PoolEvent] = []
         self._next_slot = 0
         self._looked = float("-inf")
@@ -181,6 +213,7 @@ class RayPool:
                 slot=ray_slot.slot, node_id=ray_slot.node_id, group=group, actor=actor, num_devices=count
             )
             self._waiting[actor.wait.remote()] = slot_id
+            self._heard[slot_id] = time.monotonic()
         ray_slot.actor.start.remote()
 
     def send(self, slot_id: int, message: Message) -> None:
@@ -218,14 +251,28 @@ class RayPool:
         try:
             self._pending += self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[0]
             # a lost node takes its slots away: that is another event than the death of a worker
             self._look_at_nodes()
             if slot_id in self._ray_slots:
+                is_dead = isinstance(error, self._ray.exceptions.ActorDiedError)
+                is_here = self._ray_slots[slot_id].node_id in self._alive
                 self._forget(slot_id)
-                reason = str(error).strip().splitlines()[0]
-                self._pending.append(WorkerDied(slot_id=slot_id, reason=f"its actor is gone: {reason}"))
+                self._unsure[slot_id] = reason
+                if is_dead and is_here:
+                    self._report_death(slot_id)
             return
+        self._heard[slot_id] = time.monotonic()
         self._waiting[self._ray_slots[slot_id].actor.wait.remote()] = slot_id
+
+    def _report_death(self, slot_id: int) -> None:
+        self._heard.pop(slot_id, None)
+        reason = f"its actor is gone: {self._unsure.pop(slot_id)}"
+        self._pending.append(WorkerDied(slot_id=slot_id, reason=reason))
+
+    def _may_live(self, slot_id: int) -> bool:
+        """Return whether a worker of the slot may still be running on a node that cannot be reached."""
+        return time.monotonic() - self._heard.get(slot_id, float("-inf")) < _GONE_SECONDS
 
     def _forget(self, slot_id: int) -> None:
         """End a slot's actor and free its resources; the slot stays."""
@@ -240,20 +287,29 @@ class RayPool:
         """Take in new nodes, and drop nodes that are gone."""
         self._looked = time.monotonic()
         alive = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
+        self._alive = frozenset(alive)
+        left = set()
         for node_id in self._nodes - set(alive):
             lost = tuple(slot_id for slot_id, ray_slot in self._ray_slots.items() if ray_slot.node_id == node_id)
+            if any(map(self._may_live, lost)):
+                left.add(node_id)
+                continue
             for slot_id in lost:
                 self._forget(slot_id)
                 del self._ray_slots[slot_id]
+                self._unsure.pop(slot_id, None)
             if lost:
                 self._pending.append(SlotsLost(slot_ids=lost, reason=f"node {node_id[:8]} is gone"))
+        for slot_id in list(self._unsure):
+            if self._ray_slots[slot_id].node_id in alive and not self._may_live(slot_id):
+                self._report_death(slot_id)
         # known nodes too: with --gpus N, a node that was lost leaves room for slots of another
         for node_id in sorted(alive):
             gained = self._slots_of(alive[node_id])
             self._ray_slots |= {slot.slot_id: _RaySlot(slot=slot, node_id=node_id) for slot in gained}
             if gained:
                 self._pending.append(SlotsGained(slots=gained))
-        self._nodes = set(alive)
+        self._nodes = set(alive) | left
 
     def _slots_of(self, node: dict[str, Any]) -> tuple[Slot, ...]:
         """Return new slots for the resources of a node that have none yet, as far as they are wanted."""
