@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.adapters.peft_files.peft_config import adapter_config
 from cohort.adapters.peft_files.peft_format import serialised_weights
 from cohort.adapters.spec import AdapterSpec
@@ -26,7 +27,6 @@ from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.reference.reference_adapter import adapter_digest
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2
 from tests.training.test_packing_changes_nothing import COMPARED, COMPARED_VALIDATION, OF_VARIANTS, SUBJECTS

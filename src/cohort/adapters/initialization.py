@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_files.start_weights import start_weights
 from cohort.adapters.saved.saved_modules import SAVED_PATHS
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import BlockFactor
@@ -41,12 +42,17 @@ def initial_weights(
     PEFT takes their product out of the base; here A0 and -B0 are further, frozen rank rows, because the base is shared.
     A block-diagonal A is drawn as the paper builds it, one LoRA adapter on each block of ``in / N`` inputs: within
     ``sqrt(N / in)``. PEFT draws it within ``sqrt(6 N / in)``.
-    VeRA begins with its vectors, which no seed changes.
+    VeRA begins with its vectors, and a trial with ``start`` with that adapter's weights, which no seed changes.
 
     Args:
         weight_of: From a module's path to its base weight [N, K]; needed where the spec has frozen rows, magnitudes or
             modules of its own.
+
+    Raises:
+        InputError: the adapter that the trial begins with is no longer there as it was.
     """
+    if spec.start is not None:
+        return start_weights(layout, spec.start, dtype=dtype)
     if spec.use_vera is not None:
         return initial_vectors(layout, spec.use_vera, r=spec.r, dtype=dtype)
     rows_rD = torch.zeros(spec.num_rows, layout.width, dtype=dtype)

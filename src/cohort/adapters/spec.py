@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from cohort.adapters.expert_names import parameter_of
 from cohort.adapters.saved.saved_modules import SavedModules
+from cohort.adapters.start import AdapterStart
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 
@@ -61,6 +62,7 @@ class AdapterSpec:
             expression that a module's path ends with, behind a dot or as a whole, and the first that fits counts.
         alpha_pattern: The same for ``lora_alpha``.
         saved: Whole modules that it trains a copy of (``modules_to_save``); None for none.
+        start: The adapter whose weights it begins with, in place of ``init_lora_weights``; None for none.
     """
 
     r: int
@@ -74,6 +76,7 @@ class AdapterSpec:
     rank_pattern: tuple[tuple[str, int], ...] = ()
     alpha_pattern: tuple[tuple[str, float], ...] = ()
     saved: SavedModules | None = None
+    start: AdapterStart | None = None
 
     def __post_init__(self) -> None:
         if self.r < 1:
@@ -99,6 +102,7 @@ class AdapterSpec:
             other = "use_vera" if self.use_vera is not None else f"init_lora_weights {self.init_lora_weights}"
             raise VariantError(f"modules_to_save with {other}")
         self._check_vectors()
+        self._check_start()
         for pattern, value in (*self.rank_pattern, *self.alpha_pattern):
             if not value > 0:
                 raise ValueError(f"ranks and alphas of patterns must be above 0, got {value} for {pattern!r}")
@@ -114,6 +118,21 @@ class AdapterSpec:
         }
         if found := [name for name, is_there in others.items() if is_there]:
             raise VariantError(f"use_vera with {found[0]}")
+
+    def _check_start(self) -> None:
+        if self.start is None:
+            return
+        others = {
+            "use_dora": self.use_dora,
+            "use_vera": self.use_vera is not None,
+            "use_bdlora": self.use_bdlora is not None,
+            f"init_lora_weights {self.init_lora_weights}": self.init_lora_weights != "true",
+            "rank_pattern or alpha_pattern": self.has_patterns,
+            "modules_to_save": self.saved is not None,
+            f"r {self.r}, where the adapter has r {self.start.r},": self.r != self.start.r,
+        }
+        if found := [name for name, is_there in others.items() if is_there]:
+            raise VariantError(f"{found[0]} with adapter_name_or_path")
 
     @property
     def scale(self) -> float:

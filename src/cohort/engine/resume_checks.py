@@ -160,6 +160,15 @@ def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:
                 hint=RESTORE_OR_POINT_TO.format(key="objective.reference_adapter"),
             )
         )
+    if facts.inputs.start_adapter_hash != now.inputs.start_adapter_hash:
+        problems.append(
+            Problem(
+                where=Place(key=("lora", "adapter_name_or_path")),
+                found=f"the adapter that trials begin with changed: {short(now.inputs.start_adapter_hash)}",
+                allowed=f"{short(facts.inputs.start_adapter_hash)}, as when the run began",
+                hint=RESTORE_OR_POINT_TO.format(key="lora.adapter_name_or_path"),
+            )
+        )
     if _kind(facts.machine.device) != _kind(now.machine.device):
         problems.append(
             Problem(

@@ -18,6 +18,7 @@ from cohort.models.finite_weights import checked_weights
 from cohort.planning.estimate.estimate import estimate_task, hardware_of
 from cohort.planning.estimate.time_parts import TimeParts
 from cohort.prepare.adapters.block_checks import block_notes
+from cohort.prepare.adapters.start_checks import start_notes
 from cohort.prepare.adapters.vector_checks import vector_notes
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import evaluation_note, plan_evaluation
@@ -125,7 +126,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     """
     inputs, machine = read_inputs_and_machine(task, max_problems=max_problems)
     rows = inputs.data.train
-    trials = TrialProposals(task, rows, saved=inputs.saved_modules(task))
+    trials = TrialProposals(task, rows, saved=inputs.saved_modules(task), start=inputs.start)
     weights = checked_weights(inputs.model_directory)
     if weights.problems:
         raise InputError([task.located(problem) for problem in weights.problems])
@@ -141,6 +142,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     evaluation = evaluation_note(plan, task=task, num_available=len(inputs.data.validation) // size)
     notes = (
         *task.notes(),
+        *start_notes(inputs.start),
         *_constraint_notes(task),
         *_condition_notes(task),
         *_budget_notes(task),

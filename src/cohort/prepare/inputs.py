@@ -13,6 +13,7 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.saved.saved_modules import SavedModules
+from cohort.adapters.start import AdapterStart
 from cohort.core.errors import InputError, Problem, UnsupportedModelError, in_file_order
 from cohort.core.numerics import Numerics
 from cohort.core.unusual_path import unusual_path
@@ -35,6 +36,7 @@ from cohort.models.weights import format_problem, stored_problem
 from cohort.prepare.adapters.adapter_specs import module_filter, variant_problems
 from cohort.prepare.adapters.block_checks import block_problems
 from cohort.prepare.adapters.saved_checks import saved_modules
+from cohort.prepare.adapters.start_checks import read_start
 from cohort.prepare.loss_functions import loss_identity, loss_problems
 from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.model_computation import model_problems
@@ -63,6 +65,7 @@ class TaskInputs:
         tokenizer: The base model's tokenizer.
         data: Tokenised rows and the report about them.
         num_trials: Configurations that will be tried.
+        start: The adapter whose weights each trial begins with; None for drawn ones.
         metric_functions: SHA-256 of the code of the user's functions: by the name of a metric, as ``loss:NAME`` or
             ``reward:NAME``.
     """
@@ -74,6 +77,7 @@ class TaskInputs:
     data: LoadedDataset
     num_trials: int
     metric_functions: Mapping[str, str] = field(default_factory=dict)
+    start: AdapterStart | None = None
 
     @property
     def layout(self) -> AdapterLayout:
@@ -167,12 +171,15 @@ def read_inputs(
     target_modules = None if model is None else _select_modules(task, model[1], problems)
     num_trials = _count_trials(task, problems)
     problems += [] if model is None else list(model_problems(task, model[1]))
+    start = None
     if model is not None and target_modules is not None:
         layout = adapter_layout(model[1], target_modules)
         misfits = block_problems(task, linears=layout.linears, known=linear_shapes(model[1]))
         problems += misfits
-        # trials whose blocks do not fit cannot be planned with
-        num_trials = 0 if misfits else num_trials
+        start, unusable = read_start(task, linears=layout.linears, model_directory=model[0])
+        problems += unusable
+        # trials whose blocks do not fit, or that cannot begin with the adapter, cannot be planned with
+        num_trials = 0 if misfits or unusable else num_trials
     context = None if model is None else model[1].max_position_embeddings
     tokenised = (
         read_rows(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
@@ -206,6 +213,7 @@ def read_inputs(
         data=with_scoring(tokenised[1], task=task),
         num_trials=num_trials,
         metric_functions={**function_identities(task), **loss_identity(task), **reward_identities(task)},
+        start=start,
     )
 
 

@@ -18,6 +18,7 @@ from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes, recomputed_note, size_facts
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
+from cohort.prepare.adapters.start_checks import start_notes
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import choose_rows, evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.fingerprints import start_fingerprint
@@ -232,7 +233,7 @@ def _prepare(
     say(f"loading {task.model_name_or_path}")
     model_hash = start_fingerprint(inputs.model_directory)
     # trials before the model and its memory: both depend on the ranks that will train
-    proposals = TrialProposals(task, data.train, saved=inputs.saved_modules(task))
+    proposals = TrialProposals(task, data.train, saved=inputs.saved_modules(task), start=inputs.start)
     demand = inputs.demand(task, machine, specs=proposals.largest(), num_ranks=request.num_ranks)
     if backbone is not None:
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)
@@ -244,7 +245,7 @@ def _prepare(
     sizes = (backbone.sizes if backbone else None) or placed.sizes(request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, begun=begun)
     split = split_notes(data.report, max_length=task.dataset.max_length)
-    notes = (*split, evaluation, *placed.notes, *_machine_notes(memory, sizes, inputs))
+    notes = (*split, *start_notes(inputs.start), evaluation, *placed.notes, *_machine_notes(memory, sizes, inputs))
     facts = RunFacts(
         task=task_facts(task, proposals.first, num_trials=inputs.num_trials),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),

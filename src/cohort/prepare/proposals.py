@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from cohort.adapters.saved.saved_modules import SavedModules
+from cohort.adapters.start import AdapterStart
 from cohort.data.tokenised import TokenisedRows
 from cohort.prepare.adapters.adapter_specs import largest_adapter
 from cohort.prepare.trials import PlannedTrial, objective_metric, plan_trial
@@ -49,17 +50,24 @@ class TrialProposals:
         ended_by_time: A note that the budget of time, or a callback, has ended the search; None while none has.
     """
 
-    def __init__(self, task: TaskFile, rows: TokenisedRows, *, saved: SavedModules | None = None) -> None:
+    def __init__(
+        self,
+        task: TaskFile,
+        rows: TokenisedRows,
+        *,
+        saved: SavedModules | None = None,
+        start: AdapterStart | None = None,
+    ) -> None:
         """Propose the first trials.
 
         Args:
             rows: Training rows; they decide how many steps an epoch has.
-            saved: As :func:`~cohort.prepare.adapters.adapter_specs.adapter_spec` takes it.
+            saved, start: As :func:`~cohort.prepare.adapters.adapter_specs.adapter_spec` takes them.
 
         Raises:
             InputError: the search space cannot be listed or sampled.
         """
-        self._task, self._rows, self._saved = task, rows, saved
+        self._task, self._rows, self._saved, self._start = task, rows, saved, start
         self.times: EvaluationTimes | None = None
         self._num_proposed = 0
         self._sampler = build_sampler(
@@ -127,7 +135,15 @@ class TrialProposals:
 
     def _propose(self, num: int) -> tuple[PlannedTrial, ...]:
         trials = tuple(
-            plan_trial(self._task, number, configuration, rows=self._rows, times=self.times, saved=self._saved)
+            plan_trial(
+                self._task,
+                number,
+                configuration,
+                rows=self._rows,
+                times=self.times,
+                saved=self._saved,
+                start=self._start,
+            )
             for number, configuration in enumerate(self._sampler.propose(num), start=self._num_proposed)
         )
         self._num_proposed += len(trials)

@@ -113,6 +113,7 @@ def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan, mod
         evaluation_cost_fraction=plan.cost_fraction,
         metric_functions=inputs.metric_functions or None,
         reference_adapter_hash=reference_adapter_hash(task),
+        start_adapter_hash=None if inputs.start is None else inputs.start.sha256,
     )
 
 

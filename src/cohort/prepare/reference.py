@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.adapters.peft_files.peft_format import CONFIG_FILE
+from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import InputError, Problem, SampleTooLargeError, StorageFullError
@@ -31,12 +31,11 @@ from cohort.data.tokenised import ReferenceFiles, Sample, TokenisedRows
 from cohort.machine.machine import Machine, package_versions
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
-from cohort.models.source import find_local_model
-from cohort.prepare.fingerprints import model_fingerprint
+from cohort.prepare.adapters.start_checks import other_base_problem
 from cohort.prepare.objectives import task_objective
 from cohort.tasks.task_file import TaskFile
 from cohort.training.micro_batches import sample_too_large
-from cohort.training.reference.reference_adapter import adapter_digest, read_reference_adapter
+from cohort.training.reference.reference_adapter import read_reference_adapter
 from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_probs
 
 if TYPE_CHECKING:
@@ -88,19 +87,8 @@ def reference_problems(task: TaskFile, config: DecoderConfig, *, model_directory
         read_reference_adapter(directory, config)
     except InputError as error:
         return [replace(problem, where=where, found=f"{problem.where}: {problem.found}") for problem in error.problems]
-    written = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8")).get("base_model_name_or_path")
-    # by content where both are here: two models of one shape differ in nothing else
-    own = find_local_model(written) if isinstance(written, str) and written else None
-    if own is None or own == model_directory or model_fingerprint(own) == model_fingerprint(model_directory):
-        return []
-    return [
-        Problem(
-            where=where,
-            found=f"an adapter of another base model: {written}",
-            allowed=f"an adapter of {task.model_name_or_path}",
-            hint="Name an adapter that was trained on this model, or remove the key: the base model is the reference.",
-        )
-    ]
+    problem = other_base_problem(task, "objective.reference_adapter", directory, model_directory=model_directory)
+    return [] if problem is None else [problem]
 
 
 @dataclass(frozen=True, kw_only=True)

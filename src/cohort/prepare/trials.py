@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cohort.adapters.saved.saved_modules import SavedModules
+from cohort.adapters.start import AdapterStart
 from cohort.data.tokenised import TokenisedRows
 from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.prepare.objectives import task_objective
@@ -63,14 +64,16 @@ def plan_trial(
     rows: TokenisedRows,
     times: EvaluationTimes | None = None,
     saved: SavedModules | None = None,
+    start: AdapterStart | None = None,
 ) -> PlannedTrial:
     """Return the trial of a proposed configuration, which sets every hyperparameter, on training ``rows``.
 
-    ``times`` are when it is evaluated, as the task says by default; for ``saved`` see :func:`adapter_spec`.
+    ``times`` are when it is evaluated, as the task says by default; ``saved`` and ``start`` are those of
+    :func:`~cohort.prepare.adapters.adapter_specs.adapter_spec`.
     """
     # a sample is a group of rows where the objective compares rows
     num_rows = len(rows) // task_objective(task).group_size
-    spec = _spec(task, trial_id, configuration, num_rows=num_rows, saved=saved)
+    spec = _spec(task, trial_id, configuration, num_rows=num_rows, saved=saved, start=start)
     candidate = plan_candidate(
         trial_id,
         planned_steps=spec.num_steps,
@@ -102,11 +105,12 @@ def plan_added_trial(
     rows: TokenisedRows,
     times: EvaluationTimes | None = None,
     saved: SavedModules | None = None,
+    start: AdapterStart | None = None,
 ) -> PlannedTrial:
     """Return the trial that a person adds, from the hyperparameters that its record shows."""
     configuration = {**default_values(task), **parameters}
     # all that was given is shown, searched or not
-    planned = plan_trial(task, trial_id, configuration, rows=rows, times=times, saved=saved)
+    planned = plan_trial(task, trial_id, configuration, rows=rows, times=times, saved=saved, start=start)
     return replace(planned, configuration=dict(parameters))
 
 
@@ -118,7 +122,13 @@ def _samples(spec: TrialSpec, num_rows: int) -> int:
 
 
 def _spec(
-    task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int, saved: SavedModules | None
+    task: TaskFile,
+    trial_id: int,
+    values: Configuration,
+    *,
+    num_rows: int,
+    saved: SavedModules | None,
+    start: AdapterStart | None,
 ) -> TrialSpec:
     batch_size = int(values["batch_size"])
     steps_per_epoch = -(-num_rows // batch_size)
@@ -127,7 +137,7 @@ def _spec(
     return TrialSpec(
         trial_id=trial_id,
         seed=int(values["seed"]),
-        adapter=adapter_spec(task, values, saved=saved),
+        adapter=adapter_spec(task, values, saved=saved, start=start),
         learning_rate=float(values["learning_rate"]),
         batch_size=batch_size,
         num_steps=num_steps,

@@ -142,6 +142,7 @@ class InputFacts:
         metric_functions: SHA-256 of the code of the user's functions: by the name of a metric, as ``loss:NAME`` or
             ``reward:NAME``.
         reference_adapter_hash: SHA-256 over the files of the adapter that trials are held to; None for the base model.
+        start_adapter_hash: The same of the adapter that trials begin with; None for drawn weights.
     """
 
     data_hash: str | None = None
@@ -166,6 +167,7 @@ class InputFacts:
     evaluation_cost_fraction: float | None = None
     metric_functions: Mapping[str, str] | None = None
     reference_adapter_hash: str | None = None
+    start_adapter_hash: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from cohort.data.files.given_rows import GivenRows
 from cohort.tasks.functions import locate_functions
 from cohort.tasks.other_names import ACCEPTED, use_own_names
 from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
-from cohort.tasks.paths import from_working_directory, locate_data, locate_model, locate_reference
+from cohort.tasks.paths import from_working_directory, locate_adapters, locate_data, locate_model
 from cohort.tasks.problems import problems_from
 from cohort.tasks.sections.objective_checks import objective_refusals
 from cohort.tasks.sections.reward_checks import reward_refusals
@@ -134,7 +134,7 @@ def task_from_mapping(
         # first of those that read paths: it leaves a list of them
         *split_weights(written, origin),
         *locate_model(written, base_directory, origin),
-        *locate_reference(written, base_directory, origin),
+        *locate_adapters(written, base_directory, origin),
         *locate_data(written, base_directory, origin, given=given or {}),
         *locate_functions(written, base_directory, origin),
     ]

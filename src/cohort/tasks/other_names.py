@@ -48,6 +48,7 @@ OTHER_WORDS = {
     "dropout": "lora.lora_dropout",
     "lora_target_modules": "lora.target_modules",
     "lora_target_linear": "lora.target_modules",
+    **dict.fromkeys(("lora_model_dir", "adapter_name_or_path"), "lora.adapter_name_or_path"),
     "lr": "training.learning_rate",
     "epochs": "training.num_train_epochs",
     "num_epochs": "training.num_train_epochs",

@@ -20,9 +20,10 @@ from cohort.data.settings import quoted_share
 from cohort.tasks.overrides import Override
 from cohort.tasks.yaml_lines import TaskOrigin
 
-__all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model", "locate_reference"]
+__all__ = ["PATH_KEYS", "from_working_directory", "locate_adapters", "locate_data", "locate_model"]
 
 
+_ADAPTER_KEYS = (("lora", "adapter_name_or_path"), ("objective", "reference_adapter"))
 _HUB_PAGE = re.compile(r"https?://(?:huggingface\.co|hf\.co)/([\w.-]+(?:/[\w.-]+)?)")
 
 
@@ -61,22 +62,26 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
     return [Problem(where=where, found=found, allowed="a local directory or a hub id", hint=hint)]
 
 
-def locate_reference(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
-    """Make the path of ``objective.reference_adapter`` absolute; note one that is no directory of an adapter."""
-    section = data.get("objective")
-    text = section.get("reference_adapter") if isinstance(section, Mapping) else None
+def locate_adapters(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
+    """Make the paths of :data:`_ADAPTER_KEYS` absolute; note one that is no directory of an adapter."""
+    return [problem for key in _ADAPTER_KEYS for problem in _locate_adapter(key, data, base, origin)]
+
+
+def _locate_adapter(key: tuple[str, str], data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
+    section, name = data.get(key[0]), key[1]
+    text = section.get(name) if isinstance(section, Mapping) else None
     if not isinstance(section, Mapping) or not isinstance(text, str) or not text.strip():
         return []
     path = base / Path(text).expanduser()
     unusual = unusual_path(path)
     if unusual is None and (path / "adapter_config.json").is_file():
-        data["objective"] = {**section, "reference_adapter": str(path.resolve())}
+        data[key[0]] = {**section, name: str(path.resolve())}
         return []
     found = f"{text!r:.80}, {'which does not exist' if unusual is None else unusual.found}"
     if unusual is None and path.is_dir():
         found = f"{text!r}, a directory without adapter_config.json"
     hint = "Name the directory of an adapter, such as best/ of a run; relative paths start at the task file."
-    where = origin.where("objective.reference_adapter")
+    where = origin.where(key)
     return [Problem(where=where, found=found, allowed="the directory of a LoRA adapter", hint=hint)]
 
 
@@ -134,7 +139,7 @@ def _read_chat_template(section: dict[str, Any], base: Path, origin: TaskOrigin)
 
 PATH_KEYS: tuple[KeyPath, ...] = (
     ("model_name_or_path",),
-    ("objective", "reference_adapter"),
+    *_ADAPTER_KEYS,
     *(("dataset", split) for split in SPLITS),
 )
 """Keys that say where something is."""

@@ -1,4 +1,4 @@
-"""The weights that a trial starts with, drawn from its seed and the same in every pack."""
+"""The weights that a trial starts with, drawn from its seed or those of an adapter: the same in every pack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ class FreshWeights:
         self._kept: OrderedDict[_Key, Tensor | Future[Tensor]] = OrderedDict()
 
     def of(self, spec: AdapterSpec, seed: int) -> Tensor:
-        """Return the initial weights of an adapter [its rank rows, D]; not to be written to."""
+        """Return the initial weights of an adapter [its rank rows, D]; not to be written to.
+
+        Raises:
+            InputError: the adapter that they are read from is no longer there as it was.
+        """
         key = _key(spec, seed)
         if spec.saved is not None:
             # as large as the model's own tables: kept, they would fill the host
@@ -81,4 +85,5 @@ def _key(spec: AdapterSpec, seed: int) -> _Key:
     spec = replace(spec, lora_dropout=0.0)
     if not spec.has_frozen_rows:
         spec = replace(spec, lora_alpha=1.0, alpha_pattern=(), use_rslora=False)
-    return spec, 0 if spec.init_lora_weights in ("pissa", "olora") else seed
+    is_of_no_seed = spec.start is not None or spec.init_lora_weights in ("pissa", "olora")
+    return spec, 0 if is_of_no_seed else seed

@@ -11,6 +11,7 @@ import torch
 
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.adapters.peft_files.peft_config import adapter_config
 from cohort.adapters.peft_files.peft_format import serialised_weights
 from cohort.adapters.spec import AdapterSpec
@@ -18,7 +19,7 @@ from cohort.core.errors import InputError
 from cohort.data.tokenised import ReferenceFiles
 from cohort.models.weights import load_decoder
 from cohort.training.passes import Passes
-from cohort.training.reference.reference_adapter import adapter_digest, read_reference_adapter
+from cohort.training.reference.reference_adapter import read_reference_adapter
 from tests.training.small_models import save_llama
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from cohort.adapters.expert_names import parameter_of
 from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
+from cohort.adapters.start import AdapterStart
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError, Problem
 from cohort.models.targets import ModuleFilter
 from cohort.prepare.adapters.expert_checks import expert_problems
+from cohort.prepare.adapters.start_checks import require_scale_of_start
 from cohort.prepare.adapters.vector_checks import vector_problems
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.possible_values import possible_values
@@ -22,11 +24,18 @@ from cohort.training.optimizers.declaration import refused_variants
 __all__ = ["adapter_spec", "largest_adapter", "module_filter", "variant_problems"]
 
 
-def adapter_spec(task: TaskFile, values: Mapping[str, Any], *, saved: SavedModules | None = None) -> AdapterSpec:
+def adapter_spec(
+    task: TaskFile,
+    values: Mapping[str, Any],
+    *,
+    saved: SavedModules | None = None,
+    start: AdapterStart | None = None,
+) -> AdapterSpec:
     """Return the adapter of a trial with these hyperparameters; what an old record lacks is PEFT's default.
 
     Args:
         saved: What :func:`~cohort.prepare.adapters.saved_checks.saved_modules` returns of the task.
+        start: The adapter that its training begins with; None for drawn weights, or where it is not trained.
 
     Raises:
         InputError: two of the values exclude each other.
@@ -34,7 +43,7 @@ def adapter_spec(task: TaskFile, values: Mapping[str, Any], *, saved: SavedModul
     assert (saved is None) == (not task.lora.modules_to_save), "a task's modules take rank rows of its model"
     vectors = _vectors(task, values)
     try:
-        return AdapterSpec(
+        spec = AdapterSpec(
             r=int(values["r"]),
             # VeRA has none, and its record shows none
             lora_alpha=1.0 if vectors else float(values["lora_alpha"]),
@@ -47,16 +56,19 @@ def adapter_spec(task: TaskFile, values: Mapping[str, Any], *, saved: SavedModul
             rank_pattern=tuple(task.lora.rank_pattern.items()),
             alpha_pattern=tuple(task.lora.alpha_pattern.items()),
             saved=saved,
+            start=start,
         )
+        require_scale_of_start(spec)
     except VariantError as error:
         raise InputError(
             Problem(
-                where=task.where("lora.init_lora_weights"),
+                where=task.where("lora.init_lora_weights" if start is None else "lora.adapter_name_or_path"),
                 found=str(error),
                 allowed="hyperparameters of a trial that go together",
                 hint="Change one of them.",
             )
         ) from error
+    return spec
 
 
 def _vectors(task: TaskFile, values: Mapping[str, Any]) -> VectorAdapter | None:

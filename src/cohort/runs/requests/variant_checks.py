@@ -16,6 +16,8 @@ from cohort.tuning.parameters import Value
 
 __all__ = ["variant_refusals"]
 
+_OF_THE_START = ("r", "lora_alpha", "use_rslora", "use_dora", "use_vera", "nblocks", "init_lora_weights")
+
 
 def variant_refusals(parameters: Mapping[str, Value], *, task: TaskFile, facts: RunFacts) -> Iterator[Problem]:
     """Yield why no adapter can have these hyperparameters together."""
@@ -44,6 +46,7 @@ def variant_refusals(parameters: Mapping[str, Value], *, task: TaskFile, facts: 
     in_use = {"use_dora": values["use_dora"], "use_vera": is_vera, "modules_to_save": named}
     present = [key for key, is_used in in_use.items() if is_used]
     yield from map(_together, refused_variants([str(values["optim"])], present=present))
+    yield from _of_another_start(task, values)
     if is_vera and float(values["loraplus_lr_ratio"]) != 1.0:
         yield _together("loraplus_lr_ratio, a rate of B, with use_vera, which trains neither A nor B")
     if named and float(values["loraplus_lr_ratio"]) != 1.0:
@@ -57,6 +60,21 @@ def variant_refusals(parameters: Mapping[str, Value], *, task: TaskFile, facts: 
             allowed=f"at most {most}, the fewest inputs of an adapted linear",
             hint=f"Write --r {most} or less.",
         )
+
+
+def _of_another_start(task: TaskFile, values: Mapping[str, Value]) -> Iterator[Problem]:
+    """Yield what differs from the adapter that the run's trials begin with; the task itself was compared with it."""
+    if task.lora.adapter_name_or_path is None:
+        return
+    own = default_values(task)
+    for name in _OF_THE_START:
+        if values[name] != own[name]:
+            yield Problem(
+                where=f"--{name}",
+                found=str(values[name]),
+                allowed=f"{own[name]}, as in {task.lora.adapter_name_or_path}, which trials begin with",
+                hint=f"Leave --{name} out, or start a run without lora.adapter_name_or_path.",
+            )
 
 
 def _together(found: str) -> Problem:

@@ -101,6 +101,12 @@ class LoraSection(_LoraKeys):
         description="block-diagonal factors (BD-LoRA), which tensor parallel servers divide without an exchange",
     )
 
+    adapter_name_or_path: str | None = setting(
+        None,
+        allowed="the directory of a LoRA adapter, or null for drawn weights",
+        description="adapter in PEFT's format whose weights every trial begins with",
+    )
+
     @model_validator(mode="after")
     def _adapts_something(self) -> LoraSection:
         if not self.target_modules and not self.target_parameters:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_files.adapter_digest import adapter_digest
+from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.models.checkpoint_layout import factor_shapes
 from cohort.models.config import DecoderConfig
 
-__all__ = ["ReferenceAdapter", "adapter_digest", "read_reference_adapter"]
+__all__ = ["ReferenceAdapter", "read_reference_adapter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +26,6 @@ class ReferenceAdapter:
     layout: AdapterLayout
     spec: AdapterSpec
     weights_rD: Tensor
-
-
-def adapter_digest(directory: Path) -> str:
-    """Return the SHA-256 over the files of an adapter (hex)."""
-    digest = hashlib.sha256()
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        with (directory / name).open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    return digest.hexdigest()
 
 
 def read_reference_adapter(directory: Path, config: DecoderConfig, *, sha256: str | None = None) -> ReferenceAdapter:

@@ -69,6 +69,7 @@ class RequestedChanges:
             rows=preparation.inputs.data.train,
             times=preparation.proposals.times,
             saved=preparation.inputs.saved_modules(preparation.task),
+            start=preparation.inputs.start,
         )
 
     def carry_out(self, request: TrialRequest) -> Answer:
