@@ -71,7 +71,7 @@ def test_every_searchable_key_is_a_key_of_a_section() -> None:
         "layers_pattern",
     }
     of_all = {"use_bdlora", "rank_pattern", "alpha_pattern", "max_steps", "type", "reference_adapter"}
-    of_all |= {"save_projection", "lr_scheduler_kwargs", "function"}
+    of_all |= {"save_projection", "lr_scheduler_kwargs", "function", "adapter_name_or_path"}
     assert set(SEARCHABLE) - {"nblocks"} == keys - of_modules - of_all
     assert key_of("nblocks") == ("lora", "use_bdlora", "nblocks")
 

@@ -25,6 +25,7 @@ from cohort.training.requests.client_models import ModelState
 
 LINEARS = {"model.layers.0.self_attn.q_proj": (6, 4), "model.layers.0.mlp.down_proj": (8, 6)}
 FITTING = {"r": 2, "lora_alpha": 4}
+GRPO: dict[str, Any] = {"objective": {"type": "grpo", "beta": 0.0}, "rewards": ["exact_match"]}
 
 
 def write_adapter(folder: Path, *, linears: dict[str, tuple[int, int]] = LINEARS, **values: Any) -> Path:
@@ -88,6 +89,14 @@ def test_a_fitting_adapter_is_what_trials_begin_with(tmp_path: Path) -> None:
         ({"target_parameters": ["experts.down"]}, {}, "lora.target_parameters", "target_parameters with"),
         ({}, {"objective": "dpo"}, "objective", "dpo with adapter_name_or_path, where the reference is the base"),
         ({}, {"objective": "kto"}, "objective", "kto with adapter_name_or_path"),
+        ({"lora_dropout": 0.0}, {**GRPO, "objective": {"type": "grpo", "beta": 0.1}}, "objective", "grpo and beta 0.1"),
+        (
+            {"lora_dropout": 0.0},
+            {**GRPO, "search": {"space": {"beta": [0.0, 0.2]}}},
+            "search.space.beta",
+            "grpo and beta 0.2",
+        ),
+        ({"lora_dropout": 0.0}, GRPO, None, ""),
         ({}, {"objective": {"type": "dpo", "reference_adapter": "start"}}, None, ""),
         ({}, {"objective": "orpo"}, None, ""),
     ],

@@ -53,3 +53,16 @@ def test_what_no_adapter_can_be_is_refused(tmp_path: Path, values: dict[str, Any
     problems = [problem.found for problem in variant_refusals(values, task=task, facts=FACTS)]
     assert len(problems) == (found is not None)
     assert found is None or found in problems[0]
+
+
+def test_a_trial_keeps_what_the_adapter_that_it_begins_with_has(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    for name in ("model", "start"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "start" / "adapter_config.json").touch()
+    lora = {"r": 4, "lora_alpha": "2r", "adapter_name_or_path": "start"}
+    data = {"model_name_or_path": "model", "dataset": {"train": "rows.jsonl"}, "lora": lora}
+    task = task_from_mapping(data, base_directory=tmp_path)
+    assert not list(variant_refusals({"r": 4, "learning_rate": 0.1}, task=task, facts=FACTS))
+    found = [str(problem.where) for problem in variant_refusals({"r": 8, "lora_alpha": 8}, task=task, facts=FACTS)]
+    assert found == ["--r"]
