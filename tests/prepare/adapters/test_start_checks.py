@@ -126,7 +126,7 @@ def test_what_differs_or_does_not_go_together(
             "model.layers.0.self_attn.k_proj, which the adapter adapts and the task does not",
         ),
         (
-            {"linears": {name: (10, 4) for name in LINEARS}},
+            {"linears": dict.fromkeys(LINEARS, (10, 4))},
             "lora.adapter_name_or_path",
             "A (2, 10) and B (4, 2) of model.layers.0.mlp.down_proj",
         ),
