@@ -70,11 +70,11 @@ def locate_adapters(data: dict[str, Any], base: Path, origin: TaskOrigin) -> lis
 def _locate_adapter(key: tuple[str, str], data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
     section, name = data.get(key[0]), key[1]
     text = section.get(name) if isinstance(section, Mapping) else None
-    if not isinstance(section, Mapping) or not isinstance(text, str) or not text.strip():
+    if not isinstance(section, Mapping) or not isinstance(text, str):
         return []
     path = base / Path(text).expanduser()
     unusual = unusual_path(path)
-    if unusual is None and (path / "adapter_config.json").is_file():
+    if unusual is None and text.strip() and (path / "adapter_config.json").is_file():
         data[key[0]] = {**section, name: str(path.resolve())}
         return []
     found = f"{text!r:.80}, {'which does not exist' if unusual is None else unusual.found}"
@@ -82,6 +82,8 @@ def _locate_adapter(key: tuple[str, str], data: dict[str, Any], base: Path, orig
         found = f"{text!r}, a directory without adapter_config.json"
     hint = "Name the directory of an adapter, such as best/ of a run; relative paths start at the task file."
     where = origin.where(key)
+    # said once: without the key nothing reads it
+    data[key[0]] = {**section, name: None}
     return [Problem(where=where, found=found, allowed="the directory of a LoRA adapter", hint=hint)]
 
 

@@ -58,6 +58,7 @@ def test_files_that_changed_are_refused(tmp_path: Path) -> None:
 
 def test_another_rank_or_variant_cannot_begin_with_it(tmp_path: Path) -> None:
     start = write_start(tmp_path, torch.ones(2, 20))
+    fitting: dict[str, Any] = {"r": 2, "lora_alpha": 4.0, "start": start}
     for values in ({"r": 4}, {"use_dora": True}, {"init_lora_weights": "pissa"}):
         with pytest.raises(VariantError, match="with adapter_name_or_path"):
-            AdapterSpec(**{"r": 2, "lora_alpha": 4.0, "start": start, **values})
+            AdapterSpec(**{**fitting, **values})

@@ -50,10 +50,11 @@ def read_start(
         where = task.where(_KEY)
         unread = [replace(own, where=where, found=f"{own.where}: {own.found}") for own in error.problems]
         return None, [*problems, *unread]
-    problems += _not_plain(task, adapter)
-    if not problems:
-        problems += _misfits(task, adapter, linears)
-        problems += _other_values(task, adapter.spec)
+    # what is not plain LoRA has other tensors, and other values mean something else there
+    problems += list(_not_plain(task, adapter)) or [
+        *_misfits(task, adapter, linears),
+        *_other_values(task, adapter.spec),
+    ]
     other = other_base_problem(task, _KEY, directory, model_directory=model_directory)
     problems += [] if other is None else [other]
     if problems:
