@@ -25,7 +25,7 @@ RULES = [entry.name for entry in EXIT_RULES.built_in()]
 READ_ALWAYS = {
     "evaluation": "max_examples warmup_evaluations every_fraction max_cost_fraction finalists metric metrics",
     "lora": "target_modules target_parameters modules_to_save exclude_modules layers_to_transform rank_pattern "
-    "alpha_pattern r lora_alpha",
+    "alpha_pattern r lora_alpha adapter_name_or_path",
     "training": "max_steps seed learning_rate batch_size max_grad_norm optim lr_scheduler_type",
     "search": "sampler space constraints",
     "memory": "limit margin profile gradient_checkpointing host_streamed_layers",
