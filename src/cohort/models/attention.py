@@ -292,6 +292,11 @@ def masked_attention(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, visible:
 
 def _fused(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: AttentionRule, visible: Tensor | None) -> Tensor:
     """Return torch's own attention, causal without a mask."""
+    if len(q_BQHE) > 1 and not q_BQHE.is_cuda and torch.get_num_threads() > 1:
+        # threads share out the heads of all sequences, and on some CPUs sums depend on which of them a thread takes
+        masks = visible.split(1) if visible is not None and visible.dim() == 4 and len(visible) > 1 else None
+        parts = zip(q_BQHE.split(1), k_BLGE.split(1), v_BLGE.split(1), masks or [visible] * len(q_BQHE), strict=True)
+        return torch.cat([_fused(q, k, v, rule=rule, visible=mask) for q, k, v, mask in parts])
     q, k, v = (x.transpose(1, 2) for x in (q_BQHE, k_BLGE, v_BLGE))
     o = F.scaled_dot_product_attention(
         q,
