@@ -115,6 +115,9 @@ class ScheduledRanks:
         rounds = self.run(dict.fromkeys(wanted, 1)).rounds
         return rounds[0] if rounds else ()
 
+    def expect_window(self, quotas: Mapping[int, int]) -> None:
+        """Plan nothing ahead."""
+
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         windows, seconds = [], []
         for rank in range(self.num_ranks):

@@ -34,7 +34,7 @@ READ_ALWAYS = {
 }
 # what is refused, or warned of, where it is checked with what it depends on
 CHECKED = {
-    "evaluation": "normalize answer_pattern greater_is_better",
+    "evaluation": "normalize answer_pattern greater_is_better num_generations",
     "lora": "lora_dropout use_rslora init_lora_weights use_dora use_vera d_initial projection_prng_key save_projection "
     "use_bdlora",
     "training": "num_train_epochs warmup_ratio weight_decay adam_beta1 adam_beta2 adam_epsilon loraplus_lr_ratio "

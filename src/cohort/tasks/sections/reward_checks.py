@@ -40,7 +40,7 @@ def reward_refusals(task: TaskFile) -> Iterator[Refusal]:
             )
         if task.evaluation.num_generations:
             yield Refusal(
-                found=f"num_generations with objective: {objective}, which draws no answers",
+                found=f"{task.evaluation.num_generations}, with objective: {objective}, which draws no answers",
                 allowed="0",
                 hint="Remove num_generations.",
                 at=("evaluation", "num_generations"),
