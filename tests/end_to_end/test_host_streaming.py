@@ -12,7 +12,7 @@ from cohort.engine.tune import RunOptions, resume, tune
 from cohort.planning.check import check_task
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
-from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
+from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=40)
 STREAMED: dict[str, Any] = {"memory": {"host_streamed_layers": 3}}
@@ -29,7 +29,7 @@ def test_a_streamed_run_has_the_bits_of_a_resident_one_also_when_it_goes_on(fold
     tune(tiny_task(folder), tmp_path / "resident", options=OPTIONS)
     watcher = Interrupting(12)
     with pytest.raises(KeyboardInterrupt):
-        tune(tiny_task(folder, **STREAMED), tmp_path / "run", options=OPTIONS, watcher=watcher)
+        tune(tiny_task(folder, **STREAMED), tmp_path / "run", options=OPTIONS, watcher=watcher, clock=TickingClock())
     assert any("3 of 4 layers" in note for note in watcher.notes)
     resume(tmp_path / "run", options=OPTIONS)
     assert outcome_of(tmp_path / "run") == outcome_of(tmp_path / "resident")

@@ -79,7 +79,7 @@ def test_the_command_trains_it_and_export_says_so(
 def test_a_run_that_has_not_ended_is_continued_instead(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        tune(tiny_task(run.parent), other, watcher=Interrupting(6))
+        tune(tiny_task(run.parent), other, watcher=Interrupting(6), clock=TickingClock())
     with pytest.raises(InputError, match="a run that has not ended"):
         train_again(other, [0])
 

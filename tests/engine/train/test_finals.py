@@ -38,7 +38,7 @@ from cohort.training.trial import TrialState
 from cohort.tuning import finals_plan
 from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST
 from tests.cli.tiny_task import write_rows
-from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
+from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
 
 # few rows of each evaluation, many for the last comparison; what it may cost is a test of its own
 FEW = {"max_examples": 1, "finalists_cost_fraction": 100.0}
@@ -269,8 +269,9 @@ def test_what_the_comparison_costs_stays_within_its_share_where_rows_are_ragged(
 def test_a_changed_test_file_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "test.jsonl", count=3)
     sections = {**SPACE, "dataset": {"test": str(tmp_path / "test.jsonl")}}
+    task = tiny_task(folder, **sections, evaluation=FEW)
     with pytest.raises(KeyboardInterrupt):
-        tune(tiny_task(folder, **sections, evaluation=FEW), tmp_path / "run", watcher=Interrupting(steps=1))
+        tune(task, tmp_path / "run", watcher=Interrupting(steps=1), clock=TickingClock())
     write_rows(tmp_path / "test.jsonl", count=4)
     with pytest.raises(InputError, match="the test rows changed: 4 rows read") as caught:
         resume(tmp_path / "run")
