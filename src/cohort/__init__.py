@@ -35,6 +35,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
+from cohort.core.blas_sums import keep_order_of_sums
 from cohort.version import __version__
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ __all__ = [
     "run",
     "tune",
 ]
+
+# before anything computes
+keep_order_of_sums()
 
 # public name -> the module that holds it, and its name there
 _HOMES = {
