@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 from tests.clients.client_runs import MODEL, needs_clients, run_against
@@ -16,12 +17,14 @@ def test_loops_on_a_server_that_is_killed_reach_what_they_reach_undisturbed(tmp_
     server = KilledServer(MODEL, tmp_path / "killed")
     try:
         server.start()
+        began = time.monotonic()
         undisturbed = run_against(server.url, "tinker_loops.py")
+        seconds = time.monotonic() - began
         has_ended = threading.Event()
 
         def kill() -> None:
-            # the client has imported itself by then, and each server lives for a second
-            has_ended.wait(3)
+            # the client has imported itself by then and is in its loops; each server lives for a second
+            has_ended.wait(0.7 * seconds)
             while server.num_ended < KILLS and not has_ended.wait(1):
                 server.end()
                 server.start()
