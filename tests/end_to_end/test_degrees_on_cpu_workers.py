@@ -37,7 +37,7 @@ def result_of(run: Path) -> Outcome:
 
 
 class ArrivingPool(LocalPool):
-    """Two workers; a task arrives when the first one has stepped."""
+    """Two workers; a task arrives when one of them has told of a task."""
 
     def __init__(self, runs: Path, late: Path) -> None:
         super().__init__(cpu_slots(2, num_threads=1), target=WORKER_TARGET, log_directory=runs / "workers")
@@ -46,8 +46,8 @@ class ArrivingPool(LocalPool):
 
     def wait(self, timeout_seconds: float) -> list[PoolEvent]:
         events = super().wait(timeout_seconds)
-        steps = [event.message.get("steps_done", 0) for event in events if isinstance(event, WorkerMessage)]
-        if not self.has_arrived and any(steps):
+        told = [event.message.get("task") for event in events if isinstance(event, WorkerMessage)]
+        if not self.has_arrived and any(told):
             self.has_arrived = True
             add_to_queue([self._late], self._runs)
         return events
