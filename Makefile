@@ -3,7 +3,7 @@
 #   make test       set up, check, and run the tests (no GPU, no network beyond the package index)
 #   make check      ruff, mypy, import layers, sizes, what result files name
 #   make bench      the benchmarks that this machine can run
-#   make test-gpu   tests marked gpu
+#   make test-gpu   tests marked gpu (side by side within a limit of time: tools/gpu_tests.py)
 #   make test-avx2  the tests of numerics as on a CPU without AVX-512
 #   make test-clients  the unmodified tinker and tinker-cookbook, in an environment of their own, against a server
 #   make docs       the documents as a site in build/site, links and anchors checked

@@ -179,6 +179,11 @@ def spec_of(*, r: int = 4) -> TrialSpec:
     )
 
 
+def with_neighbour(spec: TrialSpec) -> TrialSpec:
+    """Return a trial to stand in front of ``spec``: of another rank, and one whose first step makes it diverge."""
+    return replace(spec, trial_id=1, seed=5, learning_rate=1e9, adapter=replace(spec.adapter, r=7))
+
+
 def executor_of(
     decoder: Decoder,
     rows: TokenisedRows,
@@ -279,8 +284,7 @@ def _loss_of_saved(folder: Path, decoder: Decoder, executor: Executor, rows: Tok
 
 def _is_isolated(decoder: Decoder, executor: Executor, rows: TokenisedRows, *, adapts_experts: bool) -> bool:
     beside, spec = executor_of(decoder, rows, token_budget=41, adapts_experts=adapts_experts), spec_of()
-    other = replace(spec.adapter, r=7)
-    beside.load(replace(spec, trial_id=1, seed=5, learning_rate=1e9, adapter=other))
+    beside.load(with_neighbour(spec))
     beside.load(spec)
     for _ in range(spec.num_steps):
         beside.step()

@@ -1,0 +1,65 @@
+"""Every architecture of docs/models.md on a GPU: the numbers of a CPU in float32, proved and finite in bfloat16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.core.errors import InputError
+from cohort.models.checkpoint_layout import expert_parameters
+from cohort.models.weights import load_decoder
+from cohort.training.executor import Executor
+from tests.models.bridge.architectures import executor_of, rows_of, save_tiny, spec_of, with_neighbour
+from tests.models.bridge.models_page import ARCHITECTURES, PAGE
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(180)]
+
+# float32 sums in another order, five plain gradient steps on top
+TOLERANCE = 2e-4
+# of losses in bfloat16: operands of 8 bits of mantissa through four layers; a router may choose another expert
+ROUNDED_TOLERANCE = 0.05
+
+
+def row_of_page(name: str) -> str:
+    return next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` |"))
+
+
+def losses_of(
+    folder: Path, device: str, *, dtype: str = "float32", beside: bool = False, adapts_experts: bool = False
+) -> list[float]:
+    decoder, spec = load_decoder(folder, dtype=dtype, device=device), spec_of()
+    executor: Executor = executor_of(decoder, rows_of(12), device=device, adapts_experts=adapts_experts)
+    if beside:
+        executor.load(with_neighbour(spec))
+    executor.load(spec)
+    return [{event.trial_id: event.loss for event in executor.step()}[0] for _ in range(spec.num_steps)]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_an_architecture_is_proved_and_trains_on_a_gpu_as_the_table_says(tmp_path: Path, name: str) -> None:
+    folder, row = save_tiny(name, tmp_path), row_of_page(name)
+    if "| yes |" not in row:
+        for dtype in ("float32", "bfloat16"):
+            with pytest.raises(InputError):
+                load_decoder(folder, dtype=dtype, device="cuda")
+        return
+    expected = losses_of(folder, "cpu")
+    assert losses_of(folder, "cuda") == pytest.approx(expected, rel=TOLERANCE)
+    assert losses_of(folder, "cuda", beside=True) == pytest.approx(expected, rel=TOLERANCE)
+    rounded = losses_of(folder, "cuda", dtype="bfloat16")
+    assert torch.isfinite(torch.tensor(rounded)).all()
+    assert rounded == pytest.approx(expected, rel=ROUNDED_TOLERANCE)
+
+
+# every form in which transformers keeps experts
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "deepseek_v3", "glm4_moe"])
+def test_adapted_experts_train_as_on_a_cpu(tmp_path: Path, name: str) -> None:
+    folder = save_tiny(name, tmp_path)
+    assert expert_parameters(load_decoder(folder, dtype="float32", device="cpu").config)
+    expected = losses_of(folder, "cpu", adapts_experts=True)
+    assert losses_of(folder, "cuda", adapts_experts=True) == pytest.approx(expected, rel=TOLERANCE)
+    assert losses_of(folder, "cuda", beside=True, adapts_experts=True) == pytest.approx(expected, rel=TOLERANCE)
+    rounded = losses_of(folder, "cuda", dtype="bfloat16", adapts_experts=True)
+    assert rounded == pytest.approx(expected, rel=ROUNDED_TOLERANCE)
