@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from cohort.serving import sampler
 from cohort.serving.sampler import Sampling, Scores, pick_tokens, token_logprobs
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 1.0, -30.0])
@@ -75,6 +76,29 @@ def test_top_k_keeps_the_likeliest_and_top_p_is_a_share_of_them() -> None:
     assert set(draw(Sampling(temperature=1.0, top_k=3)).tolist()) == {0, 1, 3}
     # of tokens 1 and 3, the first has 0.73
     assert set(draw(Sampling(temperature=1.0, top_k=2, top_p=0.7)).tolist()) == {1}
+
+
+def test_draws_and_logarithms_are_the_same_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = [Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9)] * 4
+    logits = torch.randn(8, 33, generator=torch.Generator().manual_seed(0))
+
+    def found() -> tuple[object, object]:
+        picked = pick_tokens(Scores.of(logits), samplings=ways, seeds=range(8), steps=[3] * 8)
+        tokens = [token for token in picked if token is not None]
+        return picked, token_logprobs(logits, picked=tokens, counts=[0, 2] * 4, temperatures=[1.0, 0.7] * 4)
+
+    whole = found()
+    monkeypatch.setattr(sampler, "_WORKING_BYTES", 3 * 8 * 33)
+    assert found() == whole
+
+
+def test_no_token_without_a_probability_is_drawn_at_the_end_of_the_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampler, "derive_seed", lambda *_: 2**63 - 1)
+    logits = torch.tensor([[0.0, 0.0, 0.0, -2000.0, -2000.0]])
+    (token,) = pick_tokens(Scores.of(logits), samplings=[Sampling(temperature=1.0)], seeds=[0], steps=[0])
+    assert token == 2
 
 
 def test_sequences_of_one_call_are_sampled_each_in_its_own_way() -> None:

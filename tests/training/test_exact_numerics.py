@@ -21,6 +21,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import ReferenceFiles, TokenisedRows
 from cohort.kernels.backend import Backend, use_backend
+from cohort.kernels.packed_linear import LaunchTables
+from cohort.kernels.segments import SegmentTable
 from cohort.machine.compile_ahead.launches import collect_launches
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
@@ -90,6 +92,19 @@ def test_an_executor_switches_the_products_of_its_decoder(tmp_path: Path) -> Non
         assert not executor_of(decoder, specs, numerics=Numerics.FAST).bank.is_exact
         assert not any(product.is_exact for product in products)
         assert not any(layer.mlp.is_composed for layer in decoder.layers)
+
+
+def test_decoding_takes_the_launches_of_exact_numerics_however_few_its_rows_are(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    save_llama(tmp_path, num_layers=1)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    segments = SegmentTable.from_samples([1], slots=[0], num_slots=1, num_rows=16, multiplies_slots=True)
+    with use_backend(Backend.TRITON):
+        for numerics in Numerics:
+            tables = (
+                executor_of(decoder, [trial(0, r=4, batch_size=1)], numerics=numerics).bank.context(segments).tables
+            )
+            assert isinstance(tables, LaunchTables) == (numerics is Numerics.EXACT)
 
 
 def test_a_reference_adapter_s_passes_have_the_numerics_of_the_trials(tmp_path: Path) -> None:

@@ -174,8 +174,9 @@ class AdapterBank:
         slots = self.slot_table()
         tables: LaunchTables | RowTables | None = None
         if self.writes_gradients:
-            # decoding has a row or a few of each adapter, too few to share what is read
-            if segments.multiplies_slots and segments.num_rows <= MOST_ROWS:
+            # decoding has a row or a few of each adapter, too few to share what is read; there a sum's order follows
+            # from the widest rank of the pass, and in exact numerics a row has its bits in any pass
+            if segments.multiplies_slots and segments.num_rows <= MOST_ROWS and not self.is_exact:
                 tables = RowTables(segments, slots, device=self.compute_RD.device)
             else:
                 tables = LaunchTables(

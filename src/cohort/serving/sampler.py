@@ -5,7 +5,7 @@ Shapes:  B sequences · V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 from cohort.core.seeds import derive_seed
 
 __all__ = ["Sampling", "Scores", "TokenLogprobs", "pick_tokens", "token_logprobs"]
+
+# of the float64 probabilities of the sequences that are drawn at once; a few such copies exist at a time
+_WORKING_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,11 @@ class Sampling:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
         if self.top_k < 0:
             raise ValueError(f"top_k must be at least 0, got {self.top_k}")
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.top_p < 1.0 or self.top_k > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,31 +94,63 @@ def pick_tokens(
     both_2B = scores.likeliest_2B
     drawn = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0.0]
     if drawn:
-        rows = torch.tensor(drawn, device=both_2B.device)
+        rows_D = torch.tensor(drawn, device=both_2B.device)
         draws = [derive_seed("sampler", seeds[row], steps[row]) / 2**63 for row in drawn]
         own = [samplings[row] for row in drawn]
         both_2B = both_2B.clone()
-        both_2B[0, rows] = _draw(scores.logits_BV.index_select(0, rows), samplings=own, draws=draws)
+        both_2B[0, rows_D] = _draw(scores.logits_BV.index_select(0, rows_D), samplings=own, draws=draws)
     return [token if finite else None for token, finite in zip(*both_2B.tolist(), strict=True)]
 
 
 def _draw(logits_BV: Tensor, *, samplings: Sequence[Sampling], draws: Sequence[float]) -> Tensor:
-    """Invert the cumulative distribution over the tokens in order of probability, at ``draws`` in [0, 1)."""
-    vocab_size, device = logits_BV.shape[1], logits_BV.device
+    """Return a token of each sequence: its cumulative distribution inverted at ``draws`` in [0, 1)."""
+    tokens_B = torch.empty(len(draws), dtype=torch.int64, device=logits_BV.device)
+    for invert, is_cut in ((_inverted_whole, False), (_inverted_cut, True)):
+        own = [row for row, sampling in enumerate(samplings) if sampling.is_cut == is_cut]
+        for rows in _chunks(own, vocab_size=logits_BV.shape[1]):
+            rows_C = torch.tensor(rows, device=logits_BV.device)
+            scaled_CV = torch.nan_to_num(logits_BV.index_select(0, rows_C).double())
+            scaled_CV /= _column([samplings[row].temperature for row in rows], like=scaled_CV)
+            draws_C1 = _column([draws[row] for row in rows], like=scaled_CV)
+            tokens_B[rows_C] = invert(scaled_CV.softmax(dim=1), [samplings[row] for row in rows], draws_C1)
+    return tokens_B
 
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
 
-    scaled = torch.nan_to_num(logits_BV.double()) / column([sampling.temperature for sampling in samplings])
-    probabilities, tokens = scaled.softmax(dim=1).sort(dim=1, descending=True, stable=True)
+def _chunks(rows: Sequence[int], *, vocab_size: int) -> Iterator[Sequence[int]]:
+    """Cut rows into as many as one working copy of theirs may have: a row's draw does not depend on the others."""
+    most = max(1, _WORKING_BYTES // (8 * vocab_size))
+    return (rows[start : start + most] for start in range(0, len(rows), most))
+
+
+def _column(values: Sequence[float], *, like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None]
+
+
+def _inverted_whole(probabilities_CV: Tensor, samplings: Sequence[Sampling], draws_C1: Tensor) -> Tensor:
+    """Draw among all tokens, in the order of their ids: sorting takes most of the time where nothing is cut."""
+    del samplings
+    cumulative_CV = probabilities_CV.cumsum(dim=1)
+    totals_C1 = cumulative_CV[:, -1:].clone()
+    found_C1 = torch.searchsorted(cumulative_CV, draws_C1 * totals_C1, right=True)
+    # rounding may carry the last draw one past the last token that has a probability
+    last_C1 = (cumulative_CV < totals_C1).sum(dim=1, keepdim=True)
+    return torch.minimum(found_C1, last_C1)[:, 0]
+
+
+def _inverted_cut(probabilities_CV: Tensor, samplings: Sequence[Sampling], draws_C1: Tensor) -> Tensor:
+    """Draw among the likeliest tokens, in the order of their probability."""
+    vocab_size, device = probabilities_CV.shape[1], probabilities_CV.device
+    probabilities, tokens = probabilities_CV.sort(dim=1, descending=True, stable=True)
     cumulative = probabilities.cumsum(dim=1)
     places = torch.arange(vocab_size, device=device)
-    kept = places < column([sampling.top_k or vocab_size for sampling in samplings])
+    kept = places < _column([sampling.top_k or vocab_size for sampling in samplings], like=probabilities)
     # top_p is a share of what top_k leaves; a token stays if those before it do not yet reach it
     left = torch.where(kept, probabilities, 0.0).sum(dim=1, keepdim=True)
-    kept &= (cumulative - probabilities) < column([sampling.top_p for sampling in samplings]) * left
+    kept &= (cumulative - probabilities) < _column(
+        [sampling.top_p for sampling in samplings], like=probabilities
+    ) * left
     totals = torch.where(kept, probabilities, 0.0).sum(dim=1, keepdim=True)
-    found = torch.searchsorted(cumulative, column(draws) * totals, right=True)
+    found = torch.searchsorted(cumulative, draws_C1 * totals, right=True)
     # rounding may carry the last draw one past the last kept token
     last = kept.sum(dim=1, keepdim=True) - 1
     return tokens.gather(1, torch.minimum(found, last))[:, 0]
@@ -123,13 +163,19 @@ def token_logprobs(
 
     ``temperatures`` divide the logits of each; None for 1.
     """
-    scaled_BV = logits_BV.double()
-    if temperatures is not None and any(temperature != 1.0 for temperature in temperatures):
-        scaled_BV /= torch.tensor(temperatures, dtype=torch.float64, device=logits_BV.device)[:, None]
-    logprobs_BV = scaled_BV.log_softmax(dim=1)
-    own = logprobs_BV.gather(1, torch.tensor(picked, device=logits_BV.device)[:, None])[:, 0].tolist()
-    values, tokens = logprobs_BV.topk(max(max(counts), 1), dim=1)
-    return [
-        TokenLogprobs(picked=mine, top=tuple(zip(some_tokens[:count], some[:count], strict=True)))
-        for mine, some_tokens, some, count in zip(own, tokens.tolist(), values.tolist(), counts, strict=True)
-    ]
+    found: list[TokenLogprobs] = []
+    for rows in _chunks(range(len(picked)), vocab_size=logits_BV.shape[1]):
+        scaled_CV = logits_BV[rows[0] : rows[-1] + 1].double()
+        if temperatures is not None and any(temperature != 1.0 for temperature in temperatures):
+            scaled_CV /= _column([temperatures[row] for row in rows], like=scaled_CV)
+        logprobs_CV = scaled_CV.log_softmax(dim=1)
+        tokens_C1 = torch.tensor([picked[row] for row in rows], device=logits_BV.device)[:, None]
+        own = logprobs_CV.gather(1, tokens_C1)[:, 0].tolist()
+        most = max(counts[row] for row in rows)
+        # most callers want none
+        values, tokens = ([[]] * len(rows),) * 2 if most == 0 else (each.tolist() for each in logprobs_CV.topk(most))
+        found += [
+            TokenLogprobs(picked=mine, top=tuple(zip(ids[: counts[row]], some[: counts[row]], strict=True)))
+            for row, mine, ids, some in zip(rows, own, tokens, values, strict=True)
+        ]
+    return found

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.numerics import Numerics
 from cohort.data.tokenised import AnswerScoring, TokenisedRows
 from cohort.metrics.rewards import PlannedReward, RewardFinding, RewardPlan, Rewards
 from cohort.models.tokenizer import load_tokenizer
@@ -104,10 +105,18 @@ def sampling_trial(
 
 
 def executor_on(
-    model: Path, rows: TokenisedRows, *, num_slots: int = 8, token_budget: int = 256, answer_tokens: int = 0
+    model: Path,
+    rows: TokenisedRows,
+    *,
+    num_slots: int = 8,
+    token_budget: int = 256,
+    answer_tokens: int = 0,
+    device: str = "cpu",
+    dtype: str = "float32",
+    numerics: Numerics = Numerics.FAST,
 ) -> LocalExecutor:
-    """Return an executor of a tiny model on one thread."""
-    decoder = load_decoder(str(model), dtype="float32", device="cpu")
+    """Return an executor of a tiny model; a CPU is exact with any numerics."""
+    decoder = load_decoder(str(model), dtype=dtype, device=device)
     return LocalExecutor(
         decoder,
         target_linears={
@@ -122,7 +131,10 @@ def executor_on(
             token_budget=token_budget,
             evaluation_token_budget=token_budget,
             answer_tokens=answer_tokens,
+            numerics=numerics,
         ),
+        device=decoder.device,
+        compute_dtype=decoder.dtype,
     )
 
 

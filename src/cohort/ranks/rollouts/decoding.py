@@ -182,6 +182,8 @@ class Decoding:
             adapters=_TrainingRows(self._bank, self._slot_of),
             num_blocks=num_blocks,
             settings=_SETTINGS,
+            # adapters change in their places, which is where a recorded pass reads them
+            records_graphs=True,
         )
         for own in open_answers:
             self._submit(own)
