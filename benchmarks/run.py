@@ -47,6 +47,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("sweeps.sweep_price", "cuda", ("--shape", "8b")),
     ("sweeps.whole_sweep", "cuda", ("--shape", "1b")),
     ("sweeps.two_sweeps_together", "cuda", ("--shape", "1b")),
+    ("sweeps.grpo_sweep_price", "cuda", ("--shape", "1b")),
 )
 
 
