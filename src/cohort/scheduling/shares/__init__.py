@@ -1,0 +1,1 @@
+"""Weighted fair shares of GPU time by tenant: whose pass is next on a resident base, whose job on a free worker."""
