@@ -36,6 +36,7 @@ from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.engine import ServingEngine
 from cohort.serving.kv_blocks import blocks_for
 from cohort.serving.scheduler import SchedulerSettings
+from cohort.serving.text_decoder import text_decoder
 
 QUESTION = "How much of the engine's rate is left over HTTP, and when does a stream's first token come?"
 PROCESSES = 4
@@ -60,7 +61,7 @@ def open_engine(decoder: Decoder, tokenizer: Any, *, batch: int, length: int) ->
         adapters=pool,
         num_blocks=batch * (blocks_for(length) + 1),
         settings=SchedulerSettings(max_num_seqs=batch, max_num_batched_tokens=max(8192, batch), finds_prefixes=False),
-        decode_text=lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=True)),
+        decode_text=text_decoder(tokenizer),
         max_model_len=length,
         records_graphs=True,
     )

@@ -89,9 +89,9 @@ def test_with_many_streams_tokens_are_written_together(
         writes = [write.decode() for write in response.iter_raw()]
     events = [json.loads(line[6:]) for line in "".join(writes).splitlines() if line.startswith('data: {"')]
     assert "".join(event["choices"][0]["text"] for event in events) == expected["a1", PROMPTS[1]]
-    # the first token comes by itself
+    # the first token comes by itself, and what came together is one event
     assert writes[0].count("data: ") == 1
-    assert len(writes) < len(events)
+    assert len(events) <= len(writes) < 12
     server.assert_nothing_is_held()
 
 

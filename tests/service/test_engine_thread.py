@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cohort.service.engine_thread import EngineThread, QueueFullError, ServerClosingError
-from cohort.serving.sequence import SequenceRequest
+from cohort.serving.engine import StepOutput
+from cohort.serving.sequence import FinishReason, SequenceRequest
 
 REQUEST = SequenceRequest(prompt_tokens=[1, 2], max_new_tokens=1)
 
@@ -44,3 +46,61 @@ def test_a_server_that_lost_a_part_of_its_model_says_why_and_takes_nothing() -> 
             thread.submit([REQUEST], loop=loop)
     finally:
         loop.close()
+
+
+class ScriptedEngine:
+    """Gives a token of each sequence a step; notes what has been heard when a pass is computed."""
+
+    def __init__(self, lengths: dict[int, int], heard: list[int]) -> None:
+        self.scheduler = SimpleNamespace(running=[1])
+        self._left, self._heard, self.at_passes = dict(lengths), heard, list[list[int]]()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._left)
+
+    def step(self, *, meanwhile: Callable[[], None]) -> list[StepOutput]:
+        meanwhile()
+        self.at_passes.append(list(self._heard))
+        outputs = []
+        for number in list(self._left):
+            self._left[number] -= 1
+            finish = None if self._left[number] else FinishReason.LENGTH
+            if finish:
+                del self._left[number]
+            outputs.append(StepOutput(number=number, token=number, finish=finish))
+        return outputs
+
+    def abort_all(self) -> list[int]:
+        return []
+
+
+def test_a_passs_outputs_are_handed_on_while_the_next_one_is_computed_and_the_last_at_once() -> None:
+    heard: list[int] = []
+    engine: Any = ScriptedEngine({7: 1, 8: 3}, heard)
+    thread = EngineThread(engine, SimpleNamespace(close=lambda: None), max_waiting=3)  # type: ignore[arg-type]
+    thread.on_step = lambda outputs: heard.extend(output.number for output in outputs)
+    thread.num_open = 2
+    thread.start()
+    assert thread.close(drain_seconds=10.0)
+    assert engine.at_passes == [[], [7, 8], [7, 8, 8]]
+    assert heard == [7, 8, 8, 8]
+
+
+def test_what_a_pass_gave_is_not_kept_where_the_rest_is_given_up() -> None:
+    heard: list[int] = []
+    engine: Any = ScriptedEngine({7: 1, 8: 1000}, heard)
+    thread = EngineThread(engine, SimpleNamespace(close=lambda: None), max_waiting=3)  # type: ignore[arg-type]
+    step = engine.step
+
+    def step_and_give_up(*, meanwhile: Callable[[], None]) -> list[StepOutput]:
+        outputs: list[StepOutput] = step(meanwhile=meanwhile)
+        thread._commands.put(engine._left.clear)
+        return outputs
+
+    engine.step = step_and_give_up
+    thread.on_step = lambda outputs: heard.extend(output.number for output in outputs)
+    thread.num_open = 1
+    thread.start()
+    assert thread.close(drain_seconds=10.0)
+    assert heard == [7, 8]

@@ -17,6 +17,11 @@ class FairLock:
         self._waiting: deque[threading.Lock] = deque()
         self._is_held = False
 
+    @property
+    def is_held(self) -> bool:
+        """Whether some thread has it now."""
+        return self._is_held
+
     def __enter__(self) -> None:
         with self._guard:
             if not self._is_held:

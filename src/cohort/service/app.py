@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -21,6 +21,7 @@ from cohort.service.served_base import OtherBaseError
 from cohort.service.served_model import PreparedRequest, ServedModel
 from cohort.service.settings import ServerSettings
 from cohort.serving.adapter_registry import NameTakenError, UnknownAdapterError
+from cohort.serving.engine import StepOutput
 from cohort.serving.sequence import FinishReason
 from cohort.version import __version__
 
@@ -215,16 +216,21 @@ class _Completions:
                     await asyncio.sleep(seconds)
                 while not subscription.outputs.empty():
                     arrived.append(subscription.outputs.get_nowait())
-                events: list[bytes] = []
+                failure = None
                 for place, output in arrived:
                     times.heard(place, output)
-                    if (failure := _failure(output.finish, output.error)) is not None:
-                        yield b"".join([*events, stream_event(error_body(failure, kind="server_error", code=500))])
-                        return
+                    failure = failure or _failure(output.finish, output.error)
                     choices[place].add(output)
                     num_left -= output.finish is not None
-                    if (piece := form.piece(place, output)) is not None:
-                        events.append(stream_event(piece))
+                events = [
+                    stream_event(piece)
+                    for place, output in _joined(arrived)
+                    if _failure(output.finish, output.error) is None
+                    and (piece := form.piece(place, output)) is not None
+                ]
+                if failure is not None:
+                    yield b"".join([*events, stream_event(error_body(failure, kind="server_error", code=500))])
+                    return
                 if events:
                     has_begun = True
                     yield b"".join(events)
@@ -234,6 +240,22 @@ class _Completions:
         finally:
             # also where the client has left in the middle
             self._thread.cancel(subscription)
+
+
+def _joined(arrived: Sequence[tuple[int, StepOutput]]) -> list[tuple[int, StepOutput]]:
+    """Return what came of each sequence as one output, where no logarithms have to be told token by token."""
+    joined: dict[int, StepOutput] = {}
+    for place, output in arrived:
+        if output.logprobs is not None:
+            return list(arrived)
+        before = joined.get(place)
+        if before is None or output.error is not None:
+            joined[place] = output
+        else:
+            joined[place] = StepOutput(
+                number=output.number, token=output.token, text=before.text + output.text, finish=output.finish
+            )
+    return list(joined.items())
 
 
 def _gathering_seconds(num_open: int) -> float:

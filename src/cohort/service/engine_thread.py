@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 _IDLE_SECONDS = 0.05
 _WAITING_FOR_ADAPTER_SECONDS = 0.02
 _STOP_SECONDS = 30.0
+_SWITCH_SECONDS = 0.001
 
 
 class QueueFullError(CohortError):
@@ -69,6 +71,8 @@ class EngineThread:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._is_closing = False
+        # of the last pass: they are handed on while the next one is computed
+        self._undelivered: Sequence[StepOutput] = ()
         self.num_open = 0
         self.on_step: Callable[[Sequence[StepOutput]], None] = lambda _: None
         self.on_lost: Callable[[], None] = lambda: None
@@ -93,6 +97,9 @@ class EngineThread:
         return self._is_closing
 
     def start(self) -> None:
+        # While a pass is computed, other threads write what the last one gave; the engine must not wait for as long as
+        # Python's 5 ms to go on.
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._thread.start()
 
     def submit(self, requests: Sequence[SequenceRequest], *, loop: asyncio.AbstractEventLoop) -> Subscription:
@@ -141,24 +148,37 @@ class EngineThread:
         while not self._stopped.is_set():
             self._take_commands(block=not self._engine.has_work)
             if not self._engine.has_work:
+                # what was left has been given up meanwhile
+                self._deliver_last()
                 continue
-            outputs = self._step()
-            if outputs:
-                self.on_step(outputs)
-                self._deliver(outputs)
-            elif not self._engine.scheduler.running:
+            self._undelivered = outputs = self._step()
+            if not self._engine.has_work:
+                self._deliver_last()
+            elif not outputs and not self._engine.scheduler.running:
                 # all that waits waits for adapters
                 self._pool.wait_changed(_WAITING_FOR_ADAPTER_SECONDS)
+        self._deliver_last()
         self._fail_all("the server has stopped")
+
+    def _deliver_last(self) -> None:
+        """Hand on what the last pass gave."""
+        outputs, self._undelivered = self._undelivered, ()
+        if outputs:
+            self.on_step(outputs)
+            self._deliver(outputs)
 
     def _step(self) -> list[StepOutput]:
         try:
+            if self._turn.is_held:
+                # a pass of training may take long
+                self._deliver_last()
             with self._turn:
-                return self._engine.step()
+                return self._engine.step(meanwhile=self._deliver_last)
         except Exception as error:  # one bad pass must not end the server
             _log.exception("a pass failed")
             reason = "out of memory" if is_out_of_memory(error) else "internal error"
         # outside of the handler, whose traceback keeps the tensors of the pass
+        self._deliver_last()
         self._fail_all(f"{reason} while generating; the request was dropped")
         release_cached(self._engine.device)
         return []

@@ -37,6 +37,7 @@ from cohort.serving.generate import end_of_answer_ids
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.pool_size import device_block_count
 from cohort.serving.ranks import ServingRanks
+from cohort.serving.text_decoder import text_decoder
 
 __all__ = ["Opened", "open_served"]
 
@@ -137,13 +138,12 @@ def _opened(
         pool.publish(name, adapter, replaces=False)
     for name, folder in folders:
         pool.load(name, folder)
-    decoding = copy.deepcopy(tokenizer)
     engine = ServingEngine(
         decoder,
         adapters=pool,
         num_blocks=_num_blocks(settings, decoder, pool, machine, ranks),
         settings=settings.scheduler,
-        decode_text=lambda tokens: str(decoding.decode(list(tokens), skip_special_tokens=True)),
+        decode_text=text_decoder(copy.deepcopy(tokenizer)),
         max_model_len=settings.max_model_len,
         records_graphs=True,
         ranks=ranks,

@@ -176,13 +176,20 @@ class ServingEngine:
             self.abort(number)
         return numbers
 
-    def step(self) -> list[StepOutput]:
-        """Run one pass and return what it gave; nothing where all that waits waits for adapters."""
+    def step(self, *, meanwhile: Callable[[], None] | None = None) -> list[StepOutput]:
+        """Run one pass and return what it gave; nothing where all that waits waits for adapters.
+
+        ``meanwhile`` is called while a GPU computes a pass that only decodes; otherwise before the pass, whose launches
+        keep the host busy.
+        """
         outputs = self._failed()
         plan = self.scheduler.plan()
+        if meanwhile is not None and (plan.prefills or plan.is_empty):
+            meanwhile()
+            meanwhile = None
         if plan.is_empty:
             return outputs
-        picked = self._runner.run(plan)
+        picked = self._runner.run(plan, meanwhile=meanwhile)
         self.scheduler.computed(plan)
         return outputs + [self._advance(each) for each in picked]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,11 +34,16 @@ class PassRunner:
         self._computer, self._ranks = computer, ranks
 
     @torch.no_grad()
-    def run(self, plan: StepPlan) -> list[NextToken]:
-        """Run a pass and return the next token of each sequence whose last position was in it."""
+    def run(self, plan: StepPlan, *, meanwhile: Callable[[], None] | None = None) -> list[NextToken]:
+        """Run a pass and return the next token of each sequence whose last position was in it.
+
+        ``meanwhile`` is called once a GPU has the pass and computes it.
+        """
         record, sampled = record_of(plan)
         self._ranks.announce(record)
         scores = self._computer.compute(record)
+        if meanwhile is not None:
+            meanwhile()
         return [] if scores is None else _picked(sampled, scores)
 
 
