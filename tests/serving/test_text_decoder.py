@@ -38,7 +38,7 @@ def test_texts_are_those_of_transformers(cleans: bool) -> None:
 def test_a_class_with_a_decoding_of_its_own_keeps_it() -> None:
     class Loud(PreTrainedTokenizerFast):
         def _decode(self, *given: Any, **named: Any) -> str:
-            return super()._decode(*given, **named).upper()
+            return str(super()._decode(*given, **named)).upper()
 
     loud = Loud(tokenizer_object=words().backend_tokenizer, eos_token="<end>")
     assert text_decoder(loud)([1, 3]) == "WELL THEN"

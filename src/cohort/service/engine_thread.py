@@ -151,14 +151,17 @@ class EngineThread:
                 # what was left has been given up meanwhile
                 self._deliver_last()
                 continue
-            self._undelivered = outputs = self._step()
-            if not self._engine.has_work:
-                self._deliver_last()
-            elif not outputs and not self._engine.scheduler.running:
-                # all that waits waits for adapters
-                self._pool.wait_changed(_WAITING_FOR_ADAPTER_SECONDS)
+            self._undelivered = self._step()
+            self._go_on()
         self._deliver_last()
         self._fail_all("the server has stopped")
+
+    def _go_on(self) -> None:
+        """Behind a pass: keep nothing back where no other one follows, and wait where only adapters can go on."""
+        if not self._engine.has_work:
+            self._deliver_last()
+        elif not self._undelivered and not self._engine.scheduler.running:
+            self._pool.wait_changed(_WAITING_FOR_ADAPTER_SECONDS)
 
     def _deliver_last(self) -> None:
         """Hand on what the last pass gave."""
