@@ -73,7 +73,26 @@ def silu_gate(gate_up_SN: torch.Tensor) -> torch.Tensor:
     return gated_activation(gate_up_SN, activation=Activation.SILU)
 
 
-def block_over_floor(decoder: BridgedDecoder, record: Record, *, tokens: int) -> None:
+def print_profile(work: Callable[[], object], *, calls: int = 10) -> None:
+    """Print the microseconds of each kernel of a call, and those in which the device did nothing."""
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA if torch.cuda.is_available() else ProfilerActivity.CPU]) as profiled:
+        begun = time.perf_counter()
+        for _ in range(calls):
+            work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        wall = 1e6 * (time.perf_counter() - begun) / calls
+    kernels = [own for own in profiled.key_averages() if own.device_type == DeviceType.CUDA]
+    for own in sorted(kernels, key=lambda each: -each.self_device_time_total):
+        print(f"{own.self_device_time_total / calls:9.1f} us {own.count / calls:6.1f} x {own.key[:110]}")
+    busy = sum(own.self_device_time_total for own in kernels) / calls
+    print(f"busy {busy:.0f} of {wall:.0f} us", flush=True)
+
+
+def block_over_floor(decoder: BridgedDecoder, record: Record, *, tokens: int, profiles: bool) -> None:
     """Record forward and backward of the first block of frozen experts, and its grouped products alone."""
     assert decoder.config.bridged is not None, "the benchmark's models are bridged"
     path, module = next(iter(expert_blocks(decoder.model, decoder.config.bridged.layers).items()))
@@ -112,6 +131,8 @@ def block_over_floor(decoder: BridgedDecoder, record: Record, *, tokens: int) ->
 
     own = record.add("a block of experts, forward and backward", milliseconds(block) / 1e3, tokens=tokens)
     least = record.add("its grouped products alone", milliseconds(floor) / 1e3, tokens=tokens)
+    if profiles:
+        print_profile(block)
     record.headline["moe_over_grouped_floor"] = own / least
     record.write()
 
@@ -128,6 +149,8 @@ def packed(decoder: BridgedDecoder, options: argparse.Namespace, *, length: int,
         adapts_experts=adapts_experts,
     )
     found = median_seconds(executor.step, repeats=options.repeats)
+    if options.profile:
+        print_profile(executor.step, calls=2)
     del executor
     freed()
     return found
@@ -141,6 +164,8 @@ def main() -> None:
     parser.add_argument("--num-layers", type=int, default=8)
     parser.add_argument("--adapters", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--block-alone", action="store_true", help="leave the steps out")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of a block and of a step")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     is_tiny = options.shape.startswith("tiny")
@@ -150,7 +175,9 @@ def main() -> None:
     config = bridged_config(options.shape, num_layers=2 if is_tiny else options.num_layers)
     record, count = Record(options, config["num_hidden_layers"]), options.adapters
     decoder = bridged(config, random_model(config, device=device, dtype=dtype), device=device)
-    block_over_floor(decoder, record, tokens=count * LONG)
+    block_over_floor(decoder, record, tokens=count * LONG, profiles=options.profile)
+    if options.block_alone:
+        return
     own = {}
     for adapts_experts, name in ((False, "attention"), (True, "attention and experts")):
         own[name] = record.add(
