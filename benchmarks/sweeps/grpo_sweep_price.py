@@ -172,6 +172,35 @@ class Sweep:
         self.executor.close()
 
 
+def compile_kernels(decoder: Decoder, options: argparse.Namespace, *, numerics: Numerics) -> None:
+    """Compile what training passes launch by all cores, so that no first step waits for one after the other."""
+    if decoder.device.type != "cuda":
+        return
+    from cohort.machine.compile_ahead.launches import collect_launches
+    from cohort.machine.compile_ahead.task_kernels import PASS_TOKENS
+    from cohort.machine.compile_ahead.workers import KernelCompiler
+
+    begun = time.perf_counter()
+    try:
+        with KernelCompiler() as compiler:
+            collect_launches(
+                decoder,
+                compiler=compiler,
+                target_linears=decoder.linears,
+                adapters=[AdapterSpec(r=r, lora_alpha=1.0) for r in sorted(set(RANKS))],
+                usual=200,
+                pass_tokens=[
+                    *(tokens for tokens in PASS_TOKENS if tokens < options.token_budget),
+                    options.token_budget,
+                ],
+                numerics=numerics,
+            )
+            found = compiler.wait()
+        print(f"{found.num_kernels} kernels compiled in {time.perf_counter() - begun:.1f} s", flush=True)
+    except Exception as error:  # as in a run: the pass that needs a kernel compiles it
+        print(f"kernels are compiled as they are needed ({type(error).__name__}: {error})", flush=True)
+
+
 def rank_row_bytes_of(decoder: Decoder) -> int:
     from cohort.adapters.layout import AdapterLayout
 
@@ -210,6 +239,7 @@ def measured(
     decoder: Decoder, rows: TokenisedRows, options: argparse.Namespace, *, numerics: Numerics
 ) -> list[dict[str, Any]]:
     """Return a row for each number of trials together, and the sum of the trials that ran one by one."""
+    compile_kernels(decoder, options, numerics=numerics)
     sweep = Sweep(decoder, rows, options, numerics=numerics)
     end, specs, found = keep_differences(sweep.differences), trials(longest=options.longest), list[dict[str, Any]]()
     try:
