@@ -97,10 +97,10 @@ def test_commands_name_scripts_tests_and_targets_that_exist() -> None:
                 assert (REPOSITORY / word).is_file(), line
 
 
-def test_the_house_has_at_most_26_rooms_each_with_one_line() -> None:
+def test_the_house_has_at_most_28_rooms_each_with_one_line() -> None:
     section = TEXT[TEXT.index("## The house") : TEXT.index("Inside `engine`")]
     rooms = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
-    assert len(rooms) == len(set(rooms)) <= 26
+    assert len(rooms) == len(set(rooms)) <= 28
     there = {path.parent.name for path in (REPOSITORY / "src/cohort").glob("*/__init__.py")}
     assert set(rooms) == there
 

@@ -1,0 +1,1 @@
+"""Bytes of files, adapters and checkpoints, in a folder or in object storage."""

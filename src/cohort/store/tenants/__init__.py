@@ -1,0 +1,1 @@
+"""Organisations, projects, keys, quotas, usage and the audit log."""

@@ -1,0 +1,211 @@
+"""Usage: what each project used on each day, and whether a quota leaves room for more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Table, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cohort.store.database import Database
+from cohort.store.errors import QuotaExceededError, UnknownIdError
+from cohort.store.jobs.transitions import OPEN
+from cohort.store.records import Project, UsageRow, read_record
+from cohort.store.scope import Scope
+from cohort.store.tables import blobs, job_usage, jobs, projects, usage
+from cohort.store.words import BlobState, UsageKind
+
+__all__ = [
+    "ProjectUsage",
+    "add_job_usage",
+    "add_usage",
+    "charge_stored_bytes",
+    "check_open_jobs",
+    "check_stored_bytes",
+    "check_tokens",
+    "day_of",
+    "export_usage",
+    "locked_project",
+]
+
+_TOKEN_KINDS = (
+    UsageKind.PROMPT_TOKENS,
+    UsageKind.COMPLETION_TOKENS,
+    UsageKind.TRAINED_TOKENS,
+    UsageKind.EVALUATED_TOKENS,
+)
+_DAY_SECONDS = 86400.0
+
+
+def day_of(seconds: float) -> str:
+    """Return the day in UTC as ``2026-10-31``."""
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d")
+
+
+def _add(connection: Connection, table: Table, *, keyed_by: tuple[str, ...], values: Mapping[str, object]) -> None:
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = make(table).values(**values)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=list(keyed_by), set_={"amount": table.c.amount + statement.excluded.amount}
+        )
+    )
+
+
+def add_usage(connection: Connection, *, project_id: str, seconds: float, amounts: Mapping[UsageKind, float]) -> None:
+    """Add to what a project used on the day of ``seconds``."""
+    # in one order, so that two writers never wait for each other in a circle
+    for kind in sorted(amounts):
+        if amounts[kind]:
+            _add(
+                connection,
+                usage,
+                keyed_by=("project_id", "day", "kind"),
+                values={"project_id": project_id, "day": day_of(seconds), "kind": kind, "amount": amounts[kind]},
+            )
+
+
+def add_job_usage(
+    connection: Connection, *, project_id: str, job_id: str, seconds: float, totals: Mapping[UsageKind, float]
+) -> None:
+    """Bring what a job used up to ``totals`` since its beginning: told twice, it counts once."""
+    known = {
+        row.kind: row.amount
+        for row in connection.execute(select(job_usage.c.kind, job_usage.c.amount).where(job_usage.c.job_id == job_id))
+    }
+    more = {kind: total - known.get(kind, 0.0) for kind, total in totals.items() if total > known.get(kind, 0.0)}
+    for kind in sorted(more):
+        _add(
+            connection,
+            job_usage,
+            keyed_by=("job_id", "kind"),
+            values={"job_id": job_id, "project_id": project_id, "kind": kind, "amount": more[kind]},
+        )
+    add_usage(connection, project_id=project_id, seconds=seconds, amounts=more)
+
+
+def locked_project(connection: Connection, project_id: str) -> Project:
+    """Return a project whose quotas no other transaction checks until this one ends.
+
+    Raises:
+        UnknownIdError: it was removed.
+    """
+    # on SQLite a writer is alone anyway
+    statement = select(projects).where(projects.c.id == project_id, projects.c.removed_at.is_(None))
+    row = connection.execute(statement.with_for_update(key_share=True)).first()
+    if row is None:
+        raise UnknownIdError("project", project_id)
+    return read_record(Project, row)
+
+
+def check_open_jobs(connection: Connection, project: Project) -> None:
+    """Raise :class:`QuotaExceededError` if a project may open no further job."""
+    if project.max_open_jobs is None:
+        return
+    statement = select(func.count()).where(jobs.c.project_id == project.id, jobs.c.status.in_(sorted(OPEN)))
+    used = int(connection.scalar(statement) or 0)
+    if used >= project.max_open_jobs:
+        raise QuotaExceededError("max_open_jobs", limit=project.max_open_jobs, used=used, wanted=1)
+
+
+def stored_bytes(connection: Connection, project_id: str) -> int:
+    """Return the bytes of what a project keeps."""
+    statement = select(func.coalesce(func.sum(blobs.c.bytes), 0))
+    own = statement.where(blobs.c.project_id == project_id, blobs.c.state != BlobState.REMOVED)
+    return int(connection.scalar(own) or 0)
+
+
+def check_stored_bytes(connection: Connection, project: Project, *, wanted: int) -> None:
+    """Raise :class:`QuotaExceededError` if a project may not store so many bytes more."""
+    if project.max_stored_bytes is None:
+        return
+    used = stored_bytes(connection, project.id)
+    if used + wanted > project.max_stored_bytes:
+        raise QuotaExceededError("max_stored_bytes", limit=project.max_stored_bytes, used=used, wanted=wanted)
+
+
+def check_tokens(connection: Connection, project: Project, *, seconds: float, wanted: int) -> None:
+    """Raise :class:`QuotaExceededError` if a project may not use so many tokens more on the day of ``seconds``."""
+    if project.max_tokens_per_day is None:
+        return
+    used = tokens_of_day(connection, project.id, day=day_of(seconds))
+    if used + wanted > project.max_tokens_per_day:
+        raise QuotaExceededError("max_tokens_per_day", limit=project.max_tokens_per_day, used=used, wanted=wanted)
+
+
+def tokens_of_day(connection: Connection, project_id: str, *, day: str) -> int:
+    """Return the tokens of all kinds that a project used on a day."""
+    statement = select(func.coalesce(func.sum(usage.c.amount), 0)).where(
+        usage.c.project_id == project_id, usage.c.day == day, usage.c.kind.in_(_TOKEN_KINDS)
+    )
+    return int(connection.scalar(statement) or 0)
+
+
+class ProjectUsage:
+    """What one project used."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._database = scope.database
+
+    def add(self, amounts: Mapping[UsageKind, float]) -> None:
+        """Add to today's usage."""
+        with self._database.write() as connection:
+            now = self._database.now(connection)
+            add_usage(connection, project_id=self._scope.project_id, seconds=now, amounts=amounts)
+
+    def check_tokens(self, wanted: int = 1) -> None:
+        """Raise :class:`QuotaExceededError` if today's quota has no room for ``wanted`` tokens."""
+        with self._database.read() as connection:
+            row = connection.execute(select(projects).where(projects.c.id == self._scope.project_id)).one()
+            now = self._database.now(connection)
+            check_tokens(connection, read_record(Project, row), seconds=now, wanted=wanted)
+
+    def stored_bytes(self) -> int:
+        with self._database.read() as connection:
+            return stored_bytes(connection, self._scope.project_id)
+
+    def by_day(self, *, first_day: str | None = None, last_day: str | None = None) -> list[UsageRow]:
+        """Return the rows of the days from ``first_day`` to ``last_day``, both inclusive (``2026-10-31``)."""
+        statement = self._scope.select(usage)
+        if first_day is not None:
+            statement = statement.where(usage.c.day >= first_day)
+        if last_day is not None:
+            statement = statement.where(usage.c.day <= last_day)
+        with self._database.read() as connection:
+            rows = connection.execute(statement.order_by(usage.c.day, usage.c.kind)).all()
+        return [read_record(UsageRow, row) for row in rows]
+
+
+def export_usage(
+    database: Database, *, first_day: str | None = None, last_day: str | None = None
+) -> Iterator[UsageRow]:
+    """Yield the usage of all projects, by project, day and kind; for administrators."""
+    statement = select(usage).order_by(usage.c.project_id, usage.c.day, usage.c.kind)
+    if first_day is not None:
+        statement = statement.where(usage.c.day >= first_day)
+    if last_day is not None:
+        statement = statement.where(usage.c.day <= last_day)
+    with database.read() as connection:
+        rows = connection.execute(statement).all()
+    for row in rows:
+        yield read_record(UsageRow, row)
+
+
+def charge_stored_bytes(database: Database, *, since: float) -> float:
+    """Charge each project for the bytes it keeps now, times the days since ``since``; return the present time.
+
+    Whoever calls it from time to time holds a lease for it, and passes the time that it returned last.
+    """
+    with database.write() as connection:
+        now = database.now(connection)
+        days = max(0.0, now - since) / _DAY_SECONDS
+        statement = select(blobs.c.project_id, func.sum(blobs.c.bytes).label("bytes"))
+        rows = connection.execute(
+            statement.where(blobs.c.state == BlobState.KEPT).group_by(blobs.c.project_id).order_by(blobs.c.project_id)
+        ).all()
+        for row in rows:
+            amounts = {UsageKind.BYTE_DAYS: float(row.bytes) * days}
+            add_usage(connection, project_id=row.project_id, seconds=now, amounts=amounts)
+    return now
