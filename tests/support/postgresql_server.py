@@ -113,7 +113,7 @@ class PostgresServer:
         self._num_databases += 1
         name = f"test_{self._num_databases}"
         with psycopg.connect(self._where("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")  # type: ignore[call-overload]
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
 
     def url(self, name: str) -> str:
