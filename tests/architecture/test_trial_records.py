@@ -129,4 +129,5 @@ def test_the_states_of_a_trial_are_one_enum(repository: Path) -> None:
         and states & {target.id for line in node.body if isinstance(line, ast.Assign)
                       for target in line.targets if isinstance(target, ast.Name)}
     }  # fmt: skip
-    assert found == {"tuning.trial_status.TrialStatus"}
+    # a job is no trial: a sweep of many of them, paused as a whole
+    assert found - {"store.words.JobStatus"} == {"tuning.trial_status.TrialStatus"}

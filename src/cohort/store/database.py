@@ -115,7 +115,10 @@ class Database:
                     transaction.commit()
                 self._faults(Moment.COMMITTED)
         except (DBAPIError, PoolTimeoutError) as error:
-            raise _typed(error, url=self.url, is_committing=is_committing) from error
+            typed = _typed(error, url=self.url, is_committing=is_committing)
+            if typed is error:
+                raise
+            raise typed from error
 
     def now(self, connection: Connection) -> float:
         """Return the time in seconds since 1970: the database's, so that several servers agree, or the injected one."""

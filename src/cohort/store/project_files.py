@@ -6,13 +6,16 @@ from collections.abc import Iterable, Iterator
 
 from sqlalchemy import or_
 
+from cohort.store.blobs.blob_rows import keep_blob
 from cohort.store.blobs.kept_blobs import KeptBlobs
 from cohort.store.errors import UnknownIdError
 from cohort.store.pages import Order, Page, read_page
 from cohort.store.random_names import new_id
 from cohort.store.records import StoredFile, read_record
 from cohort.store.scope import Scope
+from cohort.store.storable import check_storable
 from cohort.store.tables import files
+from cohort.store.tenants.usage import check_stored_bytes, locked_project
 from cohort.store.words import FileStatus
 
 __all__ = ["ProjectFiles"]
@@ -46,13 +49,19 @@ class ProjectFiles:
         Raises:
             TooLargeError: there are more than ``max_bytes``.
             QuotaExceededError: the project may not store so much.
+            InputError: the name holds characters that no database can hold.
             StorageFull: there is no room.
             StoreUnavailable: the database or the blobs cannot be reached.
         """
+        check_storable({"filename": filename, "purpose": purpose})
         blob = self._blobs.write(self._scope.project_id, chunks, limit=max_bytes)
         file_id = new_id(self._scope.source, "file-")
         with self._database.write() as connection:
+            # asked again: other uploads may have ended in the meantime
+            project = locked_project(connection, self._scope.project_id)
+            check_stored_bytes(connection, project, wanted=blob.bytes)
             now = self._database.now(connection)
+            keep_blob(connection, blob.name, now=now)
             self._scope.insert(
                 connection,
                 files,

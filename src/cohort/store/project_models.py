@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from cohort.store.blobs.kept_blobs import remove_blob_row
+from cohort.store.blobs.blob_rows import remove_blob_row
 from cohort.store.pages import Order, Page, read_page
 from cohort.store.records import Checkpoint, Model, read_record
 from cohort.store.scope import Scope
+from cohort.store.storable import is_storable_text
 from cohort.store.tables import checkpoints, models
 
 __all__ = ["ProjectModels"]
@@ -29,6 +30,8 @@ class ProjectModels:
 
     def checkpoint(self, model_id: str) -> Checkpoint | None:
         """Return the checkpoint that is served under this name; None if the project has none."""
+        if not is_storable_text(model_id):
+            return None
         statement = self._scope.select(checkpoints).where(
             checkpoints.c.model == model_id, checkpoints.c.deleted_at.is_(None)
         )

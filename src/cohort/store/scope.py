@@ -10,6 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from cohort.store.database import Database
 from cohort.store.errors import UnknownIdError
 from cohort.store.random_names import RandomSource
+from cohort.store.storable import is_storable_text
 
 __all__ = ["Scope"]
 
@@ -43,6 +44,9 @@ class Scope:
         Raises:
             UnknownIdError: the project has none; ``kind`` is what it calls it.
         """
+        # an id that no database can be asked for is that of nothing
+        if not is_storable_text(id):
+            raise UnknownIdError(kind, id)
         statement = self.select(table).where(table.c.id == id)
         if "deleted_at" in table.c:
             statement = statement.where(table.c.deleted_at.is_(None))

@@ -36,9 +36,8 @@ class EventLevel(StrEnum):
 
 
 class FileStatus(StrEnum):
-    """Where a file stands: ``uploading`` is not shown to clients."""
+    """Where a file stands."""
 
-    UPLOADING = "uploading"
     UPLOADED = "uploaded"
     PROCESSED = "processed"
     ERROR = "error"

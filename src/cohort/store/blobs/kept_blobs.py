@@ -13,22 +13,26 @@ from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from cohort.store.blobs.blob_folder import BlobFolder, Written
 from cohort.store.database import Database
+from cohort.store.errors import QuotaExceededError, TooLargeError
 from cohort.store.jobs.transitions import OPEN
 from cohort.store.random_names import RandomSource, new_blob_name
-from cohort.store.records import Blob, read_record
+from cohort.store.records import Blob, Project, read_record
 from cohort.store.tables import blobs, checkpoints, files, jobs, models
-from cohort.store.tenants.usage import check_stored_bytes, locked_project
+from cohort.store.tenants.usage import check_stored_bytes, locked_project, stored_bytes
 from cohort.store.words import BlobState
 
-__all__ = ["KeptBlobs", "collect_blobs", "remove_blob_row"]
+__all__ = ["KeptBlobs", "collect_blobs"]
 
 _NO_LIMIT = 1 << 62
-# a writer that is alive touches its row more often
-_ABANDONED_SECONDS = 6 * 3600.0
+_ABANDONED_SECONDS = 24 * 3600.0
 
 
 class KeptBlobs:
-    """Writes blobs for projects."""
+    """Writes blobs for projects. A new blob has no owner yet: who writes the owner's row keeps it there.
+
+    That is :meth:`~cohort.store.project_files.ProjectFiles.add`, or a runner's
+    :meth:`~cohort.store.jobs.claims.Claims.update` with a checkpoint or a model.
+    """
 
     def __init__(self, database: Database, folder: BlobFolder, source: RandomSource) -> None:
         self._database = database
@@ -45,46 +49,48 @@ class KeptBlobs:
 
         Raises:
             TooLargeError: there are more than ``limit`` bytes.
-            QuotaExceededError: the project may not store so much.
+            QuotaExceededError: the project may not store so much; the stream is read no further than it may.
             StorageFull: there is no room.
             StoreUnavailable: the database or the blobs cannot be reached.
         """
-        name = self._begin(project_id)
-        return self._finish(project_id, name, self._folder.write(name, chunks, limit=limit))
+        name, project, used = self._begin(project_id, is_checked=True)
+        most = project.max_stored_bytes
+        left = _NO_LIMIT if most is None else most - used
+        try:
+            written = self._folder.write(name, chunks, limit=min(limit, left))
+        except TooLargeError as error:
+            if limit <= left or most is None:
+                raise
+            raise QuotaExceededError("max_stored_bytes", limit=most, used=used, wanted=left + 1) from error
+        return self._complete(name, written)
 
     def write_folder(self, project_id: str, source: Path) -> Blob:
         """Write a folder (an adapter) as a new blob of a project; the quota is not asked, for the work is done."""
-        name = self._begin(project_id)
-        return self._finish(project_id, name, self._folder.write_folder(name, source), is_checked=False)
+        name, _, _ = self._begin(project_id, is_checked=False)
+        return self._complete(name, self._folder.write_folder(name, source))
 
-    def _begin(self, project_id: str) -> str:
+    def _begin(self, project_id: str, *, is_checked: bool) -> tuple[str, Project, int]:
         name = new_blob_name(self._source)
         with self._database.write() as connection:
-            # no room for one byte more: said before the client sends gigabytes
-            check_stored_bytes(connection, locked_project(connection, project_id), wanted=0)
+            project = locked_project(connection, project_id)
+            if is_checked:
+                # no room for one byte more: said before the client sends gigabytes
+                check_stored_bytes(connection, project, wanted=1)
+            used = 0 if project.max_stored_bytes is None else stored_bytes(connection, project_id)
             now = self._database.now(connection)
             connection.execute(
                 insert(blobs).values(
                     name=name, project_id=project_id, state=BlobState.WRITING, bytes=0, created_at=now, changed_at=now
                 )
             )
-        return name
+        return name, project, used
 
-    def _finish(self, project_id: str, name: str, written: Written, *, is_checked: bool = True) -> Blob:
+    def _complete(self, name: str, written: Written) -> Blob:
         with self._database.write() as connection:
-            if is_checked:
-                check_stored_bytes(connection, locked_project(connection, project_id), wanted=written.bytes)
             now = self._database.now(connection)
-            values = {"state": BlobState.KEPT, "bytes": written.bytes, "sha256": written.sha256, "changed_at": now}
+            values = {"bytes": written.bytes, "sha256": written.sha256, "changed_at": now}
             connection.execute(update(blobs).where(blobs.c.name == name).values(**values))
             return read_record(Blob, connection.execute(select(blobs).where(blobs.c.name == name)).one())
-
-
-def remove_blob_row(connection: Connection, name: str | None, *, now: float) -> None:
-    """Let a blob go: its bytes count no more, and the next collection removes them."""
-    if name is not None:
-        gone = update(blobs).where(blobs.c.name == name)
-        connection.execute(gone.values(state=BlobState.REMOVED, changed_at=now))
 
 
 def collect_blobs(
@@ -92,9 +98,8 @@ def collect_blobs(
 ) -> int:
     """Remove blobs that nothing refers to, and return how many there were; call it from time to time.
 
-    These are blobs of deleted and expired files, models and checkpoints, and those whose writer was killed: a blob that
-    has been ``writing``, or complete without an owner, for ``abandoned_seconds``. A file that an open job was
-    created with stays until the job has ended.
+    These are blobs of deleted and expired files, models and checkpoints, and those whose writer was killed: without an
+    owner for ``abandoned_seconds``. A file that an open job was created with stays until the job has ended.
 
     Args:
         limit: Most blobs of one call, so that it ends soon.
@@ -115,22 +120,17 @@ def collect_blobs(
 
 def _release(connection: Connection, *, now: float, abandoned_seconds: float, limit: int) -> None:
     """Mark the blobs that nothing refers to as removed."""
+    expired = update(files).where(files.c.expires_at <= now, files.c.deleted_at.is_(None))
+    connection.execute(expired.values(deleted_at=now))
     is_used = exists().where(
         jobs.c.project_id == files.c.project_id,
         jobs.c.status.in_(sorted(OPEN)),
         (jobs.c.training_file == files.c.id) | (jobs.c.validation_file == files.c.id),
     )
     over = select(files.c.blob).where(files.c.blob.is_not(None), files.c.deleted_at.is_not(None), ~is_used)
-    owned = exists().where(files.c.blob == blobs.c.name)
-    owned_too = exists().where(checkpoints.c.blob == blobs.c.name) | exists().where(models.c.blob == blobs.c.name)
-    before = now - abandoned_seconds
     abandoned = select(blobs.c.name).where(
-        blobs.c.state.in_([BlobState.WRITING, BlobState.KEPT]), blobs.c.changed_at < before, ~(owned | owned_too)
+        blobs.c.state == BlobState.WRITING, blobs.c.changed_at < now - abandoned_seconds
     )
-    expired = update(files).where(
-        files.c.expires_at.is_not(None), files.c.expires_at <= now, files.c.deleted_at.is_(None)
-    )
-    connection.execute(expired.values(deleted_at=now))
     for statement in (over.limit(limit), abandoned.limit(limit)):
         gone = update(blobs).where(blobs.c.name.in_(statement), blobs.c.state != BlobState.REMOVED)
         connection.execute(gone.values(state=BlobState.REMOVED, changed_at=now))

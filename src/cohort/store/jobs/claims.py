@@ -14,12 +14,14 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, func, insert, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from cohort.store.blobs.blob_rows import keep_blob, remove_blob_row
 from cohort.store.database import Database
 from cohort.store.errors import IllegalTransitionError, LeaseLostError
 from cohort.store.jobs.events import NewEvent, add_events
 from cohort.store.jobs.transitions import HELD, OPEN, WAITING, may_become
 from cohort.store.random_names import RandomSource, new_id
 from cohort.store.records import Job, read_record
+from cohort.store.storable import finite
 from cohort.store.tables import checkpoints, jobs, models
 from cohort.store.tenants.usage import add_job_usage
 from cohort.store.words import JobKind, JobStatus, UsageKind
@@ -255,11 +257,15 @@ class Claims:
         )
 
     def _add_checkpoint(self, connection: Connection, claim: Claim, new: NewCheckpoint, now: float) -> None:
-        known = select(checkpoints.c.id).where(
-            checkpoints.c.job_id == claim.job_id, checkpoints.c.step_number == new.step_number
-        )
+        known = connection.execute(
+            select(checkpoints.c.blob).where(
+                checkpoints.c.job_id == claim.job_id, checkpoints.c.step_number == new.step_number
+            )
+        ).one_or_none()
         # a runner that goes on after a kill comes by the same steps again
-        if connection.execute(known).first() is None:
+        if known is not None and known.blob != new.blob:
+            remove_blob_row(connection, new.blob, now=now)
+        if known is None:
             connection.execute(
                 insert(checkpoints).values(
                     id=new_id(self._source, "ftckpt_"),
@@ -267,13 +273,19 @@ class Claims:
                     job_id=claim.job_id,
                     step_number=new.step_number,
                     model=new.model,
-                    metrics=dict(new.metrics),
+                    metrics=finite(new.metrics),
                     blob=new.blob,
                     created_at=now,
                 )
             )
+            keep_blob(connection, new.blob, now=now)
 
     def _add_model(self, connection: Connection, claim: Claim, new: NewModel, now: float) -> None:
+        # told twice, because the first answer was lost on its way
+        if connection.execute(
+            select(models.c.id).where(models.c.id == new.id, models.c.job_id == claim.job_id)
+        ).first():
+            return
         base_model = connection.scalar(select(jobs.c.base_model).where(jobs.c.id == claim.job_id))
         connection.execute(
             insert(models).values(
@@ -285,6 +297,7 @@ class Claims:
                 created_at=now,
             )
         )
+        keep_blob(connection, new.blob, now=now)
 
 
 _RUNNER_COLUMNS = (

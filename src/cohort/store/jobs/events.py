@@ -10,6 +10,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from cohort.store.database import Database
 from cohort.store.random_names import RandomSource, new_id
+from cohort.store.storable import finite
 from cohort.store.tables import job_events, jobs
 from cohort.store.words import EventLevel
 
@@ -52,8 +53,8 @@ def add_events(
             "created_at": now,
             "level": event.level,
             "type": event.type,
-            "message": event.message,
-            "data": None if event.data is None else dict(event.data),
+            "message": event.message.replace("\0", ""),
+            "data": finite(event.data),
         }
         for number, event in enumerate(added, start=first)
     ]

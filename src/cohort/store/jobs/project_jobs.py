@@ -6,22 +6,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, Row, insert
 from sqlalchemy.exc import IntegrityError
 
-from cohort.store.errors import IllegalTransitionError
+from cohort.store.errors import IllegalTransitionError, UnknownIdError
 from cohort.store.jobs.events import NewEvent, add_events
 from cohort.store.jobs.transitions import may_become, sources_of
 from cohort.store.pages import Order, Page, read_page
 from cohort.store.random_names import new_id
 from cohort.store.records import Checkpoint, Job, JobEvent, read_record
 from cohort.store.scope import Scope
+from cohort.store.storable import check_storable, is_storable_text
 from cohort.store.tables import checkpoints, job_events, job_metadata, jobs
 from cohort.store.tenants.usage import check_open_jobs, check_tokens, locked_project
 from cohort.store.words import JobKind, JobStatus
 
 __all__ = ["NewJob", "ProjectJobs"]
 
+# what comes from a client as it is
+_CLIENTS_PARTS = (
+    "base_model",
+    "request",
+    "method",
+    "suffix",
+    "seed",
+    "training_file",
+    "validation_file",
+    "hyperparameters",
+    "metadata",
+    "idempotency_key",
+)
 _PREFIXES = {JobKind.FINE_TUNING: "ftjob-", JobKind.TASK: "task-"}
 
 
@@ -60,7 +74,9 @@ class ProjectJobs:
 
         Raises:
             QuotaExceededError: the project has too many open jobs, or no tokens left today.
+            InputError: the request holds text or numbers that no database can hold.
         """
+        check_storable({name: getattr(new, name) for name in _CLIENTS_PARTS})
         try:
             with self._database.write() as connection:
                 return self._create(connection, new, list(events))
@@ -157,6 +173,8 @@ class ProjectJobs:
         if without_metadata:
             statement = statement.where(jobs.c.has_metadata.is_(False))
         for key, value in (metadata or {}).items():
+            if not (is_storable_text(key) and is_storable_text(value)):
+                return Page(items=[], has_more=False)
             having = self._scope.select(job_metadata, job_metadata.c.position)
             statement = statement.where(
                 jobs.c.position.in_(having.where(job_metadata.c.key == key, job_metadata.c.value == value))
@@ -251,7 +269,8 @@ class ProjectJobs:
             own = self._scope.select(job_events).where(job_events.c.job_id == job_id)
             since = None
             if after is not None:
-                since = self._scope.row(connection, job_events, "event", after).number
+                row = self._scope.row(connection, job_events, "event", after)
+                since = _row_of(job_id, row, kind="event", after=after).number
             return read_page(
                 connection,
                 own,
@@ -285,7 +304,8 @@ class ProjectJobs:
             )
             since = None
             if after is not None:
-                since = self._scope.row(connection, checkpoints, "checkpoint", after).position
+                row = self._scope.row(connection, checkpoints, "checkpoint", after)
+                since = _row_of(job_id, row, kind="checkpoint", after=after).position
             return read_page(
                 connection,
                 own,
@@ -295,6 +315,13 @@ class ProjectJobs:
                 order=order,
                 read=lambda row: read_record(Checkpoint, row),
             )
+
+
+def _row_of(job_id: str, row: Row[Any], *, kind: str, after: str) -> Row[Any]:
+    """Return a row of this job; one of another job is unknown to it."""
+    if row.job_id != job_id:
+        raise UnknownIdError(kind, after)
+    return row
 
 
 def _allowed(status: JobStatus) -> str:

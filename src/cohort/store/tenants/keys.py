@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import insert as insert_into
@@ -10,9 +11,10 @@ from sqlalchemy import select, update
 
 from cohort.core.errors import InputError, Problem
 from cohort.store.database import Database
-from cohort.store.errors import UnknownIdError
+from cohort.store.errors import StorageFull, StoreUnavailable, UnknownIdError
 from cohort.store.random_names import RandomSource, key_digest, new_id, new_key_text
 from cohort.store.records import Key, Project, read_record
+from cohort.store.storable import check_storable
 from cohort.store.tables import keys, projects
 from cohort.store.tenants.audit import record_action
 from cohort.store.words import KeyScope
@@ -69,7 +71,7 @@ class Keys:
             InputError: it would open nothing, or be expired at once.
             UnknownIdError: there is no such project.
         """
-        _check(scopes, lifetime_seconds)
+        _check(name, scopes, lifetime_seconds)
         # keys that tinker's client takes begin as it demands
         begin = _TINKER_PREFIX if KeyScope.TINKER in scopes else _PREFIX
         secret = new_key_text(self._source, prefix=begin)
@@ -141,7 +143,8 @@ class Keys:
                 if column.name != "removed_at"
             }
         if key.last_used_at is None or now - key.last_used_at >= _USE_SECONDS:
-            with self._database.write() as connection:
+            # a database without room for this may well answer a request
+            with suppress(StorageFull, StoreUnavailable), self._database.write() as connection:
                 connection.execute(update(keys).where(keys.c.id == key.id).values(last_used_at=now))
         return Caller(key=key, project=Project(**values))
 
@@ -184,7 +187,8 @@ class Keys:
             )
 
 
-def _check(scopes: Collection[KeyScope], lifetime_seconds: float | None) -> None:
+def _check(name: str, scopes: Collection[KeyScope], lifetime_seconds: float | None) -> None:
+    check_storable({"name": name})
     if not scopes:
         allowed = ", ".join(KeyScope)
         raise InputError(Problem(where="scopes", found="none", allowed=allowed, hint="Give at least one."))
