@@ -92,12 +92,7 @@ class CachedAttention:
         self._longest = max(each.start + each.count for each in sequences)
         self._tiles: tuple[PagedTiles, ...] | None = None
         self._buckets: list[_Bucket] | None = None
-        own_rows = [rows_of(each.blocks) for each in sequences]
-        written = np.concatenate(
-            [rows[each.start : each.start + each.count] for rows, each in zip(own_rows, sequences, strict=True)]
-        )
-        (self._rows,) = stage_together([written], device)
-        self._own_rows = own_rows
+        (self._rows,) = stage_together([_written_rows(sequences)], device)
 
     @property
     def num_positions(self) -> int:
@@ -124,7 +119,8 @@ class CachedAttention:
                 )
             return o_THE
         if self._buckets is None:
-            self._buckets = _buckets(self._sequences, self._own_rows, device=self._device)
+            own_rows = [rows_of(each.blocks) for each in self._sequences]
+            self._buckets = _buckets(self._sequences, own_rows, device=self._device)
         for bucket in self._buckets:
             shape = bucket.positions_BQ.shape
             q_BQHE = q_THE.index_select(0, bucket.query_rows).unflatten(0, shape)
@@ -139,6 +135,16 @@ class CachedAttention:
             )
             o_THE.index_copy_(0, bucket.kept_rows, o_BQHE.flatten(0, 1).index_select(0, bucket.kept))
         return o_THE
+
+
+def _written_rows(sequences: Sequence[NewPositions]) -> NDArray[np.int64]:
+    """Return the rows of the pool of all new positions, in stream order."""
+    if all(each.count == 1 for each in sequences):
+        # hundreds of sequences that decode: one row of one block each
+        blocks = np.array([each.blocks[each.start // BLOCK_ROWS] for each in sequences], dtype=np.int64)
+        places = np.array([each.start for each in sequences], dtype=np.int64) % BLOCK_ROWS
+        return blocks * BLOCK_ROWS + places
+    return np.concatenate([rows_of(each.blocks)[each.start : each.start + each.count] for each in sequences])
 
 
 def _paged_tiles(sequences: Sequence[NewPositions], *, device: torch.device) -> tuple[PagedTiles, ...]:

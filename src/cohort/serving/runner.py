@@ -61,9 +61,9 @@ def _picked(sequences: Sequence[LiveSequence], scores: Scores) -> list[NextToken
         if sequence.request.num_logprobs is not None and token is not None
     ]
     if asked:
-        rows = torch.tensor([row for row, _, _ in asked], device=scores.logits_BV.device)
         found = token_logprobs(
-            scores.logits_BV.index_select(0, rows),
+            scores.logits_BV,
+            rows=[row for row, _, _ in asked],
             temperatures=[_logprob_temperature(sequences[row]) for row, _, _ in asked],
             picked=[token for _, token, _ in asked],
             counts=[count or 0 for _, _, count in asked],

@@ -5,13 +5,16 @@ Shapes:  B sequences · V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cohort.core.seeds import derive_seed
+from cohort.kernels.staging import to_device_unwaited
+from cohort.kernels.token_draw import draw_tokens, picked_logprobs
 
 __all__ = ["Sampling", "Scores", "TokenLogprobs", "pick_tokens", "token_logprobs"]
 
@@ -94,47 +97,47 @@ def pick_tokens(
     both_2B = scores.likeliest_2B
     drawn = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0.0]
     if drawn:
-        rows_D = torch.tensor(drawn, device=both_2B.device)
-        draws = [derive_seed("sampler", seeds[row], steps[row]) / 2**63 for row in drawn]
-        own = [samplings[row] for row in drawn]
+        # while a GPU computes the scores: what is sent there is waited for
+        draws = {row: derive_seed("sampler", seeds[row], steps[row]) / 2**63 for row in drawn}
         both_2B = both_2B.clone()
-        both_2B[0, rows_D] = _draw(scores.logits_BV.index_select(0, rows_D), samplings=own, draws=draws)
+        for draw, is_cut in ((_draw_whole, False), (_draw_cut, True)):
+            rows = [row for row in drawn if samplings[row].is_cut == is_cut]
+            if rows:
+                rows_C = _sent(rows, like=both_2B)
+                own = [samplings[row] for row in rows]
+                both_2B[0, rows_C] = draw(scores.logits_BV, rows_C, own, [draws[row] for row in rows])
     return [token if finite else None for token, finite in zip(*both_2B.tolist(), strict=True)]
 
 
-def _draw(logits_BV: Tensor, *, samplings: Sequence[Sampling], draws: Sequence[float]) -> Tensor:
-    """Return a token of each sequence: its cumulative distribution inverted at ``draws`` in [0, 1)."""
-    tokens_B = torch.empty(len(draws), dtype=torch.int64, device=logits_BV.device)
-    for invert, is_cut in ((_inverted_whole, False), (_inverted_cut, True)):
-        own = [row for row, sampling in enumerate(samplings) if sampling.is_cut == is_cut]
-        for rows in _chunks(own, vocab_size=logits_BV.shape[1]):
-            rows_C = torch.tensor(rows, device=logits_BV.device)
-            scaled_CV = torch.nan_to_num(logits_BV.index_select(0, rows_C).double())
-            scaled_CV /= _column([samplings[row].temperature for row in rows], like=scaled_CV)
-            draws_C1 = _column([draws[row] for row in rows], like=scaled_CV)
-            tokens_B[rows_C] = invert(scaled_CV.softmax(dim=1), [samplings[row] for row in rows], draws_C1)
-    return tokens_B
+def _sent(values: Sequence[int], *, like: Tensor) -> Tensor:
+    return to_device_unwaited(np.array(values, dtype=np.int64), like.device)
 
 
-def _chunks(rows: Sequence[int], *, vocab_size: int) -> Iterator[Sequence[int]]:
-    """Cut rows into as many as one working copy of theirs may have: a row's draw does not depend on the others."""
-    most = max(1, _WORKING_BYTES // (8 * vocab_size))
-    return (rows[start : start + most] for start in range(0, len(rows), most))
+def _sent_numbers(*columns: Sequence[float], like: Tensor) -> tuple[Tensor, ...]:
+    """Return columns of float64 numbers, sent in one transfer."""
+    return to_device_unwaited(np.array(columns, dtype=np.float64), like.device).unbind()
+
+
+def _draw_whole(logits_BV: Tensor, rows_C: Tensor, samplings: Sequence[Sampling], draws: Sequence[float]) -> Tensor:
+    """Draw among all tokens."""
+    temperatures_C, draws_C = _sent_numbers([own.temperature for own in samplings], draws, like=logits_BV)
+    return draw_tokens(logits_BV, rows_C=rows_C, temperatures_C=temperatures_C, draws_C=draws_C)
+
+
+def _draw_cut(logits_BV: Tensor, rows_C: Tensor, samplings: Sequence[Sampling], draws: Sequence[float]) -> Tensor:
+    """Draw among the likeliest tokens, some rows at a time: no row depends on the others."""
+    most, found = max(1, _WORKING_BYTES // (8 * logits_BV.shape[1])), []
+    for start in range(0, len(draws), most):
+        part = slice(start, start + most)
+        scaled_CV = torch.nan_to_num(logits_BV.index_select(0, rows_C[part]).double())
+        scaled_CV /= _column([own.temperature for own in samplings[part]], like=scaled_CV)
+        draws_C1 = _column(draws[part], like=scaled_CV)
+        found.append(_inverted_cut(scaled_CV.softmax(dim=1), samplings[part], draws_C1))
+    return torch.cat(found)
 
 
 def _column(values: Sequence[float], *, like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None]
-
-
-def _inverted_whole(probabilities_CV: Tensor, samplings: Sequence[Sampling], draws_C1: Tensor) -> Tensor:
-    """Draw among all tokens, in the order of their ids: sorting takes most of the time where nothing is cut."""
-    del samplings
-    cumulative_CV = probabilities_CV.cumsum(dim=1)
-    totals_C1 = cumulative_CV[:, -1:].clone()
-    found_C1 = torch.searchsorted(cumulative_CV, draws_C1 * totals_C1, right=True)
-    # rounding may carry the last draw one past the last token that has a probability
-    last_C1 = (cumulative_CV < totals_C1).sum(dim=1, keepdim=True)
-    return torch.minimum(found_C1, last_C1)[:, 0]
 
 
 def _inverted_cut(probabilities_CV: Tensor, samplings: Sequence[Sampling], draws_C1: Tensor) -> Tensor:
@@ -157,25 +160,29 @@ def _inverted_cut(probabilities_CV: Tensor, samplings: Sequence[Sampling], draws
 
 
 def token_logprobs(
-    logits_BV: Tensor, *, picked: Sequence[int], counts: Sequence[int], temperatures: Sequence[float] | None = None
+    logits_BV: Tensor,
+    *,
+    picked: Sequence[int],
+    counts: Sequence[int],
+    temperatures: Sequence[float] | None = None,
+    rows: Sequence[int] | None = None,
 ) -> list[TokenLogprobs]:
     """Return the logarithms of each sequence's picked token and of its ``counts`` likeliest ones.
 
-    ``temperatures`` divide the logits of each; None for 1.
+    Args:
+        temperatures: What each sequence's logits are divided by; None for 1.
+        rows: Whose rows of the logits these are; None for all.
     """
-    found: list[TokenLogprobs] = []
-    for rows in _chunks(range(len(picked)), vocab_size=logits_BV.shape[1]):
-        scaled_CV = logits_BV[rows[0] : rows[-1] + 1].double()
-        if temperatures is not None and any(temperature != 1.0 for temperature in temperatures):
-            scaled_CV /= _column([temperatures[row] for row in rows], like=scaled_CV)
-        logprobs_CV = scaled_CV.log_softmax(dim=1)
-        tokens_C1 = torch.tensor([picked[row] for row in rows], device=logits_BV.device)[:, None]
-        own = logprobs_CV.gather(1, tokens_C1)[:, 0].tolist()
-        most = max(counts[row] for row in rows)
-        # most callers want none
-        values, tokens = ([[]] * len(rows),) * 2 if most == 0 else (each.tolist() for each in logprobs_CV.topk(most))
-        found += [
-            TokenLogprobs(picked=mine, top=tuple(zip(ids[: counts[row]], some[: counts[row]], strict=True)))
-            for row, mine, ids, some in zip(rows, own, tokens, values, strict=True)
-        ]
-    return found
+    rows = range(len(picked)) if rows is None else rows
+    temperatures = [1.0] * len(picked) if temperatures is None else temperatures
+    both_2C = to_device_unwaited(np.array([rows, picked], dtype=np.int64), logits_BV.device)
+    (temperatures_C,) = _sent_numbers(temperatures, like=logits_BV)
+    own_C = picked_logprobs(logits_BV, rows_C=both_2C[0], tokens_C=both_2C[1], temperatures_C=temperatures_C)
+    tops: dict[int, tuple[tuple[int, float], ...]] = {}
+    # most callers want none
+    for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        if count:
+            logprobs_V = (logits_BV[row].double() / temperatures[place]).log_softmax(dim=0)
+            values, tokens = logprobs_V.topk(count)
+            tops[place] = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+    return [TokenLogprobs(picked=own, top=tops.get(place, ())) for place, own in enumerate(own_C.tolist())]
