@@ -15,8 +15,8 @@ from cohort.planning.cluster_simulation import simulate
 from cohort.planning.simulation_records import RunSegment, SimulatedTask, SimulationSettings
 from cohort.scheduling.placement.cluster_events import GpusGained, GpusLost
 from cohort.scheduling.placement.list_policies import ListPolicy
+from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import Cluster
-from cohort.scheduling.placement.task_planner import PlacementSettings
 from cohort.tuning.replay import replay_curves
 from tests.scheduling.placement.placement_instances import small_work, task
 from tests.tuning.loss_curves import by_rank, curve

@@ -19,6 +19,7 @@ from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.cluster_events import RoomFound, TaskReestimated
 from cohort.scheduling.placement.records import Cluster
 from cohort.task_queue.dispatcher_parts import DispatcherParts
+from cohort.task_queue.fair_turns import FairTurns
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.progress import QueueWatcher, view_queue
 from cohort.task_queue.records import Expecting, QueuedTask, TaskState
@@ -70,7 +71,11 @@ class Dispatcher:
         self._stop = stop or StopRequest()
         self._log = QueueLog(store, clock=clock or SystemClock(), watcher=watcher, directory=directory)
         self._slots = {slot.slot_id: WorkerSlot(slot=slot) for slot in pool.slots()}
-        self._replanner = Replanner(Cluster(nodes=_by_node(pool.slots())), policy=settings.policy)
+        self._replanner = Replanner(
+            Cluster(nodes=_by_node(pool.slots())),
+            policy=settings.policy,
+            turns=FairTurns(store.facts().tenant_charges),
+        )
         self._gangs = Gangs(self._slots, pool, now=lambda: self._log.now)
         self._task_states = TaskStates(
             store,
@@ -181,6 +186,8 @@ class Dispatcher:
             self._replanner.advance(self._log.now)
             return
         changes = self._replanner.take(events, saved_shares=self._task_states.done_shares())
+        if self._replanner.has_tenants:
+            self._store.set_facts(tenant_charges=self._replanner.turns.to_record())
         # ends move by seconds all the time: a plan that only follows them is recorded but not shown
         only_times = all(isinstance(event, TaskReestimated | RoomFound) for event in events)
         has_news = bool(changes.started or changes.evicted or changes.joined)

@@ -41,11 +41,13 @@ class QueueFacts:
         began_at: The wall clock at the queue's first dispatcher; None before that.
         last_dispatcher_seconds: The queue's clock when a dispatcher was last there; None before the first.
         request: The options of the last ``cohort run``.
+        tenant_charges: What tenants were charged, of :class:`~cohort.task_queue.fair_turns.FairTurns`; None: nothing.
     """
 
     began_at: datetime | None = None
     last_dispatcher_seconds: float | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    tenant_charges: Mapping[str, Any] | None = None
 
 
 class QueueFactUpdates(TypedDict, total=False):
@@ -54,6 +56,7 @@ class QueueFactUpdates(TypedDict, total=False):
     began_at: datetime
     last_dispatcher_seconds: float
     request: Mapping[str, Any]
+    tenant_charges: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

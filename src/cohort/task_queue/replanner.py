@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState, RoomFound
 from cohort.scheduling.placement.list_policies import ListPolicy
-from cohort.scheduling.placement.records import Cluster, PlacementPlan
+from cohort.scheduling.placement.placement_settings import PlacementSettings
+from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskRequest
 from cohort.scheduling.placement.replan import Replan, advance, apply_event, replan, start_due
 from cohort.scheduling.placement.sharing import Joined
-from cohort.scheduling.placement.task_planner import PlacementSettings
+from cohort.task_queue.fair_turns import FairTurns
 
 __all__ = ["Changes", "Replanner"]
 
@@ -40,7 +41,21 @@ class Changes:
 class Replanner:
     """Holds the cluster's state and the plan; every change goes through :meth:`take`."""
 
-    def __init__(self, cluster: Cluster, *, policy: ListPolicy | None, settings: PlacementSettings = LIVE_PLACEMENT):
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        policy: ListPolicy | None,
+        settings: PlacementSettings = LIVE_PLACEMENT,
+        turns: FairTurns | None = None,
+    ):
+        """Begin with an empty queue.
+
+        Args:
+            policy: Plan by this list policy instead of the planner, while no task names a tenant.
+            turns: What tenants were charged so far.
+        """
+        self.turns = turns or FairTurns()
         self.state = ClusterState(cluster=cluster)
         self.plan: PlacementPlan | None = None
         self._policy, self._settings = policy, settings
@@ -72,14 +87,14 @@ class Replanner:
         *before, last = events
         for event in before:
             self.state, _ = apply_event(self.state, event)
-        decided = replan(self.state, last, previous=self.plan, settings=self._settings, policy=self._policy)
+        decided = self._replan(last)
         started = self._follow(decided)
         several = f" and {len(before)} more event{'s' * (len(before) > 1)}" if before else ""
         return Changes(plan=decided.plan, reason=decided.reason + several, evicted=decided.evicted, started=started)
 
     def _take_room(self, room: RoomFound, found: Changes) -> Changes:
         """Let a task join the executor that has room, where the planner finds one; else nothing changes."""
-        decided = replan(self.state, room, previous=self.plan, settings=self._settings, policy=self._policy)
+        decided = self._replan(room)
         if decided.joined is None:
             return found
         started = self._follow(decided)
@@ -91,17 +106,42 @@ class Replanner:
             joined=(*found.joined, decided.joined),
         )
 
+    def _replan(self, event: ClusterEvent) -> Replan:
+        return replan(
+            self.state,
+            event,
+            previous=self.plan,
+            settings=self._settings,
+            policy=self._policy,
+            fair_order=self._fair_order,
+        )
+
+    def _fair_order(self, after: ClusterState) -> Sequence[TaskRequest] | None:
+        # of a queue of one person the shortest plan is the best
+        if not _has_tenants(after):
+            return None
+        # what ended is settled before it is asked who is next
+        self.turns.follow(after)
+        return self.turns.order(after.waiting)
+
     def _follow(self, decided: Replan) -> tuple[ActiveTask, ...]:
         """Take over what was decided; return the tasks that start now."""
         self.state, self.plan = decided.state, decided.plan
-        if decided.plan is None:
-            return ()
-        self.state, started = start_due(self.state, decided.plan)
+        started: tuple[ActiveTask, ...] = ()
+        if decided.plan is not None:
+            self.state, started = start_due(self.state, decided.plan)
+        # also the last task of the last tenant: it is charged when it ends, not when another one comes
+        if self.has_tenants or self.turns.has_active:
+            self.turns.follow(self.state)
         return started
 
     def advance(self, now_seconds: float) -> None:
         # the clock of a queue follows the wall clock across restarts, which may be set back
         self.state = advance(self.state, now_seconds=max(now_seconds, self.state.now_seconds))
+
+    @property
+    def has_tenants(self) -> bool:
+        return _has_tenants(self.state)
 
     def active(self, task_id: str) -> ActiveTask | None:
         """Return a task that holds a slot in the plan; None when it does not."""
@@ -117,3 +157,8 @@ class Replanner:
 
     def is_waiting(self, task_id: str) -> bool:
         return any(task.task_id == task_id for task in (*self.state.waiting, *self.state.stranded))
+
+
+def _has_tenants(state: ClusterState) -> bool:
+    requests = (*state.waiting, *state.stranded, *(task.request for task in state.active))
+    return any(request.tenant for request in requests)

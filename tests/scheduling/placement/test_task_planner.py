@@ -11,6 +11,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan
+from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import (
     Cluster,
     RunningTask,
@@ -19,7 +20,7 @@ from cohort.scheduling.placement.records import (
     TaskRequest,
     level_makespans,
 )
-from cohort.scheduling.placement.task_planner import PlacementSettings, plan_placement
+from cohort.scheduling.placement.task_planner import plan_placement
 from cohort.scheduling.placement.verify import check_plan, placement_lower_bound
 
 from .placement_instances import random_instance, task

@@ -9,29 +9,29 @@ a task first, and often the queue last. Min GPU and Max GPU of PLoRA 6.1, which 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
+from cohort.scheduling.placement.list_schedule import schedule_in_order
 from cohort.scheduling.placement.records import (
     Cluster,
-    Placement,
     PlacementPlan,
     RunningTask,
     SolverStatus,
-    TaskOption,
     TaskRequest,
     check_placeable,
     level_makespans,
 )
 from cohort.scheduling.placement.verify import placement_lower_bound
 
-__all__ = ["ListPolicy", "best_list_plan", "list_plan", "plan_in_order", "schedule_in_order"]
+__all__ = ["ListPolicy", "best_list_plan", "list_plan", "plan_in_order", "with_least_work"]
 
 
 # with more tasks each order tries one width for all of them alone: a try costs as much as a whole list
 _MOST_TASKS_ONE_BY_ONE = 24
+# with more, each takes the fewest GPU seconds: while so many wait, the width of one costs the others
+_MOST_WITH_WIDTHS = 1000
 
 
 class ListPolicy(Enum):
@@ -65,6 +65,10 @@ _ORDERS: Mapping[ListPolicy, Callable[[TaskRequest], tuple[float, ...]]] = {
 }
 
 
+# a long list ends with its last long tasks, unless these come first
+_OF_LONG_LISTS = (ListPolicy.LONGEST_FIRST, ListPolicy.MOST_WORK_FIRST)
+
+
 def list_plan(
     tasks: Sequence[TaskRequest], cluster: Cluster, *, policy: ListPolicy, running: Sequence[RunningTask] = ()
 ) -> PlacementPlan:
@@ -78,6 +82,8 @@ def list_plan(
     check_placeable(order, cluster)
     narrowed = _with_best_widths(order, cluster, running=running)
     plan = plan_in_order(narrowed, cluster, running=running, policy=policy.value)
+    if narrowed == order:
+        return plan
     # the bound is that of the tasks with all their options
     return replace(plan, lower_bound_seconds=placement_lower_bound(order, cluster, running=running))
 
@@ -98,7 +104,7 @@ def _with_best_widths(
 
     widths = sorted({option.num_gpus for task in order for option in task.options}, reverse=True)
     best = list(order)
-    if len(widths) < 2:
+    if len(widths) < 2 or all(len(task.options) == 1 for task in order):
         return best
     shortest = end(best)
     for most in widths[1:]:
@@ -122,6 +128,18 @@ def _at_most(task: TaskRequest, most: int) -> TaskRequest:
     """Return the task without its options of more than ``most`` GPUs; its narrowest one always stays."""
     fewest = min(option.num_gpus for option in task.options)
     return replace(task, options=tuple(option for option in task.options if option.num_gpus <= max(most, fewest)))
+
+
+def with_least_work(tasks: Sequence[TaskRequest], cluster: Cluster) -> list[TaskRequest]:
+    """Return each task with only the number of GPUs, of those it may have here, that takes the fewest GPU seconds."""
+    narrowed = []
+    for task in tasks:
+        most = cluster.most_gpus_for(task)
+        # one that fits nowhere stays as it is, for the caller to refuse
+        possible = [option for option in task.options if option.num_gpus <= most] or task.options
+        least = min(possible, key=lambda option: (option.num_gpus * option.seconds, option.num_gpus))
+        narrowed.append(task if len(task.options) == 1 else replace(task, options=(least,)))
+    return narrowed
 
 
 def plan_in_order(
@@ -154,59 +172,9 @@ def best_list_plan(
         InputError: a task fits no GPUs there are.
     """
     # The best of them is a start for the solver, and a plan that it is never allowed to fall behind.
-    plans = [list_plan(tasks, cluster, policy=policy, running=running) for policy in ListPolicy]
+    if len(tasks) <= _MOST_WITH_WIDTHS:
+        plans = [list_plan(tasks, cluster, policy=policy, running=running) for policy in ListPolicy]
+    else:
+        narrow = with_least_work(tasks, cluster)
+        plans = [list_plan(narrow, cluster, policy=policy, running=running) for policy in _OF_LONG_LISTS]
     return min(plans, key=lambda plan: level_makespans(plan.placements))
-
-
-def schedule_in_order(
-    order: Sequence[TaskRequest], cluster: Cluster, *, running: Sequence[RunningTask] = ()
-) -> list[Placement]:
-    """Return placements where each task in turn takes the GPUs that let it end first, fewest GPUs among equals.
-
-    A GPU is free for a task from the end of what was placed on it before; gaps that waiting for several GPUs leaves
-    are not filled by later tasks.
-    """
-    free_from = dict.fromkeys(cluster.gpu_ids, 0.0)
-    placements = [held.placement() for held in running]
-    for held in running:
-        free_from |= dict.fromkeys(held.gpu_ids, held.remaining_seconds)
-    times: dict[tuple[int, ...], list[float]] = {}
-    for task in order:
-        chosen: tuple[float, int, TaskOption, Sequence[int]] | None = None
-        for gpus in _pools(task, cluster):
-            if (frees := times.get(gpus)) is None:
-                frees = times[gpus] = sorted([free_from[gpu] for gpu in gpus])
-            for option in task.options:
-                if option.num_gpus <= len(gpus):
-                    end = max(task.arrival_seconds, frees[option.num_gpus - 1]) + option.seconds
-                    # Fewest GPUs among equal ends: the others are free for the next task.
-                    if chosen is None or (end, option.num_gpus) < chosen[:2]:
-                        chosen = (end, option.num_gpus, option, gpus)
-        assert chosen is not None, "every task was found placeable"
-        best = _earliest(task, chosen[2], chosen[3], free_from)
-        placements.append(best)
-        # other pools' times stand, unless they share GPUs with this one
-        times = {gpus: frees for gpus, frees in times.items() if not set(best.gpu_ids) & set(gpus)}
-        for gpu in best.gpu_ids:
-            free_from[gpu] = best.end_seconds
-    return placements
-
-
-def _pools(task: TaskRequest, cluster: Cluster) -> Sequence[tuple[int, ...]]:
-    """Return the sets of GPUs that may be combined for ``task``."""
-    return [cluster.gpu_ids] if task.may_span_nodes else list(cluster.nodes.values())
-
-
-def _earliest(task: TaskRequest, option: TaskOption, gpus: Sequence[int], free_from: Mapping[int, float]) -> Placement:
-    # Not a sort of all: a cluster has many more GPUs than a task takes.
-    first = heapq.nsmallest(option.num_gpus, gpus, key=lambda gpu: (free_from[gpu], gpu))
-    free = max(task.arrival_seconds, *(free_from[gpu] for gpu in first))
-    # Among GPUs that are free by then, those that became free last: the others can still serve a short task before.
-    ready = sorted((gpu for gpu in gpus if free_from[gpu] <= free), key=lambda gpu: (-free_from[gpu], gpu))
-    return Placement(
-        task_id=task.task_id,
-        gpu_ids=tuple(sorted(ready[: option.num_gpus])),
-        start_seconds=free,
-        end_seconds=free + option.seconds,
-        priority=task.priority,
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 
 from cohort.core.errors import InputError, Problem
 from cohort.scheduling.cost.shared_time import SharedWork
@@ -44,6 +45,8 @@ class TaskRequest:
         priority: Larger is more urgent: no plan delays the end of more urgent tasks for less urgent ones.
         may_span_nodes: Its GPUs may be on several nodes.
         work: What it would do in an executor that it shares with other tasks; None: it shares with none.
+        tenant: Whose it is; where any task names one, tasks get GPUs in the order of fair shares.
+        weight: Of its tenant.
     """
 
     task_id: str
@@ -52,6 +55,8 @@ class TaskRequest:
     priority: int = 0
     may_span_nodes: bool = False
     work: SharedWork | None = None
+    tenant: str = ""
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         # An option without GPUs or two of one degree would be a task that the model cannot choose for.
@@ -87,9 +92,13 @@ class Cluster:
         """Return one machine with GPUs 0, 1, ..."""
         return cls(nodes={"local": tuple(range(num_gpus))})
 
-    @property
+    @cached_property
     def gpu_ids(self) -> tuple[int, ...]:
         return tuple(gpu for node in self.nodes.values() for gpu in node)
+
+    @cached_property
+    def _largest_node(self) -> int:
+        return max(map(len, self.nodes.values()), default=0)
 
     @property
     def num_gpus(self) -> int:
@@ -97,8 +106,7 @@ class Cluster:
 
     def most_gpus_for(self, task: TaskRequest) -> int:
         """Return the largest number of GPUs ``task`` could be given."""
-        sizes = [len(node) for node in self.nodes.values()]
-        return sum(sizes) if task.may_span_nodes else max(sizes, default=0)
+        return self.num_gpus if task.may_span_nodes else self._largest_node
 
     def without(self, gpu_ids: Sequence[int]) -> Cluster:
         lost = set(gpu_ids)

@@ -10,7 +10,7 @@ Source: ALTO 7.2 (arrival and completion); failures, GPUs and priorities are our
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cohort.scheduling.placement.cluster_events import (
@@ -26,7 +26,8 @@ from cohort.scheduling.placement.cluster_events import (
     TaskReestimated,
     TaskWithdrawn,
 )
-from cohort.scheduling.placement.list_policies import ListPolicy, list_plan, plan_in_order
+from cohort.scheduling.placement.list_policies import ListPolicy, list_plan, plan_in_order, with_least_work
+from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import (
     PlacementPlan,
     RunningTask,
@@ -34,10 +35,12 @@ from cohort.scheduling.placement.records import (
     check_placeable,
     find_unplaceable,
 )
+from cohort.scheduling.placement.rolling_plan import fill_idle_nodes
 from cohort.scheduling.placement.sharing import Joined, choose_joining, joined_state
-from cohort.scheduling.placement.task_planner import PlacementSettings, plan_placement
+from cohort.scheduling.placement.task_planner import plan_placement
 
 __all__ = [
+    "FairOrder",
     "Replan",
     "advance",
     "apply_event",
@@ -45,6 +48,9 @@ __all__ = [
     "running_tasks",
     "start_due",
 ]
+
+FairOrder = Callable[[ClusterState], Sequence[TaskRequest] | None]
+"""Returns the waiting tasks in the order in which their tenants should have GPUs; None where tenants have no say."""
 
 DEFAULTS = PlacementSettings()
 # the planner needs intervals of some length
@@ -90,6 +96,7 @@ def replan(
     previous: PlacementPlan | None = None,
     settings: PlacementSettings = DEFAULTS,
     policy: ListPolicy | None = None,
+    fair_order: FairOrder | None = None,
 ) -> Replan:
     """Take in an event and return the plan that follows from it.
 
@@ -100,6 +107,8 @@ def replan(
             follows it: the order of the previous plan is kept.
         settings: Limits of the solver.
         policy: Plan by this list policy, for comparison, instead of the solver.
+        fair_order: Where tenants share the GPUs, who comes first after the event; the plan then follows this order
+            instead of being the shortest.
 
     Raises:
         InputError: a task arrived that fits no GPUs there are.
@@ -124,17 +133,33 @@ def replan(
         and not evicted
         and len(after.waiting) > settings.most_solver_tasks
     )
-    if policy is not None:
+    if fair_order is not None and (turns := fair_order(after)) is not None:
+        plan = _in_fair_order(turns, after, running=running, settings=settings)
+    elif policy is not None:
         plan = list_plan(after.waiting, after.cluster, policy=policy, running=running)
     elif previous is not None and keeps_order:
         place = {placement.task_id: index for index, placement in enumerate(previous.placements)}
         order = sorted(after.waiting, key=lambda task: (-task.priority, place.get(task.task_id, len(place))))
-        plan = plan_in_order(order, after.cluster, running=running, policy=previous.policy)
+        listed = plan_in_order(order, after.cluster, running=running, policy=previous.policy)
+        plan = fill_idle_nodes(listed, order, after.cluster, settings=settings, running=running)
     else:
         plan = plan_placement(after.waiting, after.cluster, running=running, settings=settings)
     return Replan(
         state=after, plan=plan, reason=_reason_of(event), evicted=evicted, interrupted=interrupted, joined=joined
     )
+
+
+def _in_fair_order(
+    order: Sequence[TaskRequest],
+    state: ClusterState,
+    *,
+    running: Sequence[RunningTask],
+    settings: PlacementSettings,
+) -> PlacementPlan:
+    # widths as in a long queue: what one takes beyond its least work is taken from the others' shares
+    narrow = with_least_work(order, state.cluster)
+    listed = plan_in_order(narrow, state.cluster, running=running, policy="fair shares")
+    return fill_idle_nodes(listed, narrow, state.cluster, settings=settings, running=running)
 
 
 def running_tasks(state: ClusterState) -> list[RunningTask]:

@@ -22,6 +22,7 @@ from ortools.sat.python import cp_model
 
 from cohort.scheduling.placement.gpu_assignment import CoarsePlacement, assign_gpus
 from cohort.scheduling.placement.list_policies import best_list_plan
+from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import (
     Cluster,
     PlacementPlan,
@@ -32,38 +33,13 @@ from cohort.scheduling.placement.records import (
     check_placeable,
     level_makespans,
 )
+from cohort.scheduling.placement.rolling_plan import fill_idle_nodes
 
-__all__ = ["PlacementSettings", "plan_placement"]
+__all__ = ["plan_placement"]
 
 # Linear relaxations cost more than they say about few tasks: without them eleven tasks are proven in a seventieth of
 # the work, twelve with several degrees in a quarter; at seventy tasks plans come out 2 % longer without.
 _MOST_WITHOUT_LINEAR = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacementSettings:
-    """Limits of a plan.
-
-    Attributes:
-        num_units: Time units the makespan is divided into.
-        work_limit: The solver's deterministic work units (about seconds) for all priority levels together; plans do
-            not depend on the machine's speed unless ``time_limit_seconds`` cuts in.
-        time_limit_seconds: Wall clock after which the best plan so far is taken.
-        most_solver_tasks: With more waiting tasks the best list policy is taken without a solver: such instances are
-            within a few percent of their lower bound, and the plan's gap says so.
-        num_workers: Solver threads; they share work deterministically.
-    """
-
-    num_units: int = 200
-    work_limit: float = 4.0
-    time_limit_seconds: float = 30.0
-    most_solver_tasks: int = 80
-    num_workers: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.num_units, self.num_workers) < 1 or min(self.work_limit, self.time_limit_seconds) <= 0:
-            raise ValueError(f"units, workers and limits must be above 0, but these are {self}")
 
 
 DEFAULTS = PlacementSettings()
@@ -109,7 +85,7 @@ def plan_placement(
     if not tasks or (has_one_level and makespan <= listed.lower_bound_seconds * (1 + 1e-12)):
         return replace(listed, status=SolverStatus.OPTIMAL, solver_gap=0.0)
     if len(tasks) > settings.most_solver_tasks:
-        return listed
+        return fill_idle_nodes(listed, tasks, cluster, settings=settings, running=running)
     # A share of the plan's own length: the solver's work then does not grow with how long tasks take.
     unit = makespan / settings.num_units
     model = _PlacementModel(tasks, cluster, running=running, unit=unit)
