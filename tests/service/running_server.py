@@ -101,6 +101,8 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
     opened.thread.start()
     if tinker is not None:
         tinker.trainer.start()
+    if opened.sweeps is not None:
+        opened.sweeps.start()
     thread.start()
     host, port = listener.getsockname()[:2]
     try:
@@ -108,6 +110,8 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
     finally:
         server.should_exit = True
         thread.join(60)
+        if opened.sweeps is not None:
+            opened.sweeps.close()
         if tinker is not None:
             tinker.close()
         opened.thread.close(drain_seconds=0)

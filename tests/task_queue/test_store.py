@@ -26,7 +26,7 @@ def queued(name: str, **fields: object) -> QueuedTask:
 
 def test_a_task_is_read_as_it_was_written(tmp_path: Path) -> None:
     full = queued("a", state=TaskState.HELD, reason="why", is_withdrawn=True, expected_seconds=3.5, attempts=2,
-                  planned_slot=1, planned_start=4.0, planned_end=9.0)  # fmt: skip
+                  planned_slot=1, planned_start=4.0, planned_end=9.0, tenant="ants", weight=2.5)  # fmt: skip
     with QueueStore.open(tmp_path / "queue.db", create=True) as store:
         store.add([full, queued("b")])
     with QueueStore.open(tmp_path / "queue.db") as store:
@@ -80,3 +80,19 @@ def test_what_is_no_queue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database at all, but long enough to be read as the header of one" * 9)
     with pytest.raises(RunStateError):
         QueueStore.open(tmp_path / "text.db")
+
+
+def test_a_queue_of_the_version_before_keeps_its_tasks_and_learns_of_tenants(tmp_path: Path) -> None:
+    with QueueStore.open(tmp_path / "queue.db", create=True) as store:
+        store.add([queued("a", state=TaskState.DONE), queued("b")])
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as before:
+        for name in ("tenant", "weight"):
+            before.execute(f"ALTER TABLE tasks DROP COLUMN {name}")
+        before.execute("PRAGMA user_version = 1")
+        before.commit()
+    for _ in range(2):
+        with QueueStore.open(tmp_path / "queue.db") as store:
+            assert store.tasks() == (queued("a", state=TaskState.DONE), queued("b"))
+    with QueueStore.open(tmp_path / "queue.db") as store:
+        store.update("b", tenant="ants", weight=2.0)
+        assert store.task("b") == queued("b", tenant="ants", weight=2.0)

@@ -123,6 +123,23 @@ _TrainedModels = Annotated[
     int,
     typer.Option("--max-trained-models", metavar="N", min=1, help="With --tinker: most models in training at once."),
 ]
+_Queue = Annotated[
+    Path | None,
+    typer.Option(
+        "--queue",
+        metavar="DIR",
+        help="Train the tasks of a queue on the model, too, between requests; `cohort queue add` adds some.",
+    ),
+]
+_SweepTrials = Annotated[
+    int, typer.Option("--max-sweep-trials", metavar="N", min=1, help="With --queue: most trials in training at once.")
+]
+_MaxPass = Annotated[
+    float,
+    typer.Option(
+        "--max-pass-ms", metavar="MS", min=1.0, help="While requests wait, no pass of training takes longer than this."
+    ),
+]
 _Dashboard = Annotated[
     Path | None,
     typer.Option(
@@ -159,6 +176,9 @@ def serve(
     gpus: _Gpus = None,
     tinker: _Tinker = None,
     max_trained_models: _TrainedModels = 16,
+    queue: _Queue = None,
+    max_sweep_trials: _SweepTrials = 16,
+    max_pass_ms: _MaxPass = 250.0,
     dashboard: _Dashboard = None,
     base: ModelOption = None,
     debug: DebugOption = False,
@@ -189,6 +209,9 @@ def serve(
             tensor_parallel_size=tensor_parallel_size,
             tinker=tinker,
             max_trained_models=max_trained_models,
+            queue=queue,
+            max_sweep_trials=max_sweep_trials,
+            max_pass_seconds=max_pass_ms / 1000,
             pool=AdapterPoolSettings(max_loras=max_loras, max_lora_rank=max_lora_rank, max_cpu_loras=max_cpu_loras),
             scheduler=SchedulerSettings(
                 max_num_seqs=_sequences(max_num_seqs, most=max_num_batched_tokens),
@@ -248,6 +271,8 @@ def _report(opened: Opened, address: str, settings: ServerSettings) -> None:
     print(f"serving {', '.join(names)} on {address}/v1", flush=True)
     if settings.dashboard is not None:
         print(f"showing the runs in {settings.dashboard} on {address}/dashboard/", flush=True)
+    if opened.sweeps is not None:
+        print(f"training the tasks of a queue: {opened.sweeps.directory}", flush=True)
     if opened.tinker is not None:
         print(f"training for tinker clients: TINKER_BASE_URL={address}", flush=True)
         if count := opened.tinker.num_restored:

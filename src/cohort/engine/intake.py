@@ -16,6 +16,7 @@ from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.run_resume import ready_to_resume
 from cohort.engine.run_start import prepare_task
 from cohort.engine.session_task import SessionTask
+from cohort.engine.shared_base import SharedBase
 from cohort.engine.shared_fit import CannotShareError, fit_problems, several_gpus
 from cohort.engine.train.open_run import RunConditions, RunOptions
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
@@ -40,9 +41,10 @@ class Intake:
         clock: Clock | None = None,
         num_gpus: int | None = None,
         is_shared: bool = True,
+        base: SharedBase | None = None,
     ) -> None:
         """Start without a task; arguments are those of a session."""
-        self._num_gpus, self._is_shared = num_gpus, is_shared
+        self._num_gpus, self._is_shared, self._base = num_gpus, is_shared, base
         self._options, self._clock = options or RunOptions(), clock or SystemClock()
         # held while a task is prepared: two threads must not load the backbone twice
         self._submitting = threading.Lock()
@@ -57,6 +59,11 @@ class Intake:
         self._sizes: Sizes | None = None
 
     @property
+    def is_fresh(self) -> bool:
+        """Whether no task has been handed in that others would have to fit."""
+        return self._first is None
+
+    @property
     def has_submitted(self) -> bool:
         """Whether a task was handed in that has not joined."""
         return not self._submitted.empty()
@@ -69,6 +76,7 @@ class Intake:
         name: str | None = None,
         watcher: ProgressWatcher | None = None,
         callbacks: Callbacks | None = None,
+        tenant: str = "",
     ) -> None:
         """Check a task, read its inputs and hand it in; its trials compete for slots from the next step on.
 
@@ -78,6 +86,7 @@ class Intake:
             name: The task's name in results; a :class:`Task` has its own.
             watcher: Receives progress.
             callbacks: Called between two steps.
+            tenant: Whose share it uses, where the base model is shared.
 
         Raises:
             InputError: anything is wrong with the task, or it cannot share with those that are there.
@@ -106,7 +115,9 @@ class Intake:
                 backbone=self._backbone(),
             )
             self._hand_in(
-                SessionTask(name=name, directory=run_directory, preparation=preparation, conditions=conditions)
+                SessionTask(
+                    name=name, directory=run_directory, preparation=preparation, conditions=conditions, tenant=tenant
+                )
             )
 
     def resume(
@@ -117,6 +128,7 @@ class Intake:
         watcher: ProgressWatcher | None = None,
         callbacks: Callbacks | None = None,
         places: Sequence[str] = (),
+        tenant: str = "",
     ) -> bool:
         """Hand in the run of a directory, which goes on from its last checkpoint; return False if it is done.
 
@@ -147,6 +159,7 @@ class Intake:
                         preparation=ready.preparation,
                         conditions=conditions,
                         ready=ready,
+                        tenant=tenant,
                     )
                 )
                 held.pop_all()
@@ -179,7 +192,9 @@ class Intake:
         )
 
     def _backbone(self) -> LoadedBackbone | None:
-        """Return the base model that the first task loaded; once the executor is built, with its sizes."""
+        """Return the base model that is there, or that the first task loaded, with the sizes of an executor that is."""
+        if self._base is not None:
+            return self._base.backbone
         return None if self._first is None else replace(self._first.backbone, sizes=self._sizes)
 
     def _taken_name(self, name: str) -> Problem | None:

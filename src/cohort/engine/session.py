@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from cohort.core.clock import Clock
@@ -19,6 +20,7 @@ from cohort.engine.callbacks.callback_caller import CallbackError
 from cohort.engine.intake import Intake
 from cohort.engine.session_memory import SessionMemory
 from cohort.engine.session_task import SessionTask, TaskEnd, task_error
+from cohort.engine.shared_base import SharedBase
 from cohort.engine.train.isolation import is_executor_wide
 from cohort.engine.train.open_run import RunOptions
 from cohort.engine.train.step_loop import StepLoop, StopRequestedError
@@ -44,6 +46,7 @@ class Session(Intake):
         num_gpus: int | None = None,
         is_shared: bool = True,
         on_end: Callable[[TaskEnd], None] = lambda _: None,
+        base: SharedBase | None = None,
     ) -> None:
         """Start without a task.
 
@@ -53,8 +56,10 @@ class Session(Intake):
             num_gpus: Replaces the tasks' own: 0 trains on the CPU; None leaves it to the tasks.
             is_shared: Whether tasks may share the executor, which has one GPU then; one task alone may have several.
             on_end: Called when a task has ended and its run directory is free, while others may train on.
+            base: A base model that is loaded already and that others compute with, too; the first task loads one where
+                it is None.
         """
-        super().__init__(options=options, clock=clock, num_gpus=num_gpus, is_shared=is_shared)
+        super().__init__(options=options, clock=clock, num_gpus=num_gpus, is_shared=is_shared, base=base)
         self._on_end = on_end
         # the executor, and the task for which it was built: the one with the largest adapters
         self._executor: TrainingExecutor | None = None
@@ -150,6 +155,8 @@ class Session(Intake):
                 self._largest = max(prepared, key=lambda own: own.sizes.capacity.rank_rows)
                 self._executor = self._largest.build_executor()
                 self._executor.reliefs.append(self._make_room)
+                if self._base is not None:
+                    self._executor.memory.before_pass = self._base.before_pass
                 self._sizes = self._largest.sizes
 
     def _train(self, executor: TrainingExecutor, largest: Preparation, waiting: Sequence[SessionTask]) -> None:
@@ -182,6 +189,7 @@ class Session(Intake):
             on_failure=lambda supervisor, error: self._end(self._training.pop(supervisor), error=error),
             window_steps=largest.window_steps,
             ahead_steps=largest.ahead_steps,
+            turns=None if self._base is None else self._base.turns,
         )
         try:
             # slots that a stop left taken; the states are saved
@@ -260,11 +268,12 @@ class Session(Intake):
             sizes=self._sizes,
             place=self._num_joined,
             num_tasks=len(self._tasks),
+            turn=nullcontext if self._base is None else partial(self._base.turns.other, task.tenant),
         )
         if self._begins(task, join):
             self._num_joined += 1
             self._training[task.run.supervisor] = task
-            loop.join(task.run.supervisor)
+            loop.join(task.run.supervisor, tenant=task.tenant)
 
     def _let_go(self, supervisor: Supervisor, task: SessionTask, loop: StepLoop) -> None:
         """Save the state of a task that was asked to leave."""
@@ -287,7 +296,7 @@ class Session(Intake):
         while self._ended:
             task = self._ended.pop(0)
             try:
-                task.finish(was_alone=self._num_joined == 1, make_room=self._give_way)
+                task.finish(was_alone=self._is_alone, make_room=self._give_way)
             except Exception as error:
                 if is_executor_wide(error):
                     raise
@@ -295,6 +304,11 @@ class Session(Intake):
             else:
                 self._writing.append(task)
                 self._settle_spares()
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether one task had executor and base model to itself, so that its steps tell what such steps cost."""
+        return self._num_joined == 1 and self._base is None
 
     def _settle_spares(self) -> None:
         for task in [*self._writing]:
@@ -318,8 +332,8 @@ class Session(Intake):
         self._taken.remove(task)
         self._leaving.discard(task.name)
         task.is_done = error is None and not has_left
-        if not task.is_done:
-            # it may come back in this session
+        if not task.is_done or self._base is not None:
+            # it may come back in this session; one on a base that stays lives on and keeps nothing of what is done
             del self._tasks[task.name]
         found = None
         if error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class SessionTask:
         preparation: The task, its inputs and its trials.
         conditions: The caller's watcher and callbacks, and the session's options and clock.
         ready: The run that it continues, locked; None begins one.
+        tenant: Whose share of the base model it uses.
         is_done: Whether its results are written, and what no result needs.
     """
 
@@ -59,6 +61,7 @@ class SessionTask:
     preparation: Preparation
     conditions: RunConditions
     ready: ReadyRun | None = None
+    tenant: str = ""
     is_done: bool = False
     _run: TaskRun | None = None
     _spares: SpareWriter | None = None
@@ -91,6 +94,7 @@ class SessionTask:
         sizes: Sizes | None,
         place: int,
         num_tasks: int,
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Open the run and have it join an executor.
 
@@ -98,6 +102,7 @@ class SessionTask:
             sizes: The executor's.
             place: As of :func:`~cohort.engine.train.joining.join_executor`.
             num_tasks: Tasks that share the memory for parked states.
+            turn: As of :func:`~cohort.engine.train.joining.join_executor`.
         """
         assert sizes is not None, "the executor was built"
         if self.ready is None or self.ready.facts is None:
@@ -110,7 +115,7 @@ class SessionTask:
             facts = replace(self.preparation.facts, sizes=size_facts(sizes), passes=passes)
             self.preparation = replace(self.preparation, sizes=sizes, facts=facts)
         run, checkpoint = self._open(replace(self.conditions, num_tasks=num_tasks))
-        self._run = join_executor(executor, self.preparation, run, place=place, checkpoint=checkpoint)
+        self._run = join_executor(executor, self.preparation, run, place=place, checkpoint=checkpoint, turn=turn)
 
     def _open(self, conditions: RunConditions) -> tuple[OpenRun, Manifest | None]:
         directory = self.claim()

@@ -105,7 +105,7 @@ def _size_problems(preparation: Preparation, *, first: Preparation, sizes: Sizes
             )
         )
     longest = max(own.longest_row, int(preparation.inputs.data.validation.lengths.max()))
-    if longest > (tokens := max(sizes.executor.token_budget, there.longest_row)):
+    if longest > (tokens := int(max(sizes.capacity.tokens_per_step, sizes.executor.token_budget, there.longest_row))):
         problems.append(
             Problem(
                 where=task.where("dataset.max_length"),

@@ -178,7 +178,10 @@ class LocalExecutor(Executor, TrainingExecutor):
     def _streams(self, stop_ids: frozenset[int], sampling: Sampling | None = None) -> TokenStream:
         def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
             with self.memory.observe(PassKind.EVALUATE, None):
-                yield from self._stream(some, stop_ids=stop_ids, token_budget=token_budget, sampling=sampling)
+                for picked in self._stream(some, stop_ids=stop_ids, token_budget=token_budget, sampling=sampling):
+                    # between two passes, or two tokens of one: it costs nothing where nobody waits
+                    self.memory.before_pass()
+                    yield picked
 
         return tokens_of
 

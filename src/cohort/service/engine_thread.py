@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cohort.core.errors import CohortError
-from cohort.core.fair_lock import FairLock
+from cohort.engine.turns.base_turns import BaseTurns
+from cohort.scheduling.shares.records import WorkKind
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.engine import ServingEngine, StepOutput
 from cohort.serving.sequence import FinishReason, SequenceRequest
@@ -56,16 +57,16 @@ class EngineThread:
     """
 
     def __init__(
-        self, engine: ServingEngine, pool: AdapterPool, *, max_waiting: int, turn: FairLock | None = None
+        self, engine: ServingEngine, pool: AdapterPool, *, max_waiting: int, turns: BaseTurns | None = None
     ) -> None:
         """Serve with ``engine`` once started.
 
         Args:
             max_waiting: Most requests that are accepted and not finished.
-            turn: Held during every pass, where another thread uses the same base model.
+            turns: Asked before every pass, where other threads use the same base model.
         """
         self._engine, self._pool, self._max_waiting = engine, pool, max_waiting
-        self._turn = turn or FairLock()
+        self._turns = turns or BaseTurns()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._subscribers: dict[int, tuple[Subscription, int]] = {}
         self._stopped = threading.Event()
@@ -172,11 +173,14 @@ class EngineThread:
 
     def _step(self) -> list[StepOutput]:
         try:
-            if self._turn.is_held:
+            if self._turns.is_busy:
                 # a pass of training may take long
                 self._deliver_last()
-            with self._turn:
-                return self._engine.step(meanwhile=self._deliver_last)
+            with self._turns.turn(WorkKind.SERVING, self._engine.ready_tokens()) as held:
+                outputs = self._engine.step(meanwhile=self._deliver_last)
+                if self._engine.has_work:
+                    held.follows = self._turns.ready(WorkKind.SERVING, self._engine.ready_tokens())
+                return outputs
         except Exception as error:  # one bad pass must not end the server
             _log.exception("a pass failed")
             reason = "out of memory" if is_out_of_memory(error) else "internal error"

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cohort.adapter_files.base_model import open_base
 from cohort.adapter_files.run_model import read_chosen
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, PeftAdapter
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, Problem
-from cohort.core.fair_lock import FairLock
 from cohort.core.place import Place
 from cohort.data.chat import use_chat_template
+from cohort.engine.resident.memory_budget import MemoryBudget
 from cohort.machine.machine import Machine
+from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_model
 from cohort.models.tokenizer import load_tokenizer
@@ -30,6 +33,7 @@ from cohort.service.opening_checks import length_note, require_context, serving_
 from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServedSettings, ServerLimits
+from cohort.service.sweeps import ServedSweeps, open_sweeps, open_turns, plan_sweeps, require_sweeps, settle_threads
 from cohort.service.tinker.tinker_service import TinkerService, open_tinker, require_trainable
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.engine import ServingEngine
@@ -52,6 +56,7 @@ class Opened:
         notes: For the user.
         divided: The ranks that serve together; None where one process has the whole model.
         tinker: The Tinker API, where it was asked for.
+        sweeps: The tasks that train on the model, where these were asked for.
     """
 
     model: ServedModel
@@ -59,6 +64,7 @@ class Opened:
     notes: tuple[str, ...]
     divided: DividedModel | None = None
     tinker: TinkerService | None = None
+    sweeps: ServedSweeps | None = None
 
 
 def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
@@ -75,10 +81,19 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
     tokenizer = load_tokenizer(source.directory)
     use_chat_template(tokenizer, settings.chat_template or source.chat_template)
     require_trainable(settings)
+    require_sweeps(settings)
     machine = serving_machine(settings, source.directory, trained=source.quantization)
+    # before a thread computes: each keeps the number that it begins with
+    settle_threads(settings, source.directory, on_cpu=machine.device.type == "cpu")
+    machine = replace(machine, threads=torch.get_num_threads())
+    budget = plan_sweeps(settings, read_config(source.directory), machine)
+    if budget is not None:
+        settings = replace(settings, cache_bytes=budget.cache_bytes)
     base = _load(settings, source, machine)
     try:
-        return _opened(settings, limits, source, folders, tokenizer=tokenizer, base=base, machine=machine)
+        return _opened(
+            settings, limits, source, folders, tokenizer=tokenizer, base=base, machine=machine, budget=budget
+        )
     except BaseException:
         if base.divided is not None:
             base.divided.close()
@@ -121,6 +136,7 @@ def _opened(
     tokenizer: Any,
     base: _Base,
     machine: Machine,
+    budget: MemoryBudget | None,
 ) -> Opened:
     decoder, divided = base.decoder, base.divided
     require_context(settings, decoder)
@@ -158,15 +174,28 @@ def _opened(
         max_prompts=limits.max_prompts,
         base=served,
     )
-    turn = FairLock()
-    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turn=turn)
+    turns = open_turns(settings)
+    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turns=turns)
     tinker = None
     if settings.tinker is not None:
-        tinker = open_tinker(settings, limits, model=model, decoder=decoder, thread=thread, turn=turn)
+        tinker = open_tinker(settings, limits, model=model, decoder=decoder, thread=thread, turns=turns)
+    sweeps = None
+    if budget is not None:
+        sweeps = open_sweeps(
+            settings,
+            budget,
+            decoder=decoder,
+            directory=source.directory,
+            machine=machine,
+            pool=pool,
+            turns=turns,
+        )
     if divided is not None:
         divided.watch(thread.lose)
     notes = _notes(settings, source, machine, engine)
-    return Opened(model=model, thread=thread, notes=notes, divided=divided, tinker=tinker)
+    if budget is not None and sweeps is not None:
+        notes = (*notes, budget.note, sweeps.note)
+    return Opened(model=model, thread=thread, notes=notes, divided=divided, tinker=tinker, sweeps=sweeps)
 
 
 def _notes(settings: ServedSettings, source: _Source, machine: Machine, engine: ServingEngine) -> tuple[str, ...]:

@@ -65,9 +65,13 @@ def run_server(
             opened.thread.start()
             if tinker is not None:
                 tinker.trainer.start()
+            if opened.sweeps is not None:
+                opened.sweeps.start()
             on_ready(f"http://{shown}:{port}")
             server.run(sockets=[listener])
         finally:
+            if opened.sweeps is not None:
+                opened.sweeps.close()
             if tinker is not None:
                 tinker.close()
             # uvicorn has waited for them already

@@ -68,6 +68,9 @@ class ServedSettings:
         tensor_parallel_size: Over how many GPUs the model is divided; on a CPU, over how many processes.
         tinker: Where the Tinker API keeps checkpoints; None does not open it.
         max_trained_models: Most models of the Tinker API on the device; others wait in host memory.
+        queue: A queue's folder, whose tasks train on the model between requests; None trains none.
+        max_sweep_trials: Most trials of these tasks on the device; others wait in host memory.
+        max_pass_seconds: While requests wait, no pass of training takes longer, where it can be cut.
     """
 
     model: str
@@ -83,5 +86,8 @@ class ServedSettings:
     tensor_parallel_size: int = 1
     tinker: Path | None = None
     max_trained_models: int = 16
+    queue: Path | None = None
+    max_sweep_trials: int = 16
+    max_pass_seconds: float = 0.25
     pool: AdapterPoolSettings = field(default_factory=AdapterPoolSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -132,6 +132,15 @@ class ServingEngine:
         """Requests that are not finished."""
         return len(self._live)
 
+    def ready_tokens(self) -> dict[str, int]:
+        """Return the tokens that wait for the next pass, by tenant: newest ones, and prompts that are not begun."""
+        found: dict[str, int] = {}
+        for sequence in self._live.values():
+            tenant = sequence.request.tenant
+            tokens = 1 if sequence.num_generated else len(sequence.request.prompt_tokens)
+            found[tenant] = found.get(tenant, 0) + tokens
+        return found
+
     def submit(self, request: SequenceRequest) -> int:
         """Queue a request and return its number.
 

@@ -42,6 +42,7 @@ class SequenceRequest:
         num_logprobs: The likeliest tokens to report with each token; None reports no logarithms.
         scales_logprobs: Whether these are of the distribution at the sampling temperature, and not at 1. What
             ``top_p`` and ``top_k`` cut off counts in both.
+        tenant: Whose share of the base model it uses.
     """
 
     prompt_tokens: Sequence[int]
@@ -54,6 +55,7 @@ class SequenceRequest:
     stop_strings: tuple[str, ...] = ()
     num_logprobs: int | None = None
     scales_logprobs: bool = False
+    tenant: str = ""
 
 
 @dataclass(eq=False)

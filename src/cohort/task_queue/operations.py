@@ -21,7 +21,7 @@ from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import LOCK_NAME, QueueStore, find_queue, open_queue, queue_holder
 from cohort.task_queue.submission import read_submissions, task_of
 
-__all__ = ["add_to_queue", "enqueue", "remove_from_queue", "work_off"]
+__all__ = ["add_to_queue", "enqueue", "refuse_a_run", "remove_from_queue", "work_off"]
 
 # naming such a task again asks for another try
 _ENDED_WITHOUT_RESULT = (TaskState.FAILED, TaskState.HELD, TaskState.REMOVED)
@@ -53,7 +53,7 @@ def add_to_queue(
         with open_queue(directory) as store:
             known = store.tasks()
     else:
-        _refuse_a_run(directory)
+        refuse_a_run(directory)
     new, again = read_submissions(files, known=known, directory=directory, clock=clock or SystemClock())
     enqueue(new, directory, expect=expect)
     with open_queue(directory) as store:
@@ -65,7 +65,7 @@ def add_to_queue(
     return [*new, *back]
 
 
-def _refuse_a_run(directory: Path) -> None:
+def refuse_a_run(directory: Path) -> None:
     # `cohort resume DIRECTORY` would find the queue there and never again the run
     if RunDirectory(directory).database.exists():
         raise InputError(
@@ -149,6 +149,7 @@ def work_off(
     settings: DispatcherSettings | None = None,
     watcher: QueueWatcher | None = None,
     clock: Clock | None = None,
+    stop: StopRequest | None = None,
 ) -> tuple[QueuedTask, ...]:
     """Work off the queue in ``directory`` and return its tasks as they ended.
 
@@ -156,6 +157,7 @@ def work_off(
         pool: Where workers run (:func:`~cohort.task_queue.workers.pool.open_pool`); closed at the end.
         expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.ExpectedTime`).
         work: Returns what is left of a task in an executor that it could share; without it tasks share none.
+        stop: Set to ask all tasks to save their states and stop, as signals do in the main thread.
 
     Raises:
         InputError: there is no queue.
@@ -163,7 +165,7 @@ def work_off(
         KeyboardInterrupt: asked to stop; every task has saved its state.
     """
     # Ctrl-C sets the event instead of raising in the middle of a turn: workers must be asked to stop
-    stop = StopRequest()
+    stop = stop or StopRequest()
     with open_queue(directory) as store, RunLock(directory / LOCK_NAME), stopping_gently(stop):
         dispatcher = Dispatcher(
             store,

@@ -79,6 +79,8 @@ class QueuedTask:
             first.
         options: Numbers of slots it may have at the same time, and its seconds on each, before it first ran; empty
             until then.
+        tenant: Whose it is, where several share a base model; the empty name is a tenant like any other.
+        weight: Of its tenant: what share of the base model it has next to others.
     """
 
     name: str
@@ -96,6 +98,8 @@ class QueuedTask:
     planned_start: float | None = None
     planned_end: float | None = None
     options: tuple[TaskOption, ...] = ()
+    tenant: str = ""
+    weight: float = 1.0
 
 
 Expecting = Callable[[QueuedTask], tuple[TaskOption, ...]]

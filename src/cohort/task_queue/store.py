@@ -28,7 +28,7 @@ __all__ = ["LOCK_NAME", "QueueStore", "find_queue", "open_queue", "queue_holder"
 
 LOCK_NAME = ".queue.lock"
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # "COHQ": a run's database has another, so neither is opened as the other
 _APPLICATION_ID = 0x434F4851
 
@@ -51,7 +51,9 @@ CREATE TABLE tasks (
     planned_slot INTEGER,
     planned_start REAL,
     planned_end REAL,
-    options TEXT NOT NULL DEFAULT '[]'
+    options TEXT NOT NULL DEFAULT '[]',
+    tenant TEXT NOT NULL DEFAULT '',
+    weight REAL NOT NULL DEFAULT 1.0
 );
 
 CREATE TABLE decisions (
@@ -73,6 +75,11 @@ CREATE TABLE stretches (
     outcome TEXT NOT NULL
 );
 """
+# by the version that they lead from
+_UPGRADES = {
+    1: "ALTER TABLE tasks ADD COLUMN tenant TEXT NOT NULL DEFAULT ''; "
+    "ALTER TABLE tasks ADD COLUMN weight REAL NOT NULL DEFAULT 1.0;"
+}
 # the table's columns are the record's fields
 _NAMES = tuple(field.name for field in fields(QueuedTask))
 _COLUMNS, _PLACES = ", ".join(_NAMES), ", ".join("?" * len(_NAMES))
@@ -104,7 +111,10 @@ class QueueStore:
         with database_errors_named(path):
             # another process may hold the write lock for a moment: wait for it instead of failing
             connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
-            found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+            found = _stamp(connection)
+            if found[0] == _APPLICATION_ID and found[1] in _UPGRADES:
+                _upgrade(connection)
+                found = _stamp(connection)
             if found != [_APPLICATION_ID, SCHEMA_VERSION]:
                 connection.close()
                 raise RunStateError(f"{path} is not a queue of this version (found {found}); choose another directory")
@@ -253,6 +263,21 @@ class QueueStore:
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         with database_errors_named(self.path):
             return list(self._connection.execute(query))
+
+
+def _stamp(connection: sqlite3.Connection) -> list[int]:
+    return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Give a queue of an earlier version what this one adds; what is in it stays."""
+    connection.execute("BEGIN IMMEDIATE")
+    # another process may have done it while this one waited
+    for version in range(_stamp(connection)[1], SCHEMA_VERSION):
+        for statement in _UPGRADES[version].split(";"):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
 
 
 def _row_of(task: QueuedTask) -> tuple[object, ...]:

@@ -90,11 +90,14 @@ def _occupied(problem: Problem, *, path: Path, run_directory: Path) -> Problem:
     return replace(problem, where=Place(file=str(path), text=f"run directory {run_directory}"), hint=hint)
 
 
-def submission_of(name: str, task: TaskFile, *, clock: Clock, path: Path | None = None) -> QueuedTask:
+def submission_of(
+    name: str, task: TaskFile, *, clock: Clock, path: Path | None = None, tenant: str = "", weight: float = 1.0
+) -> QueuedTask:
     """Return a task as a queue keeps it.
 
     Args:
         path: Its file; None for a task that was made in Python.
+        tenant, weight: As of :class:`~cohort.task_queue.records.QueuedTask`.
     """
     return QueuedTask(
         name=name,
@@ -102,6 +105,8 @@ def submission_of(name: str, task: TaskFile, *, clock: Clock, path: Path | None 
         task=task.model_dump(mode="json"),
         digests=_digests(path, task),
         priority=task.priority,
+        tenant=tenant,
+        weight=weight,
         added_at=clock.now().isoformat(timespec="seconds"),
     )
 

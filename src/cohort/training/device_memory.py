@@ -138,6 +138,7 @@ class DeviceMemory:
 
     Attributes:
         highest_bytes: The most that was allocated during a measured pass, including what was allocated before it.
+        before_pass: Called before each pass.
     """
 
     def __init__(self, device: torch.device | str, *, limit_bytes: int | None = None, base_bytes: int = 0) -> None:
@@ -153,6 +154,7 @@ class DeviceMemory:
         if self.device.type == "cpu" and limit_bytes is not None:
             self._meter = StorageMeter(limit_bytes=limit_bytes, base_bytes=base_bytes)
         self._peaks: deque[PassPeak] = deque(maxlen=_MOST_KEPT)
+        self.before_pass: Callable[[], None] = lambda: None
         self._num_passes = self._most_rows = self._before = 0
         self.highest_bytes = 0
 
@@ -177,6 +179,7 @@ class DeviceMemory:
         Args:
             size: What its memory depends on. With None it counts against the limit, and nothing is recorded.
         """
+        self.before_pass()
         wanted = None if size is None or not self._is_wanted(size) else size
         observed = PassObservation(None if wanted is None else self._take_peak)
         with self._meter or nullcontext():

@@ -184,6 +184,7 @@ class Passes:
             staged = self.stage(entries, steps, fresh_slots=fresh_slots, recomputed=recomputed, upcoming=upcoming)
         if isinstance(staged.stream, StagedReplay):
             assert self._captured is not None, "only graphs stage replays"
+            self._memory.before_pass()
             replayed = self._captured.replay(staged.stream)
             if replayed is None:
                 # its graph has been given up, or filled for another pass
@@ -211,6 +212,8 @@ class Passes:
     def measure(self, entries: Sequence[SlotSample]) -> Tensor:
         """Return the token losses [T] of a pass over ``entries`` that keeps nothing."""
         captured = self._graphs
+        if captured is not None:
+            self._memory.before_pass()
         losses_T = None if captured is None else captured.run(entries)
         if losses_T is not None:
             return losses_T

@@ -11,8 +11,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from cohort.core.errors import CohortError
-from cohort.core.fair_lock import FairLock
 from cohort.engine.client_training.operations import Operation, OperationLog, Work
+from cohort.engine.turns.base_turns import BaseTurns
+from cohort.scheduling.shares.records import Turn, WorkKind
 from cohort.training.requests.client_models import ModelState, UnknownModelError
 from cohort.training.requests.request_executor import AdamParameters, PassRequest, RequestExecutor
 
@@ -44,20 +45,22 @@ class ClientTrainer:
         self,
         executor: RequestExecutor,
         *,
-        turn: FairLock | None = None,
+        turns: BaseTurns | None = None,
         window_seconds: float = 0.002,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take over ``executor``: from now on only this thread calls it.
 
         Args:
-            turn: Held during every round, where another thread uses the same base model.
+            turns: Asked before every round, where other threads use the same base model.
             window_seconds: How long a round waits for company once an operation is ready.
             clock: Seconds.
         """
         self.executor = executor
-        self._turn, self._window_seconds, self._clock = turn or FairLock(), window_seconds, clock
+        self._turns, self._window_seconds, self._clock = turns or BaseTurns(), window_seconds, clock
+        executor.before_pass = self._turns.give_way
         self._logs: dict[str, OperationLog] = {}
+        self._tenants: dict[str, str] = {}
         self._loose: list[Operation] = []
         self.on_round: Callable[[], None] = lambda: None
         self.on_gap: Callable[[str, int, int], None] = lambda *_: None
@@ -72,15 +75,17 @@ class ClientTrainer:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def open(self, model_id: str, *, first: int = 1) -> None:
-        """Take operations of a model from number ``first`` on."""
+    def open(self, model_id: str, *, first: int = 1, tenant: str = "") -> None:
+        """Take operations of a model from number ``first`` on; they use the share of ``tenant``."""
         with self._changed:
             self._logs.setdefault(model_id, OperationLog(model_id, first=first))
+            self._tenants[model_id] = tenant
 
     def forget(self, model_id: str) -> None:
         """Take no more operations of a model; those that wait fail."""
         with self._changed:
             log = self._logs.pop(model_id, None)
+            self._tenants.pop(model_id, None)
         for operation in () if log is None else log.waiting:
             _fail(operation, UnknownModelError(f"model {model_id!r} is gone"))
 
@@ -186,17 +191,21 @@ class ClientTrainer:
         self._thread.join()
 
     def _run(self) -> None:
-        while (heads := self._next_round()) is not None:
+        while (tokens := self._next_round()) is not None:
             self.on_round()
-            with self._turn:
-                self._run_round(heads)
+            with self._turns.turn(WorkKind.CLIENT_TRAINING, tokens) as held:
+                operations = self._take(held.turn)
+                held.tokens = self._tokens(operations)
+                self._run_round(operations)
+                if following := self._tokens(self._ready()):
+                    held.follows = self._turns.ready(WorkKind.CLIENT_TRAINING, following)
         with self._changed:
             waiting = [*self._loose, *(operation for log in self._logs.values() for operation in log.waiting)]
         for operation in waiting:
             _fail(operation, TrainerClosedError("the server is shutting down"))
 
-    def _next_round(self) -> list[Operation] | None:
-        """Wait for operations that may run and take them out of their logs; None once the server stops."""
+    def _next_round(self) -> dict[str, int] | None:
+        """Wait for operations that may run, and return their tokens by tenant; None once the server stops."""
         with self._changed:
             while not self._heads() and not self._loose:
                 if self._is_closing:
@@ -208,22 +217,43 @@ class ClientTrainer:
                 self._changed.wait(left)
             if self._is_closing:
                 return None
-            return self._take()
+        return self._tokens(self._ready())
+
+    def _ready(self) -> list[Operation]:
+        with self._changed:
+            return [*self._heads(), *self._loose]
+
+    def _tokens(self, operations: Sequence[Operation]) -> dict[str, int]:
+        """Return the tokens of operations by tenant; 0 for what is no pass."""
+        found: dict[str, int] = {}
+        for operation in operations:
+            tenant = self._tenants.get(operation.model_id, "")
+            work = operation.work
+            found[tenant] = found.get(tenant, 0) + (work.num_tokens if isinstance(work, PassRequest) else 0)
+        return found
 
     def _heads(self) -> list[Operation]:
         now = self._clock()
         found = (log.head(now=now, gap_seconds=GAP_SECONDS) for log in self._logs.values())
         return sorted((head for head in found if head is not None), key=lambda head: head.arrived)
 
-    def _take(self) -> list[Operation]:
-        """Take the heads and the passes right behind them, up to the tokens of a pass; the longest wait comes first."""
+    def _take(self, turn: Turn) -> list[Operation]:
+        """Take heads and passes right behind them, up to the tokens of a pass; the least charged tenants come first.
+
+        Of one tenant the longest wait comes first.
+        """
+        with self._changed:
+            return self._taken(turn)
+
+    def _taken(self, turn: Turn) -> list[Operation]:
         # what reads between calls comes behind those of the round
         taken, num_tokens = list[Operation](), 0
         loose, self._loose = self._loose, []
-        for head in self._heads():
+        most = self._most_tokens(turn)
+        for head in self._in_order(self._heads(), turn):
             log = self._logs[head.model_id]
             operation: Operation | None = head
-            while operation is not None and num_tokens < self.executor.token_budget:
+            while operation is not None and num_tokens < most:
                 if (lost := log.expects(operation.number)) < operation.number:
                     self.on_gap(head.model_id, lost, operation.number - 1)
                 log.take(operation)
@@ -234,6 +264,17 @@ class ClientTrainer:
                 following = log.head(now=self._clock(), gap_seconds=GAP_SECONDS)
                 operation = following if following and isinstance(following.work, PassRequest) else None
         return taken + loose
+
+    def _most_tokens(self, turn: Turn) -> int:
+        price = self._turns.seconds_per_token(WorkKind.CLIENT_TRAINING)
+        budget = self.executor.token_budget
+        # a call longer than that has its passes cut, and requests come between them
+        return budget if turn.max_seconds is None or not price else max(1, min(budget, int(turn.max_seconds / price)))
+
+    def _in_order(self, heads: Sequence[Operation], turn: Turn) -> list[Operation]:
+        riding = [head for head in heads if self._tenants.get(head.model_id, "") in turn.tenants] or heads
+        rows = [(self._tenants.get(head.model_id, ""), self._tokens([head]).popitem()[1]) for head in riding]
+        return [riding[number] for number in self._turns.row_order(rows, kind=WorkKind.CLIENT_TRAINING)]
 
     def _run_round(self, operations: Sequence[Operation]) -> None:
         operations = self._possible(operations)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +26,21 @@ _OF_TRIALS = (Spread.OWNER, Spread.TRIALS, Spread.ITEMS)
 class ExecutorShare(TrialExecutor):
     """What a task sees of an executor. Nothing here steps: residents of all tasks step together."""
 
-    def __init__(self, executor: TrainingExecutor, *, rows: TokenisedRows, place: int = 0) -> None:
-        """Share ``executor``; ``place`` is the task's number among those that ever shared it, from 0."""
-        self._executor, self._rows, self._place = executor, rows, place
+    def __init__(
+        self,
+        executor: TrainingExecutor,
+        *,
+        rows: TokenisedRows,
+        place: int = 0,
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Share ``executor``.
+
+        Args:
+            place: The task's number among those that ever shared it, from 0.
+            turn: Held while the base model computes, where others compute with it, too.
+        """
+        self._executor, self._rows, self._place, self._turn = executor, rows, place, turn
 
     def call(self, call: Call, manner: Manner) -> Any:
         """Call the executor by its numbers of the task's trials, and answer by the task's."""
@@ -35,7 +48,9 @@ class ExecutorShare(TrialExecutor):
         if manner.spread in _OF_TRIALS:
             name = next(iter(arguments))
             arguments[name] = self._by_key(arguments[name])
-        found = getattr(self._executor, call.verb)(**arguments)
+        # what reads or writes the bank alone needs no base model
+        with nullcontext() if manner.passes is None else self._turn():
+            found = getattr(self._executor, call.verb)(**arguments)
         if manner.spread is Spread.TRIALS:
             return {key % _MOST_TRIALS: answer for key, answer in found.items()}
         return found
@@ -93,7 +108,8 @@ class ExecutorShare(TrialExecutor):
         """Make a trial resident, on the task's rows where ``rows`` is None."""
         # safe, as draws are keyed by the trial's seed and not by its number
         own = replace(spec, trial_id=self.key(spec.trial_id))
-        return self._executor.load(own, state, rows=self._rows if rows is None else rows, rank=rank)
+        with self._turn():
+            return self._executor.load(own, state, rows=self._rows if rows is None else rows, rank=rank)
 
     def vacate(self) -> None:
         """Drop the task's residents."""

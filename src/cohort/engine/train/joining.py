@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 from cohort.checkpoints.checkpoints import Manifest
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
@@ -20,6 +23,7 @@ def join_executor(
     *,
     place: int = 0,
     checkpoint: Manifest | None = None,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> TaskRun:
     """Return a task's run with all that is measured before its first step; its trials are resident as they were.
 
@@ -28,9 +32,10 @@ def join_executor(
         run: Its run, whose record ends at ``checkpoint``.
         place: The task's number among those that ever joined the executor, from 0.
         checkpoint: Where the run stands; None for a new one.
+        turn: Held during each call of the executor, where others compute with the base model, too.
     """
     preparation, referred = with_group_reference(preparation, executor)
-    share = ExecutorShare(executor, rows=preparation.inputs.data.train, place=place)
+    share = ExecutorShare(executor, rows=preparation.inputs.data.train, place=place, turn=turn)
     member = TaskRun(preparation, share, run, arrival=place)
     try:
         if checkpoint is not None:

@@ -20,6 +20,7 @@ from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
 from cohort.engine.train.planned_course import PlannedCourse
 from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.turns.step_turns import EveryoneSteps, ReadyTrial, StepTurns
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.step_window import MOST_AHEAD_STEPS
 from cohort.ranks.training_executor import TrainingExecutor
@@ -53,6 +54,7 @@ class StepLoop:
         on_failure: Callable[[Supervisor, Exception], None] = _raise,
         window_steps: int = 1,
         ahead_steps: Callable[[float], int] = lambda _tokens: MOST_AHEAD_STEPS,
+        turns: StepTurns | None = None,
     ) -> None:
         """Start without a task.
 
@@ -67,6 +69,7 @@ class StepLoop:
             window_steps: Most steps between two boundaries of several ranks; no trial passes its next evaluation.
             ahead_steps: The same for one rank, where each is launched before the one before it is read, from the tokens
                 of a step of those that are resident.
+            turns: Says who steps when, where others compute with the base model, too; None: all step together.
         """
         self._executor, self._capacity, self._clock = executor, capacity, clock
         self._stop_requested, self._at_boundary, self._on_end = stop_requested, at_boundary, on_end
@@ -74,14 +77,17 @@ class StepLoop:
         self.free_share = 0.0
         """Share of a step's tokens that residents leave free while no trial waits; 0 while one does."""
         self._window_steps, self._ahead_steps = window_steps, ahead_steps
+        self._turns = turns or EveryoneSteps()
         self._members: list[Supervisor] = []
+        self._tenants: dict[Supervisor, str] = {}
         # after an error in a window: a step by itself says whose it is
         self._is_careful = False
         self._has_warned = False
 
-    def join(self, member: Supervisor) -> None:
-        """Take in a task; its trials compete for slots from the next step on."""
+    def join(self, member: Supervisor, *, tenant: str = "") -> None:
+        """Take in a task of ``tenant``; its trials compete for slots from the next step on."""
         self._members.append(member)
+        self._tenants[member] = tenant
 
     def leave(self, member: Supervisor) -> None:
         """Save a task's state at this step boundary, and let the others train on without it."""
@@ -111,7 +117,7 @@ class StepLoop:
             for member in [member for member in self._members if member.is_finished]:
                 # completed while its results are written
                 if self._guard(member, member.begin_last_checkpoint):
-                    self._members.remove(member)
+                    self._forget(member)
                     self._on_end(member)
             if not self._members:
                 return
@@ -138,8 +144,12 @@ class StepLoop:
         self._on_failure(member, error)
 
     def _remove(self, member: Supervisor) -> None:
-        self._members.remove(member)
+        self._forget(member)
         member.share.vacate()
+
+    def _forget(self, member: Supervisor) -> None:
+        self._members.remove(member)
+        del self._tenants[member]
 
     def _admit(self) -> None:
         owned = {key: self._owner(key) for key in self._executor.resident}
@@ -147,6 +157,7 @@ class StepLoop:
         resident = [
             member.request_of(trial_id, rank=self._executor.rank_of(key)) for key, (member, trial_id) in owned.items()
         ]
+        wanting, resident = self._arranged(wanting, resident)
         vacated = [size for member in self._members for size in member.take_vacated()]
         planned = None if self._course is None else self._course.admission(wanting, resident)
         admission = (
@@ -179,6 +190,19 @@ class StepLoop:
                 self._guard(member, partial(member.record, [failure]))
         self.free_share = self._free_share(wanting)
 
+    def _arranged(self, wanting: Sequence[Request], resident: Sequence[Request]) -> tuple[list[Request], list[Request]]:
+        """Return both with the priorities that shares give them."""
+        inside = {request.trial_id for request in resident}
+        together = [*resident, *(request for request in wanting if request.trial_id not in inside)]
+        found = self._turns.arrange(
+            together,
+            tenants={request.trial_id: self._tenants[self._owner(request.trial_id)[0]] for request in together},
+            residents=frozenset(inside),
+            capacity=self._capacity,
+        )
+        by_key = {request.trial_id: request for request in found}
+        return [by_key[request.trial_id] for request in wanting], [by_key[request.trial_id] for request in resident]
+
     def _change(self, key: int, change: Callable[[Supervisor, int], None]) -> None:
         # of a task that an earlier change ended, nothing is left to change
         if (found := self._find_owner(key)) is not None:
@@ -201,19 +225,22 @@ class StepLoop:
             return
         executor = self._executor
         if isinstance(executor, LocalExecutor):
-            if executor.launches_ahead and not self._is_careful and not executor.samples_answers:
+            is_ahead = executor.launches_ahead and not self._is_careful and not executor.samples_answers
+            # what is launched ahead would hold the base model beyond its turn
+            if is_ahead and not self._turns.is_shared:
                 self._step_ahead(executor, began)
                 return
             self._expect_evaluation(executor)
         self._is_careful = False
         try:
-            steps_done, failed = run_isolated(
-                self._executor.step,
-                sorted(self._executor.resident),
-                count=self._count_error,
-                reload=self._reload,
-                on_split=self._warn_of_split,
-            )
+            with self._turns.step(self._ready()) as keys:
+                steps_done, failed = run_isolated(
+                    self._executor.step,
+                    keys,
+                    count=self._count_error,
+                    reload=self._reload,
+                    on_split=self._warn_of_split,
+                )
         except Exception as error:
             # with residents of one task alone it is that task's, even where others wait for slots
             owners = {self._owner(key)[0] for key in self._executor.resident}
@@ -224,6 +251,14 @@ class StepLoop:
         for failure in executor.take_failures() if isinstance(executor, LocalExecutor) else ():
             failed[failure.trial_id] = replace(failure, trial_id=self._owner(failure.trial_id)[1])
         self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
+
+    def _ready(self) -> list[ReadyTrial]:
+        found = []
+        for key in self._executor.resident:
+            member, trial_id = self._owner(key)
+            tokens = max(1, round(member.request_of(trial_id).tokens_per_step))
+            found.append(ReadyTrial(key=key, tenant=self._tenants[member], tokens=tokens))
+        return found
 
     def _step_ahead(self, executor: LocalExecutor, began: float) -> None:
         """Step up to the next evaluation; each step is launched before the one before it is read and recorded.

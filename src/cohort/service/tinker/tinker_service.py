@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
-from cohort.core.fair_lock import FairLock
 from cohort.core.place import Place
 from cohort.engine.client_training.client_trainer import ClientTrainer
+from cohort.engine.turns.base_turns import BaseTurns
 from cohort.models.decoder import Decoder
 from cohort.runs.lock import RunLock
 from cohort.service.engine_thread import EngineThread
@@ -85,16 +85,16 @@ def open_tinker(
     model: ServedModel,
     decoder: Decoder,
     thread: EngineThread,
-    turn: FairLock,
+    turns: BaseTurns,
 ) -> TinkerService:
     """Return the API for the model that ``thread`` serves.
 
     Args:
-        turn: What the passes of ``thread`` hold.
+        turns: Those of ``thread``.
     """
     assert settings.tinker is not None, "asked for by --tinker"
     executor = _executor(settings, decoder)
-    trainer = ClientTrainer(executor, turn=turn)
+    trainer = ClientTrainer(executor, turns=turns)
     sessions = ClientSessions()
     store = CheckpointStore(settings.tinker, base_model=model.names[0], layout=executor.layout)
     # whose key made them may use them, and knows their names

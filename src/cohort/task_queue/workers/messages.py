@@ -36,6 +36,7 @@ class RunTask:
         run_directory: Its run directory.
         options: How it is carried out, fields of :class:`~cohort.engine.tune.RunOptions`.
         is_shared: Further tasks may join its executor, or it joins that of the worker's tasks.
+        priority, tenant, weight: As of :class:`~cohort.task_queue.records.QueuedTask`; for a base that tenants share.
     """
 
     task: str
@@ -44,6 +45,9 @@ class RunTask:
     run_directory: str
     options: Mapping[str, Any]
     is_shared: bool = False
+    priority: int = 0
+    tenant: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,9 +37,9 @@ from cohort.task_queue.workers.messages import (
     as_message,
     read_message,
 )
+from cohort.task_queue.workers.run_heartbeat import heartbeat_of
 from cohort.task_queue.workers.shared_runs import SharedRuns, error_report
 from cohort.tasks.loading import task_from_mapping
-from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["serve"]
 
@@ -96,22 +96,7 @@ class _Reporter:
 
     def update(self, progress: RunProgress) -> None:
         self.phase = progress.phase
-        best = progress.best
-        early = sum(progress.count(status) for status in (TrialStatus.STOPPED, TrialStatus.FAILED))
-        self._heartbeats.set(
-            Heartbeat(
-                task=self.task,
-                phase=progress.phase,
-                steps_done=sum(trial.steps_done for trial in progress.trials),
-                planned_steps=sum(trial.planned_steps for trial in progress.trials),
-                seconds_left=progress.seconds_left_at_worst,
-                num_trials=len(progress.trials),
-                num_ended=early + progress.count(TrialStatus.COMPLETED),
-                num_early=early,
-                best_value=None if best is None else best.best_value,
-                tokens_per_second=progress.tokens_per_second,
-            )
-        )
+        self._heartbeats.set(heartbeat_of(self.task, progress))
 
     def note(self, text: str) -> None:
         self._channel.send(as_message(Note(task=self.task, text=text)))

@@ -95,5 +95,8 @@ class WorkerOrders:
             run_directory=str(run_directory),
             options=asdict(options),
             is_shared=slot.is_shared,
+            priority=task.priority,
+            tenant=task.tenant,
+            weight=task.weight,
         )
         self._pool.send(slot.slot.slot_id, as_message(order))

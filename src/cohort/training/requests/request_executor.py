@@ -6,7 +6,7 @@ loops share a pass, and each model's gradients wait in the bank until its client
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -70,6 +70,7 @@ class RequestExecutor:
     Attributes:
         models: The models, by name.
         layout: The linears that models may adapt.
+        before_pass: Called before each pass.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class RequestExecutor:
             InputError: exact numerics are asked for and the model has no exact form on this GPU.
         """
         self.decoder, self.layout, self.token_budget = decoder, layout, token_budget
+        self.before_pass: Callable[[], None] = lambda: None
         self._bank = AdapterBank(
             layout,
             num_slots=num_slots,
@@ -159,6 +161,7 @@ class RequestExecutor:
                 [entry.datum.num_rows for _, entry in entries], token_budget=self.token_budget
             ):
                 own = [entry for _, entry in entries[part.start : part.stop]]
+                self.before_pass()
                 results = self._train(own) if trains else measure_tokens(self.decoder, self._bank, own)
                 for (place, _), result in zip(entries[part.start : part.stop], results, strict=True):
                     found[place].append(result)

@@ -1,0 +1,99 @@
+"""Steps of sweeps on a base model that is shared: each is a turn, in which the least charged tenants' trials ride."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from cohort.engine.turns.base_turns import BaseTurns
+from cohort.engine.turns.step_turns import ReadyTrial
+from cohort.scheduling.admission import Capacity, Request
+from cohort.scheduling.shares.records import Turn, WorkKind
+from cohort.scheduling.tenant_room import arranged
+
+__all__ = ["FILL_TOKENS", "SweepTurns"]
+
+# From so many tokens on a pass of several tenants would only be longer, not faster for each: it is full. A CPU core is
+# within 10 % of its speed from 256 (memory/sizes.py); a GPU mostly waits for its host below 4,096.
+FILL_TOKENS = {"cpu": 256, "cuda": 4096}
+_KIND = WorkKind.SWEEP
+
+
+class SweepTurns:
+    """Turns of one executor."""
+
+    is_shared = True
+
+    def __init__(self, turns: BaseTurns, *, fill_tokens: int) -> None:
+        """Take turns among those of ``turns``; a step of several tenants has about ``fill_tokens``."""
+        self._turns, self._fill_tokens = turns, fill_tokens
+        # by trial, the number of its last step: of one tenant's trials the one that stepped longest ago is next
+        self._stepped: dict[int, int] = {}
+        self._num_steps = 0
+
+    def arrange(
+        self, requests: Sequence[Request], *, tenants: Mapping[int, str], residents: frozenset[int], capacity: Capacity
+    ) -> list[Request]:
+        names = frozenset(tenants.values())
+        if len(names) < 2:
+            return list(requests)
+        return arranged(
+            requests,
+            tenants=tenants,
+            residents=residents,
+            capacity=capacity,
+            weights={name: self._turns.weight(name) for name in names},
+            leads=self._turns.leads(names),
+        )
+
+    @contextmanager
+    def step(self, ready: Sequence[ReadyTrial]) -> Iterator[list[int]]:
+        tokens = _tokens(ready)
+        with self._turns.turn(_KIND, tokens) as held:
+            chosen = self._chosen(ready, held.turn)
+            held.tokens = _tokens(chosen)
+            # sweeps come back with their next step unless their last trial has just ended
+            held.follows = self._turns.ready(_KIND, tokens)
+            self._stepped |= {trial.key: self._num_steps + place for place, trial in enumerate(chosen, start=1)}
+            self._num_steps += len(chosen)
+            yield sorted(trial.key for trial in chosen)
+
+    @contextmanager
+    def other(self, tenant: str) -> Iterator[None]:
+        # its tokens are not known here; its time is what counts
+        with self._turns.turn(_KIND, {tenant: 0}):
+            yield
+
+    def _chosen(self, ready: Sequence[ReadyTrial], turn: Turn) -> list[ReadyTrial]:
+        """Return who steps: at least one, and as many as the pass has room for."""
+        present = {trial.key for trial in ready}
+        self._stepped = {key: number for key, number in self._stepped.items() if key in present}
+        riding = [trial for trial in ready if trial.tenant in turn.tenants] or list(ready)
+        room = self._room(turn, num_tenants=len({trial.tenant for trial in ready}))
+        if room is None:
+            return riding
+        waited = sorted(riding, key=lambda trial: self._stepped.get(trial.key, 0))
+        order = self._turns.row_order([(trial.tenant, trial.tokens) for trial in waited], kind=_KIND)
+        chosen, taken = list[ReadyTrial](), 0
+        for trial in (waited[number] for number in order):
+            if chosen and taken + trial.tokens > room:
+                break
+            chosen.append(trial)
+            taken += trial.tokens
+        return chosen
+
+    def _room(self, turn: Turn, *, num_tenants: int) -> int | None:
+        """Return the most tokens of a step; None where nobody else has to wait for it."""
+        room = self._fill_tokens if num_tenants > 1 else None
+        price = self._turns.seconds_per_token(_KIND)
+        if turn.max_seconds is not None and price:
+            most = int(turn.max_seconds / price)
+            room = most if room is None else min(room, most)
+        return room
+
+
+def _tokens(ready: Sequence[ReadyTrial]) -> dict[str, int]:
+    tokens: dict[str, int] = {}
+    for trial in ready:
+        tokens[trial.tenant] = tokens.get(trial.tenant, 0) + trial.tokens
+    return tokens

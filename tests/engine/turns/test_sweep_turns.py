@@ -1,0 +1,85 @@
+"""Who takes the next step of an executor on a base that is shared."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cohort.core.clock import ManualClock
+from cohort.engine.turns.base_turns import BaseTurns
+from cohort.engine.turns.step_turns import EveryoneSteps, ReadyTrial
+from cohort.engine.turns.sweep_turns import SweepTurns
+from cohort.scheduling.admission import Capacity, Request
+from cohort.scheduling.shares.records import WorkKind
+from cohort.scheduling.shares.turns import TurnTaker
+
+
+def trial(key: int, tenant: str, tokens: int = 10) -> ReadyTrial:
+    return ReadyTrial(key=key, tenant=tenant, tokens=tokens)
+
+
+def steps(turns: SweepTurns, clock: ManualClock, ready: list[ReadyTrial], count: int) -> list[list[int]]:
+    tokens = {one.key: one.tokens for one in ready}
+    found = []
+    for _ in range(count):
+        with turns.step(ready) as keys:
+            clock.advance(sum(tokens[key] for key in keys) / 100)
+            found.append(keys)
+    return found
+
+
+def turns_of(clock: ManualClock, weights: dict[str, float], *, fill_tokens: int) -> SweepTurns:
+    return SweepTurns(BaseTurns(TurnTaker(weights), clock=clock.monotonic), fill_tokens=fill_tokens)
+
+
+def test_trials_of_one_tenant_step_together_and_those_of_an_executor_of_its_own() -> None:
+    clock, ready = ManualClock(), [trial(key, "a") for key in (3, 1, 2)]
+    assert steps(turns_of(clock, {}, fill_tokens=10), clock, ready, 2) == [[1, 2, 3]] * 2
+    with EveryoneSteps().step(ready) as keys:
+        assert keys == [1, 2, 3]
+
+
+def test_tenants_have_their_shares_of_tokens() -> None:
+    clock, weights = ManualClock(), {"a": 4.0, "b": 2.0, "c": 1.0, "d": 1.0}
+    ready = [trial(key, tenant, tokens=7 + key) for key, tenant in enumerate("aabbccdd")]
+    found = steps(turns_of(clock, weights, fill_tokens=16), clock, ready, 4000)
+    tokens = Counter[str]()
+    for keys in found:
+        for key in keys:
+            tokens["aabbccdd"[key]] += ready[key].tokens
+    for tenant, weight in weights.items():
+        assert tokens[tenant] / tokens.total() == pytest.approx(weight / 8, rel=0.02)
+    # of one tenant none is left behind
+    each = Counter(key for keys in found for key in keys)
+    assert each[0] == pytest.approx(each[1], abs=1)
+
+
+def test_a_step_has_at_least_one_trial_and_room_is_filled() -> None:
+    clock = ManualClock()
+    ready = [trial(0, "a", 100), trial(1, "b", 100), trial(2, "b", 30)]
+    assert all(len(keys) == 1 for keys in steps(turns_of(clock, {}, fill_tokens=50), clock, ready, 6))
+    assert all(len(keys) == 3 for keys in steps(turns_of(clock, {}, fill_tokens=500), clock, ready, 3))
+
+
+def test_steps_are_short_while_requests_wait() -> None:
+    clock = ManualClock()
+    base = BaseTurns(clock=clock.monotonic)
+    turns = SweepTurns(base, fill_tokens=1000)
+    ready = [trial(key, "a", 10) for key in range(8)]
+    # a token takes 10 ms, so 25 of them the 250 ms
+    assert steps(turns, clock, ready, 1) == [list(range(8))]
+    with base.turn(WorkKind.SERVING, {"b": 1}) as held:
+        clock.advance(100.0)
+        held.follows = base.ready(WorkKind.SERVING, {"b": 1})
+    assert [len(keys) for keys in steps(turns, clock, ready, 1)] == [2]
+
+
+def test_room_is_arranged_among_tenants_alone() -> None:
+    turns = turns_of(ManualClock(), {}, fill_tokens=10)
+    requests = [Request(trial_id=key, r=16, batch_size=1, mean_length=10, priority=key) for key in range(2)]
+    room = Capacity(rank_rows=64, num_slots=4, tokens_per_step=100)
+    same = {0: "a", 1: "a"}
+    assert turns.arrange(requests, tenants=same, residents=frozenset(), capacity=room) == requests
+    found = turns.arrange(requests, tenants={0: "a", 1: "b"}, residents=frozenset(), capacity=room)
+    assert [request.priority for request in found] == [2, 2]
