@@ -16,6 +16,8 @@ from cohort.cli.exits import exits
 if TYPE_CHECKING:
     from cohort.service.opening import Opened
     from cohort.service.settings import ServedSettings, ServerSettings
+    from cohort.serving.adapter_pool import AdapterPoolSettings
+    from cohort.serving.scheduler import SchedulerSettings
 
 __all__ = ["serve"]
 
@@ -191,8 +193,6 @@ def serve(
         require_packages("cohort serve", (*_NEEDED, *(("google.protobuf",) if tinker is not None else ())))
         root = _lora_root(lora_root, allows=allow_runtime_lora)
         from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
-        from cohort.serving.adapter_pool import AdapterPoolSettings
-        from cohort.serving.scheduler import SchedulerSettings
 
         limits = ServerLimits(max_waiting=max_waiting, drain_seconds=drain_seconds)
         served = ServedSettings(
@@ -212,11 +212,8 @@ def serve(
             queue=queue,
             max_sweep_trials=max_sweep_trials,
             max_pass_seconds=max_pass_ms / 1000,
-            pool=AdapterPoolSettings(max_loras=max_loras, max_lora_rank=max_lora_rank, max_cpu_loras=max_cpu_loras),
-            scheduler=SchedulerSettings(
-                max_num_seqs=_sequences(max_num_seqs, most=max_num_batched_tokens),
-                max_num_batched_tokens=max_num_batched_tokens,
-            ),
+            pool=_pool(max_loras, max_lora_rank, max_cpu_loras),
+            scheduler=_scheduler(max_num_seqs, max_num_batched_tokens),
         )
         settings = ServerSettings(api_keys=given_keys(api_key), lora_root=root, limits=limits, dashboard=dashboard)
         _serve(served, settings, host=host, port=port)
@@ -234,6 +231,19 @@ def _serve(served: ServedSettings, settings: ServerSettings, *, host: str, port:
         opened = open_served(served, settings.limits)
         finished = run_server(opened, settings, listener=listener, on_ready=lambda at: _report(opened, at, settings))
     _say_how_it_ended(finished=finished, lost=opened.thread.lost)
+
+
+def _pool(max_loras: int, max_lora_rank: int, max_cpu_loras: int) -> AdapterPoolSettings:
+    from cohort.serving.adapter_pool import AdapterPoolSettings
+
+    return AdapterPoolSettings(max_loras=max_loras, max_lora_rank=max_lora_rank, max_cpu_loras=max_cpu_loras)
+
+
+def _scheduler(num_seqs: int | None, batched_tokens: int) -> SchedulerSettings:
+    from cohort.serving.scheduler import SchedulerSettings
+
+    most = _sequences(num_seqs, most=batched_tokens)
+    return SchedulerSettings(max_num_seqs=most, max_num_batched_tokens=batched_tokens)
 
 
 def _sequences(asked: int | None, *, most: int) -> int:

@@ -154,16 +154,7 @@ def _opened(
         pool.publish(name, adapter, replaces=False)
     for name, folder in folders:
         pool.load(name, folder)
-    engine = ServingEngine(
-        decoder,
-        adapters=pool,
-        num_blocks=_num_blocks(settings, decoder, pool, machine, ranks),
-        settings=settings.scheduler,
-        decode_text=text_decoder(copy.deepcopy(tokenizer)),
-        max_model_len=settings.max_model_len,
-        records_graphs=True,
-        ranks=ranks,
-    )
+    engine = _engine(settings, decoder, pool, machine, tokenizer=tokenizer, ranks=ranks)
     model = ServedModel(
         names=names,
         tokenizer=tokenizer,
@@ -196,6 +187,27 @@ def _opened(
     if budget is not None and sweeps is not None:
         notes = (*notes, budget.note, sweeps.note)
     return Opened(model=model, thread=thread, notes=notes, divided=divided, tinker=tinker, sweeps=sweeps)
+
+
+def _engine(
+    settings: ServedSettings,
+    decoder: Decoder,
+    pool: AdapterPool,
+    machine: Machine,
+    *,
+    tokenizer: Any,
+    ranks: ServingRanks | None,
+) -> ServingEngine:
+    return ServingEngine(
+        decoder,
+        adapters=pool,
+        num_blocks=_num_blocks(settings, decoder, pool, machine, ranks),
+        settings=settings.scheduler,
+        decode_text=text_decoder(copy.deepcopy(tokenizer)),
+        max_model_len=settings.max_model_len,
+        records_graphs=True,
+        ranks=ranks,
+    )
 
 
 def _notes(settings: ServedSettings, source: _Source, machine: Machine, engine: ServingEngine) -> tuple[str, ...]:
