@@ -124,7 +124,5 @@ def test_the_memory_is_said_in_one_line(folder: Path, tmp_path: Path) -> None:
     opened.thread.start()
     opened.thread.close(drain_seconds=0)
     (line,) = [note for note in opened.notes if note.startswith("memory:")]
-    assert all(
-        word in line for word in ("base model", "passes", "served adapters", "keys and values", "bank of sweeps")
-    )
+    assert all(word in line for word in ("base model", "passes", "served adapters", "keys and values", "sweeps"))
     assert any("sweeps give way to requests after 250 ms" in note for note in opened.notes)

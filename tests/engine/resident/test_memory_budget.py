@@ -35,7 +35,7 @@ def test_the_bank_has_what_it_wants_and_the_cache_the_rest() -> None:
     assert budget.cache_bytes == (95 - 16 - 4 - 2 - 8) * GIB
     assert budget.note == (
         "memory: base model 16.0 GiB, passes 4.00 GiB, served adapters 2.00 GiB, keys and values 65.0 GiB, "
-        "bank of sweeps 8.00 GiB; together 95.0 GiB of 100 GiB"
+        "sweeps 8.00 GiB; together 95.0 GiB of 100 GiB"
     )
 
 
@@ -65,6 +65,6 @@ def test_what_does_not_fit_is_refused_with_the_numbers(wishes: MemoryWishes) -> 
         divide_memory(wishes, where=WHERE)
     text = str(caught.value)
     assert "16.0 GiB (base model) + 4.00 GiB (passes) + 2.00 GiB (served adapters)" in text
-    assert "512 MiB (bank of sweeps)" in text
+    assert "512 MiB (sweeps)" in text
     assert "which the device has free" in text
     assert "--kv-cache-gib" in text

@@ -11,7 +11,7 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.engine.resident.seats import SeatedTask, next_seat
 from cohort.engine.turns.base_turns import BaseTurns
-from cohort.engine.turns.step_turns import ReadyTrial
+from cohort.engine.turns.step_turns import ReadyStep
 from cohort.engine.turns.sweep_turns import SweepTurns
 from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.scheduling.shares.turns import TurnTaker
@@ -53,7 +53,7 @@ class SimulatedBase:
         self._seat()
         owners = {key: job for job in self.seated for key in job.left}
         self._admit(owners)
-        ready = [ReadyTrial(key=key, tenant=owners[key].tenant, tokens=owners[key].tokens) for key in self.resident]
+        ready = [ReadyStep(key=key, tenant=owners[key].tenant, tokens=owners[key].tokens) for key in self.resident]
         with self.turns.step(ready) as keys:
             tokens = Counter[str]()
             for key in keys:

@@ -8,18 +8,18 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.engine.turns.base_turns import BaseTurns
-from cohort.engine.turns.step_turns import EveryoneSteps, ReadyTrial
+from cohort.engine.turns.step_turns import EveryoneSteps, ReadyStep
 from cohort.engine.turns.sweep_turns import SweepTurns
 from cohort.scheduling.admission import Capacity, Request
 from cohort.scheduling.shares.records import WorkKind
 from cohort.scheduling.shares.turns import TurnTaker
 
 
-def trial(key: int, tenant: str, tokens: int = 10) -> ReadyTrial:
-    return ReadyTrial(key=key, tenant=tenant, tokens=tokens)
+def trial(key: int, tenant: str, tokens: int = 10) -> ReadyStep:
+    return ReadyStep(key=key, tenant=tenant, tokens=tokens)
 
 
-def steps(turns: SweepTurns, clock: ManualClock, ready: list[ReadyTrial], count: int) -> list[list[int]]:
+def steps(turns: SweepTurns, clock: ManualClock, ready: list[ReadyStep], count: int) -> list[list[int]]:
     tokens = {one.key: one.tokens for one in ready}
     found = []
     for _ in range(count):

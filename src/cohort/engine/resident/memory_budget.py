@@ -113,5 +113,5 @@ def _parts(wishes: MemoryWishes, *, cache_bytes: int, sweep_bytes: int) -> list[
         ("served adapters", wishes.served_bytes),
         ("models of clients", wishes.client_bytes),
         ("keys and values", cache_bytes),
-        ("bank of sweeps", sweep_bytes),
+        ("sweeps", sweep_bytes),
     ]

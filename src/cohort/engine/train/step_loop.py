@@ -20,7 +20,7 @@ from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
 from cohort.engine.train.planned_course import PlannedCourse
 from cohort.engine.train.supervisor import Supervisor
-from cohort.engine.turns.step_turns import EveryoneSteps, ReadyTrial, StepTurns
+from cohort.engine.turns.step_turns import EveryoneSteps, ReadyStep, StepTurns
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.step_window import MOST_AHEAD_STEPS
 from cohort.ranks.training_executor import TrainingExecutor
@@ -252,12 +252,12 @@ class StepLoop:
             failed[failure.trial_id] = replace(failure, trial_id=self._owner(failure.trial_id)[1])
         self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
 
-    def _ready(self) -> list[ReadyTrial]:
+    def _ready(self) -> list[ReadyStep]:
         found = []
         for key in self._executor.resident:
             member, trial_id = self._owner(key)
             tokens = max(1, round(member.request_of(trial_id).tokens_per_step))
-            found.append(ReadyTrial(key=key, tenant=self._tenants[member], tokens=tokens))
+            found.append(ReadyStep(key=key, tenant=self._tenants[member], tokens=tokens))
         return found
 
     def _step_ahead(self, executor: LocalExecutor, began: float) -> None:

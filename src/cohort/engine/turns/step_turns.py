@@ -9,11 +9,11 @@ from typing import Protocol
 
 from cohort.scheduling.admission import Capacity, Request
 
-__all__ = ["EveryoneSteps", "ReadyTrial", "StepTurns"]
+__all__ = ["EveryoneSteps", "ReadyStep", "StepTurns"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadyTrial:
+class ReadyStep:
     """A resident that could take a step; ``tokens`` are those of a mean step."""
 
     key: int
@@ -41,7 +41,7 @@ class StepTurns(Protocol):
         ...
 
     @contextmanager
-    def step(self, ready: Sequence[ReadyTrial]) -> Iterator[list[int]]:
+    def step(self, ready: Sequence[ReadyStep]) -> Iterator[list[int]]:
         """Hold the base within, and yield the numbers of those that take a step."""
         ...
 
@@ -63,7 +63,7 @@ class EveryoneSteps:
         return list(requests)
 
     @contextmanager
-    def step(self, ready: Sequence[ReadyTrial]) -> Iterator[list[int]]:
+    def step(self, ready: Sequence[ReadyStep]) -> Iterator[list[int]]:
         yield sorted(trial.key for trial in ready)
 
     @contextmanager

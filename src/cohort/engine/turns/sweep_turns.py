@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from cohort.engine.turns.base_turns import BaseTurns
-from cohort.engine.turns.step_turns import ReadyTrial
+from cohort.engine.turns.step_turns import ReadyStep
 from cohort.scheduling.admission import Capacity, Request
 from cohort.scheduling.shares.records import Turn, WorkKind
 from cohort.scheduling.tenant_room import arranged
@@ -47,7 +47,7 @@ class SweepTurns:
         )
 
     @contextmanager
-    def step(self, ready: Sequence[ReadyTrial]) -> Iterator[list[int]]:
+    def step(self, ready: Sequence[ReadyStep]) -> Iterator[list[int]]:
         tokens = _tokens(ready)
         with self._turns.turn(_KIND, tokens) as held:
             chosen = self._chosen(ready, held.turn)
@@ -64,7 +64,7 @@ class SweepTurns:
         with self._turns.turn(_KIND, {tenant: 0}):
             yield
 
-    def _chosen(self, ready: Sequence[ReadyTrial], turn: Turn) -> list[ReadyTrial]:
+    def _chosen(self, ready: Sequence[ReadyStep], turn: Turn) -> list[ReadyStep]:
         """Return who steps: at least one, and as many as the pass has room for."""
         present = {trial.key for trial in ready}
         self._stepped = {key: number for key, number in self._stepped.items() if key in present}
@@ -74,7 +74,7 @@ class SweepTurns:
             return riding
         waited = sorted(riding, key=lambda trial: self._stepped.get(trial.key, 0))
         order = self._turns.row_order([(trial.tenant, trial.tokens) for trial in waited], kind=_KIND)
-        chosen, taken = list[ReadyTrial](), 0
+        chosen, taken = list[ReadyStep](), 0
         for trial in (waited[number] for number in order):
             if chosen and taken + trial.tokens > room:
                 break
@@ -92,7 +92,7 @@ class SweepTurns:
         return room
 
 
-def _tokens(ready: Sequence[ReadyTrial]) -> dict[str, int]:
+def _tokens(ready: Sequence[ReadyStep]) -> dict[str, int]:
     tokens: dict[str, int] = {}
     for trial in ready:
         tokens[trial.tenant] = tokens.get(trial.tenant, 0) + trial.tokens
