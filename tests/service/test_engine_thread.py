@@ -59,6 +59,9 @@ class ScriptedEngine:
     def has_work(self) -> bool:
         return bool(self._left)
 
+    def ready_tokens(self) -> dict[str, int]:
+        return {"": len(self._left)}
+
     def step(self, *, meanwhile: Callable[[], None]) -> list[StepOutput]:
         meanwhile()
         self.at_passes.append(list(self._heard))

@@ -86,7 +86,7 @@ def test_requests_and_the_sweeps_of_four_tenants_are_as_each_would_be_alone(fold
     for name in TASKS:
         tune(task_of(folder, name), tmp_path / name)
     queue = tmp_path / "queue"
-    answers = []
+    answers: list[list[str]] = []
     with running(settings_of(folder, queue)) as server:
         for weight, name in enumerate(TASKS, start=1):
             task = submission_of(name, task_of(folder, name), clock=SystemClock(), tenant=name, weight=weight)

@@ -49,7 +49,7 @@ def test_one_thread_computes_at_a_time_and_a_turn_in_a_turn_is_a_part_of_it() ->
                 most.append(inside.total())
                 inside[name] -= 1
 
-    in_threads(*(lambda name=name: work(name) for name in "abcd"))  # type: ignore[misc]
+    in_threads(*(lambda name=name: work(name) for name in "abcd"))
     assert set(most) == {1}
     assert turns.num_passes[SWEEP] == 200
     assert turns.num_passes[CLIENTS] == 0
