@@ -9,6 +9,7 @@ import pytest
 
 from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
 from cohort.serving.adapter_pool import AdapterPoolSettings
+from tests.service.hosting.running_service import RunningService, running_service
 from tests.service.running_server import RunningServer, running, write_served
 
 
@@ -31,3 +32,9 @@ def server(model: Path) -> Iterator[RunningServer]:
     limits = ServerLimits(max_waiting=64, max_body_bytes=200_000, max_prompts=16)
     with running(settings, ServerSettings(lora_root=model.parent, limits=limits)) as running_server:
         yield running_server
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("service")) as found:
+        yield found

@@ -30,6 +30,7 @@ from cohort.cli.report import report
 from cohort.cli.resume import resume
 from cohort.cli.run import run
 from cohort.cli.serve import serve
+from cohort.cli.service import service
 from cohort.cli.status import status
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
@@ -82,6 +83,7 @@ def build_app() -> typer.Typer:
         chat,
         evaluate,
         serve,
+        service,
         dashboard,
         check,
         doctor,

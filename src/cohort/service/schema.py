@@ -16,6 +16,7 @@ from cohort.core.place import Place
 from cohort.core.validation_words import allowed_value
 
 __all__ = [
+    "Body",
     "ChatMessage",
     "ChatRequest",
     "CompletionRequest",
@@ -31,6 +32,7 @@ _MOST_STOPS = 16
 _MOST_TOP_LOGPROBS = 20
 # what pydantic calls text among the forms of a value
 _TEXT_FORMS = ("str", "constrained-str")
+_NUMBER_FORMS = ("int", "float", "constrained-int", "constrained-float")
 # of the keys whose values have several forms, or one value only
 _ALLOWED = {
     "prompt": "text, a list of texts, token ids, or a list of lists of token ids",
@@ -38,23 +40,29 @@ _ALLOWED = {
     "content": 'text, or a list of parts {"type": "text", "text": "..."}',
     "text": "text",
     "echo": "false",
+    "n_epochs": "auto, or a whole number from 1 to 1000",
+    "batch_size": "auto, or a whole number from 1 to 4096",
+    "learning_rate_multiplier": "auto, or a number above 0",
+    "beta": "auto, or a number above 0 and at most 2",
     "frequency_penalty": "0: this server penalises no tokens",
     "presence_penalty": "0: this server penalises no tokens",
 }
 _NonEmpty = Annotated[str, Field(min_length=1)]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """A body whose keys are all known, and whose values are not converted."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """Whether a stream ends with the counts of its tokens."""
 
     include_usage: bool = False
 
 
-class GenerationRequest(_Body):
+class GenerationRequest(Body):
     """What both kinds of completion have in common."""
 
     model: _NonEmpty
@@ -94,12 +102,12 @@ class CompletionRequest(GenerationRequest):
     best_of: Literal[1] | None = None
 
 
-class _TextPart(_Body):
+class _TextPart(Body):
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Body):
+class ChatMessage(Body):
     """One turn; of its parts only text is supported."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -123,7 +131,7 @@ class ChatRequest(GenerationRequest):
     top_logprobs: int | None = Field(default=None, ge=0, le=_MOST_TOP_LOGPROBS)
 
 
-class LoadAdapterRequest(_Body):
+class LoadAdapterRequest(Body):
     """POST /v1/load_lora_adapter, as vLLM has it."""
 
     lora_name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -133,7 +141,7 @@ class LoadAdapterRequest(_Body):
     base_model_sha256: _NonEmpty | None = None
 
 
-class UnloadAdapterRequest(_Body):
+class UnloadAdapterRequest(Body):
     """POST /v1/unload_lora_adapter, as vLLM has it."""
 
     lora_name: _NonEmpty
@@ -141,7 +149,7 @@ class UnloadAdapterRequest(_Body):
     lora_int_id: int | None = None
 
 
-B = TypeVar("B", bound=_Body)
+B = TypeVar("B", bound=Body)
 
 
 def parse_body(kind: type[B], body: bytes) -> B:
@@ -153,7 +161,9 @@ def parse_body(kind: type[B], body: bytes) -> B:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise InputError([_problem(kind, each) for each in _told_once(error.errors()[:20])]) from None
+        problems = (_problem(kind, each) for each in _told_once(error.errors()[:20]))
+        # a value of several forms has the same problem with each of them
+        raise InputError(list(dict.fromkeys(problems))) from None
 
 
 def _told_once(errors: Sequence[Any]) -> Iterator[Any]:
@@ -177,10 +187,10 @@ def _told_once(errors: Sequence[Any]) -> Iterator[Any]:
 
 def _is_form(part: object) -> bool:
     """Return whether a part of an error's place is no key: pydantic puts the form that it tried there."""
-    return isinstance(part, str) and ("[" in part or part in _TEXT_FORMS)
+    return isinstance(part, str) and ("[" in part or part in _TEXT_FORMS or part in _NUMBER_FORMS)
 
 
-def _problem(kind: type[_Body], error: Any) -> Problem:
+def _problem(kind: type[Body], error: Any) -> Problem:
     path = tuple(part for part in error["loc"] if not _is_form(part))
     found = "nothing" if error["type"] == "missing" else _shown(error["input"])
     if error["type"] == "json_invalid":

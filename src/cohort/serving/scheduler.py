@@ -232,7 +232,9 @@ class Scheduler:
 
     def _place(self, sequence: LiveSequence, admission: Admission, plan: StepPlan) -> bool:
         """Give a sequence the blocks of its prompt, found or fresh; return False if there are too few."""
-        hashes = prompt_hashes(sequence.tokens, adapter=admission.version) if self.settings.finds_prefixes else ()
+        # what a prompt's length and its time to the first token tell must not tell one tenant about another
+        owner = (admission.version, sequence.request.cache_scope)
+        hashes = prompt_hashes(sequence.tokens, adapter=owner) if self.settings.finds_prefixes else ()
         found = self.blocks.find(hashes)
         grown = sequence.most_blocks if self.settings.reserves_growth else blocks_for(sequence.num_prompt + 1)
         fresh = min(grown, sequence.most_blocks) - len(found)

@@ -43,6 +43,8 @@ class SequenceRequest:
         scales_logprobs: Whether these are of the distribution at the sampling temperature, and not at 1. What
             ``top_p`` and ``top_k`` cut off counts in both.
         tenant: Whose share of the base model it uses.
+        cache_scope: Whose keys and values it may find, and leave to be found: sequences of another scope take as long
+            as if it had never been. Empty is a scope like any other.
     """
 
     prompt_tokens: Sequence[int]
@@ -56,6 +58,7 @@ class SequenceRequest:
     num_logprobs: int | None = None
     scales_logprobs: bool = False
     tenant: str = ""
+    cache_scope: str = ""
 
 
 @dataclass(eq=False)

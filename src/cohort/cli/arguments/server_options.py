@@ -12,6 +12,10 @@ import typer
 __all__ = ["ApiKeysOption", "HostOption", "given_keys", "require_packages", "require_shown"]
 
 _KEY_VARIABLE = "COHORT_API_KEY"
+_EXTRAS = {
+    "serve": "the extra `serve`: fastapi, prometheus-client, protobuf and uvicorn",
+    "service": "the extra `service`: that of `serve`, and alembic, fsspec, python-multipart and sqlalchemy",
+}
 
 HostOption = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")]
 ApiKeysOption = Annotated[
@@ -27,8 +31,8 @@ def given_keys(given: list[str] | None) -> tuple[str, ...]:
     return tuple(given or ()) or tuple(filter(None, [os.environ.get(_KEY_VARIABLE)]))
 
 
-def require_packages(verb: str, needed: Sequence[str]) -> None:
-    """Check that packages of the extra `serve` are installed.
+def require_packages(verb: str, needed: Sequence[str], *, extra: str = "serve") -> None:
+    """Check that packages of an extra are installed.
 
     Raises:
         InputError: some are not.
@@ -44,8 +48,8 @@ def require_packages(verb: str, needed: Sequence[str]) -> None:
             Problem(
                 where=verb,
                 found=f"no package {', '.join(missing)}",
-                allowed="the extra `serve`: fastapi, prometheus-client, protobuf and uvicorn",
-                hint="Run `pip install 'cohort-lora[serve]'`.",
+                allowed=_EXTRAS[extra],
+                hint=f"Run `pip install 'cohort-lora[{extra}]'`.",
             )
         )
 

@@ -1,0 +1,100 @@
+"""``cohort service``: files, fine-tuning jobs, models and answers for many tenants, from one command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cohort.cli.arguments.options import DebugOption, report_note
+from cohort.cli.arguments.server_options import require_packages
+from cohort.cli.exits import exits
+
+if TYPE_CHECKING:
+    from cohort.service.hosting.opening import OpenService
+    from cohort.service.hosting.service_file import BaseSection, ServiceFile
+
+__all__ = ["service"]
+
+_NEEDED = ("fastapi", "prometheus_client", "uvicorn", "python_multipart", "sqlalchemy", "alembic", "fsspec")
+
+
+def service(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[service.yaml]", help="What to start; none: defaults for everything.")
+    ] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option("--base", metavar="[NAME=]MODEL", help="A base model; can be repeated.  [default: the file's]"),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="DIR", help="Where everything lies.  [default: cohort-service]")
+    ] = None,
+    host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="The address to listen on.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 takes a free port.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", min=1, help="Train on the CPU, on N workers.")
+    ] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Start a fine-tuning service with OpenAI's API. Needs the extra `service`.
+
+    Clients upload files, create jobs, and ask the models that come out of them. Without a file it keeps everything in
+    one folder, trains on this machine, and prints the first key once.
+    """
+    with exits(debug=debug):
+        require_packages("cohort service", _NEEDED, extra="service")
+        from cohort.service.hosting.json_logs import log_as_json
+        from cohort.service.hosting.opening import open_service
+        from cohort.service.hosting.server import run_service
+        from cohort.service.listening import listen
+
+        settings = _settings(file, folder=folder, host=host, port=port, workers=workers)
+        bases = _bases(settings, base or [])
+        log_as_json()
+        # the address before the models, which take long to load
+        with listen(settings.host, settings.port) as listener:
+            opened = open_service(settings, bases=bases)
+            is_whole = run_service(opened, listener=listener, on_ready=lambda address: _report(opened, address))
+    print("stopped" if is_whole else "stopped; some requests were cut off", file=sys.stderr)
+
+
+def _settings(
+    file: Path | None, *, folder: Path | None, host: str | None, port: int | None, workers: int | None
+) -> ServiceFile:
+    from cohort.service.hosting.service_file import default_service, load_service_file
+
+    settings = default_service() if file is None else load_service_file(file)
+    given = {
+        "folder": None if folder is None else str(folder.absolute()),
+        "host": host,
+        "port": port,
+        "workers": None if workers is None else settings.workers.model_copy(update={"cpu": workers, "gpus": None}),
+    }
+    return settings.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+def _bases(settings: ServiceFile, given: list[str]) -> tuple[BaseSection, ...]:
+    from cohort.cli.demo import quickstart_folder
+    from cohort.service.hosting.service_file import BaseSection
+
+    if given:
+        pairs = [text.partition("=") for text in given]
+        return tuple(BaseSection(name=name, model=model if separator else name) for name, separator, model in pairs)
+    if settings.bases:
+        return tuple(settings.bases)
+    return (BaseSection(name="quickstart", model=str(quickstart_folder() / "base_model")),)
+
+
+def _report(opened: OpenService, address: str) -> None:
+    for note in opened.notes:
+        report_note(note)
+    print(f"base models: {', '.join(opened.served.bases)}")
+    print(f"everything is in {opened.file.folder}")
+    if opened.new_key is not None:
+        print(f"the first key, shown once: {opened.new_key}")
+    print(f"serving on {address}/v1", flush=True)

@@ -1,0 +1,1 @@
+"""OpenAI's files, fine-tuning jobs and models."""

@@ -1,0 +1,1 @@
+"""What `cohort service` starts: its file, its base models, its application, its process."""

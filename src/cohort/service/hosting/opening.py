@@ -1,0 +1,167 @@
+"""Opens what a service needs: its store with a first key, its base models, its runner of jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from cohort.models.config_file import read_config
+from cohort.models.source import find_model
+from cohort.models.tokenizer import load_tokenizer
+from cohort.service.completions import CompletionAnswers
+from cohort.service.hosting.service_file import BaseSection, ServiceFile
+from cohort.service.jobs.job_task import BaseForJobs
+from cohort.service.jobs.row_checks import CheckLimits
+from cohort.service.jobs.runner import JobRunner
+from cohort.service.jobs.runner_settings import RunnerSettings
+from cohort.service.metrics import ServerMetrics
+from cohort.service.opening import open_served
+from cohort.service.served_models import ServedBaseModel, ServedModels
+from cohort.service.settings import ServedSettings, ServerLimits
+from cohort.serving.adapter_pool import AdapterPoolSettings
+from cohort.serving.scheduler import SchedulerSettings
+from cohort.store.errors import NameTakenError
+from cohort.store.store import Store, open_store
+from cohort.store.words import KeyScope
+from cohort.task_queue.workers.pool import PoolRequest
+
+__all__ = ["OpenService", "first_key", "open_service"]
+
+# a model without a template of its own is rendered with this one, in training and in answers
+_FALLBACK_TEMPLATE = "plain"
+# workers train on the same GPU: serving takes a share for keys and values, not all that is free
+_KV_SHARE_OF_GPU = 0.1
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenService:
+    """A service that is ready to start.
+
+    Attributes:
+        served: The base models, and the way to tenants' adapters.
+        metrics: Of each base's engine, by its name.
+        new_key: The first administrator's key where this start has made it: shown once.
+        notes: For the user.
+    """
+
+    file: ServiceFile
+    store: Store
+    served: ServedModels
+    runner: JobRunner
+    metrics: dict[str, ServerMetrics]
+    new_key: str | None
+    notes: tuple[str, ...]
+
+
+def first_key(store: Store) -> str | None:
+    """Return a key with all scopes for a store without organisations; None where there is one already."""
+    if store.tenants.organisations():
+        return None
+    try:
+        organisation = store.tenants.add_organisation("default", actor="cohort service")
+    except NameTakenError:
+        # another server process was faster
+        return None
+    project = store.tenants.add_project(organisation.id, "default", actor="cohort service")
+    return store.keys.create(project.id, actor="cohort service", name="first key", scopes=frozenset(KeyScope)).text
+
+
+def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenService:
+    """Open the store, load the base models and make a runner; nothing has begun yet.
+
+    Args:
+        bases: The base models; at least one.
+
+    Raises:
+        InputError: a model cannot be used, or a place is none.
+        StoreError: the store cannot be used.
+    """
+    folder = Path(file.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    store = open_store(file.database or folder, blobs=file.blobs)
+    on_cpu = file.workers.ray is None and (file.workers.cpu is not None or not torch.cuda.is_available())
+    opened, for_jobs, notes = {}, {}, []
+    metrics: dict[str, ServerMetrics] = {}
+    for base in bases:
+        base = _with_template(base)
+        found = open_served(_served(base, file), ServerLimits(max_waiting=file.serving.max_waiting))
+        numbers = metrics[base.name] = ServerMetrics(base.name)
+        found.thread.on_step = numbers.count_step
+        answers = CompletionAnswers(found.model, found.thread, numbers)
+        opened[base.name] = ServedBaseModel(name=base.name, opened=found, answers=answers)
+        for_jobs[base.name] = _for_jobs(base, on_cpu=on_cpu)
+        notes += [f"{base.name}: {note}" for note in found.notes]
+    runner = JobRunner(
+        store,
+        folder=folder / "nodes" / file.node,
+        name=file.node,
+        bases=for_jobs,
+        places=PoolRequest(gpus=file.workers.gpus, workers=_cpu_workers(file, on_cpu=on_cpu), ray=file.workers.ray),
+        settings=_runner_settings(file),
+    )
+    served = ServedModels(opened, store, cache=folder / "adapters")
+    key = first_key(store)
+    return OpenService(
+        file=file, store=store, served=served, runner=runner, metrics=metrics, new_key=key, notes=tuple(notes)
+    )
+
+
+def _cpu_workers(file: ServiceFile, *, on_cpu: bool) -> int | None:
+    if file.workers.cpu is not None:
+        return file.workers.cpu
+    return 1 if on_cpu and file.workers.gpus is None else None
+
+
+def _with_template(base: BaseSection) -> BaseSection:
+    if base.chat_template is not None or load_tokenizer(find_model(base.model)).chat_template:
+        return base
+    return base.model_copy(update={"chat_template": _FALLBACK_TEMPLATE})
+
+
+def _for_jobs(base: BaseSection, *, on_cpu: bool) -> BaseForJobs:
+    context = read_config(find_model(base.model)).max_position_embeddings
+    return BaseForJobs(
+        name=base.name,
+        path=base.model,
+        max_length=min(base.max_length, context),
+        chat_template=base.chat_template,
+        on_cpu=on_cpu,
+        quantization=base.quantization,
+    )
+
+
+def _served(base: BaseSection, file: ServiceFile) -> ServedSettings:
+    serving = file.serving
+    cache = None if serving.kv_cache_gib is None else int(serving.kv_cache_gib * 2**30)
+    on_gpu = serving.gpus != 0 and torch.cuda.is_available()
+    if cache is None and on_gpu:
+        cache = int(_KV_SHARE_OF_GPU * torch.cuda.get_device_properties(0).total_memory)
+    return ServedSettings(
+        model=base.model,
+        names=(base.name,),
+        chat_template=base.chat_template,
+        max_model_len=serving.max_model_len,
+        cache_bytes=cache,
+        gpus="auto" if serving.gpus is None else serving.gpus,
+        quantization=base.quantization,
+        pool=AdapterPoolSettings(
+            max_loras=serving.max_loras, max_lora_rank=serving.max_lora_rank, max_cpu_loras=serving.max_cpu_loras
+        ),
+        scheduler=SchedulerSettings(),
+    )
+
+
+def _runner_settings(file: ServiceFile) -> RunnerSettings:
+    limits = file.limits
+    check = CheckLimits(memory_bytes=int(limits.check_memory_gib * 2**30), seconds=limits.check_seconds)
+    return replace(
+        RunnerSettings(),
+        lease_seconds=limits.lease_seconds,
+        most_jobs=file.workers.jobs_at_once,
+        min_free_bytes=limits.min_free_mib * _MIB,
+        grace_seconds=limits.database_grace_seconds,
+        check=check,
+    )

@@ -1,0 +1,316 @@
+"""One job that this node holds: from its files to its model, step by step. The database says what is wanted.
+
+Each step looks at three things and does at most one: the job's status, its task in the queue, its run's record. A
+process that is killed in between finds the same three things again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import CohortError, InputError, RunStateError
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.requests.asking import ask
+from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
+from cohort.runs.status import read_status
+from cohort.service.fine_tuning.schema import CreateJob
+from cohort.service.jobs.job_folder import JobFolder
+from cohort.service.jobs.job_task import BaseForJobs
+from cohort.service.jobs.local_queue import LocalQueue
+from cohort.service.jobs.preparation import JobRefusedError, client_words, prepare_job, task_of_document
+from cohort.service.jobs.publishing import publish
+from cohort.service.jobs.run_news import read_news
+from cohort.service.jobs.runner_settings import RunnerSettings
+from cohort.store.errors import LeaseLostError, StoreError
+from cohort.store.jobs.claims import Claim
+from cohort.store.jobs.events import NewEvent
+from cohort.store.jobs.transitions import ENDED
+from cohort.store.records import Job
+from cohort.store.store import Store
+from cohort.store.words import EventLevel, JobKind, JobStatus
+from cohort.task_queue.records import QueuedTask, TaskState
+
+__all__ = ["HeldJob", "JobParts"]
+
+_log = logging.getLogger(__name__)
+# of an error: its first lines say what to do, and a thousand row problems help nobody
+_MOST_ERROR_LETTERS = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobParts:
+    """What all jobs of a node share.
+
+    Attributes:
+        base_of: Returns a base model by its name.
+        organisation_of: Returns the name of the organisation of a project.
+        threads: For what takes long: files are read, adapters stored.
+    """
+
+    store: Store
+    queue: LocalQueue
+    folders: Path
+    base_of: Callable[[str], BaseForJobs]
+    organisation_of: Callable[[str], str]
+    threads: Executor
+    settings: RunnerSettings
+
+
+class HeldJob:
+    """Moves one job on.
+
+    Attributes:
+        is_over: Whether this node has nothing left to do with it.
+    """
+
+    def __init__(self, parts: JobParts, claim: Claim, job: Job) -> None:
+        self._parts, self.claim, self.job = parts, claim, job
+        self.folder = JobFolder(parts.folders, job.id)
+        self.folder.keep_claim(claim)
+        self._base = parts.base_of(job.base_model)
+        self._work: Future[Any] | None = None
+        self.is_over = False
+
+    def renewed(self, job: Job) -> None:
+        """Take in the job as the database has it now."""
+        self.job = job
+
+    def look(self) -> None:
+        """Read the job again.
+
+        Raises:
+            LeaseLostError: it is another node's, or was cancelled.
+        """
+        job = self._parts.store.project(self.claim.project_id).jobs.get(self.job.id)
+        if job.lease_token != self.claim.token:
+            raise LeaseLostError(f"job {job.id} is no longer this node's")
+        self.renewed(job)
+
+    @property
+    def run_seconds(self) -> float:
+        """Seconds that the job's run has trained so far."""
+        try:
+            with RunReader.open(RunDirectory(self._parts.queue.run_directory(self.job.id)).database) as reader:
+                return reader.run_seconds()
+        except CohortError:
+            return 0.0
+
+    def lost(self) -> None:
+        """Take in that the job is another node's, or was cancelled."""
+        if self._parts.queue.take_out(self.job.id):
+            self.folder.drop_claim()
+            self.is_over = True
+
+    def step(self, task: QueuedTask | None) -> None:
+        """Do what is next.
+
+        Args:
+            task: The job's task in the queue of this node.
+
+        Raises:
+            LeaseLostError: the job is another node's, or was cancelled.
+            StorageFull, StoreUnavailable: nothing was done; try again.
+        """
+        if self._work is not None:
+            self._finish_work()
+            return
+        status = self.job.status
+        if status in ENDED:
+            self.lost()
+        elif status is JobStatus.PAUSED:
+            self._pause(task)
+        elif status is JobStatus.VALIDATING_FILES or self.folder.task is None:
+            self._begin_work(self._prepare)
+        elif status is JobStatus.QUEUED:
+            self._queue_or_run(task)
+        elif status is JobStatus.RUNNING:
+            self._run(task)
+        elif status is JobStatus.PAUSING:
+            self._pause(task)
+
+    # ---- what takes long, in a thread
+
+    def _begin_work(self, work: Callable[[], Any]) -> None:
+        self._work = self._parts.threads.submit(work)
+
+    def _finish_work(self) -> None:
+        assert self._work is not None, "it was begun"
+        if not self._work.done():
+            return
+        work, self._work = self._work, None
+        try:
+            work.result()
+        except JobRefusedError as error:
+            self._fail(str(error), code=error.code, param=error.param)
+        except RunStateError as error:
+            self._fail(str(error), code="no_result", param=None)
+        except StoreError:
+            raise
+        except InputError as error:
+            self._fail(str(error), code="invalid_job", param=None)
+
+    def _prepare(self) -> None:
+        files = self._parts.store.project(self.job.project_id).files
+        limits = self._parts.settings.check
+        prepare_job(self.job, self.folder, base=self._base, content=files.content_for_job, limits=limits)
+        if self.job.status is JobStatus.VALIDATING_FILES:
+            # the claim ends with it: whose turn it is to train is decided among all that wait
+            self._write(JobStatus.QUEUED, "Files validated, moving job to queued state")
+            self._give_up()
+
+    def _publish(self) -> None:
+        run = self._parts.queue.run_directory(self.job.id)
+        organisation = self._parts.organisation_of(self.job.project_id)
+        self._tell_news(run)
+        job = publish(self._parts.store, self.claim, self.job, folder=self.folder, run=run, organisation=organisation)
+        self.renewed(job)
+        self._give_up()
+
+    # ---- steps
+
+    def _queue_or_run(self, task: QueuedTask | None) -> None:
+        if task is None or task.state is TaskState.REMOVED:
+            document = self.folder.task
+            assert document is not None, "a job is prepared before it is queued"
+            self._parts.queue.put(self.job.id, task_of_document(document, name=self.job.id))
+        elif task.state is TaskState.RUNNING or task.state.is_final:
+            resumed = " again" if self.job.started_at is not None else ""
+            self._write(JobStatus.RUNNING, f"Fine-tuning job started{resumed}")
+
+    def _run(self, task: QueuedTask | None) -> None:
+        if task is None or task.state is TaskState.REMOVED:
+            self._queue_or_run(task)
+            return
+        run = self._parts.queue.run_directory(self.job.id)
+        if task.state is TaskState.DONE:
+            self._begin_work(self._publish)
+        elif task.state in (TaskState.FAILED, TaskState.HELD):
+            self._fail(task.reason, code="training_failed", param=None)
+        else:
+            self._tell_news(run)
+            self._keep_budget(run)
+
+    def _pause(self, task: QueuedTask | None) -> None:
+        if task is not None and task.state is TaskState.DONE and self.job.status is JobStatus.PAUSING:
+            self._begin_work(self._publish)
+            return
+        if task is not None and not self._parts.queue.take_out(self.job.id):
+            return
+        if self.job.status is JobStatus.PAUSING:
+            self._tell_news(self._parts.queue.run_directory(self.job.id))
+            self._write(JobStatus.PAUSED, "The job has been paused.")
+        else:
+            self._parts.store.claims.release(self.claim)
+        self._give_up()
+
+    def pause_for_room(self) -> None:
+        """Pause a running job because the disk is nearly full; the runner resumes it once there is room."""
+        if self.job.status is not JobStatus.RUNNING or self._work is not None:
+            return
+        self.folder.note(waits_for_room=self.job.project_id)
+        text = "The server's disk is nearly full: the job is paused, and resumes by itself once there is room"
+        event = NewEvent(message=text, level=EventLevel.WARN)
+        self.renewed(self._parts.store.claims.update(self.claim, status=JobStatus.PAUSING, events=[event]))
+
+    def park(self) -> None:
+        """Give the job back because this node stops: another, or the same later, goes on."""
+        if self.job.status is JobStatus.RUNNING:
+            self._write(JobStatus.QUEUED, "The server stops; the job is saved and will go on")
+        else:
+            self._parts.store.claims.release(self.claim)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        self.folder.drop_claim()
+        self.is_over = True
+
+    # ---- what is told
+
+    def _write(self, status: JobStatus, message: str, **values: Any) -> None:
+        values.setdefault("run_directory", self._parts.queue.run_directory(self.job.id).name)
+        events = [NewEvent(message=message)]
+        self.renewed(self._parts.store.claims.update(self.claim, status=status, events=events, **values))
+
+    def _fail(self, message: str, *, code: str, param: str | None) -> None:
+        text = client_words(message, job=self.job, folder=self.folder, base=self._base)[:_MOST_ERROR_LETTERS]
+        error: Mapping[str, Any] = {"code": code, "message": text, "param": param}
+        self._parts.store.claims.update(
+            self.claim,
+            status=JobStatus.FAILED,
+            error=error,
+            events=[NewEvent(message=text, level=EventLevel.ERROR)],
+        )
+        self._give_up()
+
+    def _tell_news(self, run: Path) -> None:
+        database = RunDirectory(run).database
+        if not database.is_file():
+            return
+        after = int(self.folder.notes.get("position", 0))
+        try:
+            with RunReader.open(database) as reader:
+                news = read_news(reader, after=after)
+            status = read_status(RunDirectory(run)) if news else None
+        except CohortError:
+            # its first moments, before it has tables; or another process is at its file
+            return
+        if not news or status is None:
+            return
+        events = [
+            NewEvent(
+                message=each.message,
+                level=EventLevel(each.level),
+                type="metrics" if each.is_metrics else "message",
+                data=dict(each.data),
+            )
+            for each in news
+        ]
+        finish = None
+        if status.seconds_left is not None:
+            with self._parts.store.database.read() as connection:
+                finish = self._parts.store.database.now(connection) + status.seconds_left
+        compute = status.results.compute
+        self.renewed(
+            self._parts.store.claims.update(
+                self.claim,
+                events=events,
+                estimated_finish=finish,
+                trained_tokens=compute.trained_tokens,
+            )
+        )
+        # killed before this, the same events are told once more: they are numbers, and the job runs once
+        self.folder.note(position=news[-1].position)
+
+    def _keep_budget(self, run: Path) -> None:
+        """Stop what still trains once the job's time is used up; the best so far is its result."""
+        budget = self._budget() if self.job.kind is JobKind.FINE_TUNING else None
+        if budget is None or self.folder.notes.get("is_over_budget"):
+            return
+        try:
+            with RunReader.open(RunDirectory(run).database) as reader:
+                seconds, trials = reader.run_seconds(), reader.trials()
+        except CohortError:
+            return
+        if seconds < budget or not any(trial.best_step is not None for trial in trials):
+            return
+        for trial in trials:
+            if not trial.status.is_final:
+                request = TrialRequest(kind=RequestKind.STOP, trial_id=trial.trial_id, who="time_budget_seconds")
+                try:
+                    ask(run, request, wait_seconds=0.0)
+                except InputError:
+                    # it ended meanwhile
+                    continue
+        self.folder.note(is_over_budget=True)
+        text = f"The time budget of {budget:g} seconds is used up: trials that still run are stopped"
+        events = [NewEvent(message=text, level=EventLevel.WARN)]
+        self.renewed(self._parts.store.claims.update(self.claim, events=events))
+
+    def _budget(self) -> float | None:
+        return CreateJob.model_validate(dict(self.job.request)).options.time_budget_seconds

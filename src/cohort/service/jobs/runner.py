@@ -1,0 +1,279 @@
+"""Runs the jobs of all tenants on this node: claims them in turn by share, moves each on, and gives them back.
+
+One process of a node does this at a time; others take over when it is gone. All that a runner needs to go on is in the
+database, the queue and the run directories.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cohort.core.errors import CohortError, InUseError
+from cohort.runs.lock import RunLock
+from cohort.scheduling.shares.jobs import JobShares, WaitingJob
+from cohort.service.jobs.dispatcher import DispatcherProcess
+from cohort.service.jobs.held_job import HeldJob, JobParts
+from cohort.service.jobs.job_folder import JobFolder
+from cohort.service.jobs.job_task import BaseForJobs
+from cohort.service.jobs.local_queue import LocalQueue
+from cohort.service.jobs.room import Room
+from cohort.service.jobs.runner_settings import RunnerSettings
+from cohort.store.errors import LeaseLostError, StorageFull, StoreError, StoreUnavailable
+from cohort.store.jobs.claims import Claim
+from cohort.store.jobs.transitions import HELD
+from cohort.store.records import Job
+from cohort.store.store import Store
+from cohort.store.words import JobStatus
+from cohort.task_queue.workers.pool import PoolRequest
+
+__all__ = ["JobRunner"]
+
+_log = logging.getLogger(__name__)
+_LOCK_NAME = ".runner.lock"
+_THREADS = 2
+_PARK_SECONDS = 60.0
+# of a job whose time nobody knows yet; its charge is corrected as it runs
+_EXPECTED_SECONDS = 60.0
+_VALIDATING = (JobStatus.VALIDATING_FILES,)
+
+
+class JobRunner:
+    """A thread that runs jobs.
+
+    Attributes:
+        is_leading: Whether this process runs the node's jobs.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        folder: Path,
+        name: str,
+        bases: Mapping[str, BaseForJobs],
+        places: PoolRequest,
+        settings: RunnerSettings,
+    ) -> None:
+        """Make a runner that does nothing yet.
+
+        Args:
+            folder: The node's; its queue, its jobs' rows and their runs are in it.
+            name: The node's, which no other has.
+            bases: By the names that jobs use.
+            places: Where workers run.
+        """
+        self._store, self._folder, self._name, self._settings = store, folder, name, settings
+        self._bases, self._places = dict(bases), places
+        self._lock = RunLock(folder / _LOCK_NAME)
+        self._room = Room(folder, least_bytes=settings.min_free_bytes)
+        self._shares = JobShares()
+        self._weights: dict[str, float] = {}
+        self._organisations: dict[str, str] = {}
+        self._held: dict[str, HeldJob] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cohort-jobs", daemon=True)
+        self._renewed_at = self._reached_at = float("-inf")
+        self.is_leading = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, *, wait_seconds: float = 120.0) -> bool:
+        """Let running jobs save their state, give all jobs back, and stop; return whether that was done in time."""
+        self._stop.set()
+        self._thread.join(wait_seconds)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def num_held(self) -> int:
+        """How many jobs this node has."""
+        return len(self._held)
+
+    def _run(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        while not self._stop.is_set():
+            try:
+                with self._lock:
+                    self.is_leading = True
+                    self._lead()
+            except InUseError:
+                # another process of this node runs its jobs
+                self._stop.wait(self._settings.turn_seconds)
+            except Exception:
+                _log.exception("the runner failed and begins again")
+                self._stop.wait(self._settings.turn_seconds)
+            finally:
+                self.is_leading = False
+
+    def _lead(self) -> None:
+        queue = LocalQueue(self._folder / "queue", runs=self._folder / "runs")
+        # the kernel ends the dispatcher with this thread
+        dispatcher = DispatcherProcess(queue.directory, self._places)
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="cohort-job-files")
+        parts = JobParts(
+            store=self._store,
+            queue=queue,
+            folders=self._folder / "jobs",
+            base_of=self._base_of,
+            organisation_of=self._organisation_of,
+            threads=threads,
+            settings=self._settings,
+        )
+        try:
+            self._held = {}
+            self._reached_at = time.monotonic()
+            while not self._stop.is_set():
+                self._turn(parts, dispatcher)
+                self._stop.wait(self._settings.turn_seconds)
+        finally:
+            dispatcher.stop(wait_seconds=_PARK_SECONDS)
+            threads.shutdown(wait=True, cancel_futures=True)
+            self._park_all()
+            queue.close()
+
+    def _turn(self, parts: JobParts, dispatcher: DispatcherProcess) -> None:
+        try:
+            if not self._held:
+                self._reclaim(parts)
+            self._renew()
+            self._keep_room(parts)
+            self._step_all(parts)
+            self._claim_more(parts)
+        except StoreUnavailable as error:
+            away = time.monotonic() - self._reached_at
+            if away > self._settings.grace_seconds and dispatcher.is_alive:
+                _log.warning("the store has been away for %.0f s, so all jobs save their state: %s", away, error)
+                dispatcher.stop(wait_seconds=_PARK_SECONDS)
+            if away > self._settings.grace_seconds:
+                return
+        except StorageFull as error:
+            _log.warning("the store has no room, so what jobs have to say waits: %s", error)
+        else:
+            self._reached_at = time.monotonic()
+        dispatcher.keep_alive()
+
+    def _reclaim(self, parts: JobParts) -> None:
+        """Go on with the jobs that this node had when it was killed."""
+        for folder in JobFolder.all_in(parts.folders):
+            claim = folder.claim
+            if claim is None or claim.job_id in self._held:
+                continue
+            try:
+                job = self._store.claims.renew(claim, seconds=self._settings.lease_seconds)
+            except LeaseLostError:
+                if parts.queue.take_out(claim.job_id):
+                    folder.drop_claim()
+                continue
+            self._hold(parts, claim, job)
+
+    def _hold(self, parts: JobParts, claim: Claim, job: Job) -> None:
+        try:
+            self._held[job.id] = HeldJob(parts, claim, job)
+        except CohortError as error:
+            # its base model is not served here any more
+            _log.warning("job %s cannot run on this node: %s", job.id, error)
+            self._store.claims.release(claim)
+            return
+        if job.status is not JobStatus.VALIDATING_FILES:
+            self._shares.started(WaitingJob(job_id=job.id, tenant=job.project_id, gpu_seconds=_EXPECTED_SECONDS))
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        # clients cancel and pause in the database: that is seen here
+        is_due = now - self._renewed_at >= self._settings.lease_seconds / 3
+        if is_due:
+            self._renewed_at = now
+        for held in list(self._held.values()):
+            try:
+                if is_due:
+                    held.renewed(self._store.claims.renew(held.claim, seconds=self._settings.lease_seconds))
+                else:
+                    held.look()
+            except LeaseLostError:
+                held.lost()
+
+    def _step_all(self, parts: JobParts) -> None:
+        tasks = parts.queue.tasks()
+        for held in list(self._held.values()):
+            if not held.is_over:
+                try:
+                    held.step(tasks.get(held.job.id))
+                except LeaseLostError:
+                    held.lost()
+            if held.is_over:
+                del self._held[held.job.id]
+                self._shares.ended(held.job.id, gpu_seconds=held.run_seconds)
+
+    def _claim_more(self, parts: JobParts) -> None:
+        seconds = self._settings.lease_seconds
+        # files first: they cost no GPU, and a client waits to hear what is wrong with them
+        if sum(held.job.status is JobStatus.VALIDATING_FILES for held in self._held.values()) < _THREADS:
+            found = self._store.claims.claim_next(self._name, seconds=seconds, statuses=_VALIDATING)
+            if found is not None:
+                self._hold(parts, *found)
+        num_training = sum(held.job.status is not JobStatus.VALIDATING_FILES for held in self._held.values())
+        if num_training >= self._settings.most_jobs or not self._room.is_there:
+            return
+        statuses = {JobStatus.QUEUED, *HELD}
+        waiting = self._store.claims.waiting(statuses=statuses)
+        known = [entry for entry in waiting if entry.base_model in self._bases]
+        for entry in known:
+            self._shares.accounts.set_weight(entry.project_id, self._weight_of(entry.project_id))
+        jobs = [
+            WaitingJob(job_id=entry.oldest_job, tenant=entry.project_id, gpu_seconds=_EXPECTED_SECONDS)
+            for entry in known
+        ]
+        for job in self._shares.order(jobs)[: self._settings.most_jobs - num_training]:
+            found = self._store.claims.claim(job.job_id, self._name, seconds=seconds)
+            if found is not None:
+                self._hold(parts, *found)
+
+    def _keep_room(self, parts: JobParts) -> None:
+        """Pause what trains before the disk is full, and let it go on once there is room."""
+        if not self._room.look():
+            for held in self._held.values():
+                held.pause_for_room()
+            return
+        for folder in JobFolder.all_in(parts.folders):
+            project_id = folder.notes.get("waits_for_room")
+            if project_id is None or folder.path.name in self._held:
+                continue
+            try:
+                self._store.project(project_id).jobs.resume(folder.path.name)
+            except StoreError as error:
+                if isinstance(error, StoreUnavailable | StorageFull):
+                    raise
+                # its client has cancelled or resumed it meanwhile
+            folder.note(waits_for_room=None)
+
+    def _park_all(self) -> None:
+        for held in self._held.values():
+            try:
+                held.park()
+            except StoreError as error:
+                # its claim runs out by itself, and the folder still has it
+                _log.warning("job %s could not be given back: %s", held.job.id, error)
+        self._held = {}
+
+    def _base_of(self, name: str) -> BaseForJobs:
+        if name not in self._bases:
+            raise CohortError(f"no base model is named {name!r} here")
+        return self._bases[name]
+
+    def _organisation_of(self, project_id: str) -> str:
+        if project_id not in self._organisations:
+            project = self._store.tenants.project(project_id)
+            self._organisations[project_id] = self._store.tenants.organisation(project.organisation_id).name
+        return self._organisations[project_id]
+
+    def _weight_of(self, project_id: str) -> float:
+        return self._store.tenants.project(project_id).weight

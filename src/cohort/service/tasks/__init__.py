@@ -1,0 +1,1 @@
+"""Cohort's own API: whole tasks, their trials, plans and reports."""
