@@ -18,6 +18,7 @@ from cohort.service.hosting.opening import OpenService
 from cohort.service.hosting.service_metrics import ServiceMetrics
 from cohort.service.inference_routes import inference_routes
 from cohort.service.jobs.room import Room
+from cohort.service.tasks.routes import TaskParts, task_routes
 from cohort.service.usage_book import UsageBook
 from cohort.store.errors import StoreError
 from cohort.version import __version__
@@ -42,6 +43,15 @@ def build_service_app(opened: OpenService, book: UsageBook, *, more: Sequence[AP
     app.include_router(job_routes(opened.store, bases=tuple(opened.served.bases), room=room))
     app.include_router(model_routes(opened.store, opened.served))
     app.include_router(inference_routes(opened.served, book))
+    parts = TaskParts(
+        store=opened.store,
+        bases=opened.bases,
+        room=room,
+        nodes=folder / "nodes",
+        scratch=folder / "scratch",
+        limits=opened.settings.check,
+    )
+    app.include_router(task_routes(parts))
     for routes in more:
         app.include_router(routes)
     app.include_router(_health_routes(opened, metrics))

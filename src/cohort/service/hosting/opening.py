@@ -42,6 +42,8 @@ class OpenService:
 
     Attributes:
         served: The base models, and the way to tenants' adapters.
+        bases: The base models as jobs train them.
+        settings: How this node runs jobs.
         metrics: Of each base's engine, by its name.
         new_key: The first administrator's key where this start has made it: shown once.
         notes: For the user.
@@ -51,6 +53,8 @@ class OpenService:
     store: Store
     served: ServedModels
     runner: JobRunner
+    bases: dict[str, BaseForJobs]
+    settings: RunnerSettings
     metrics: dict[str, ServerMetrics]
     new_key: str | None
     notes: tuple[str, ...]
@@ -94,18 +98,27 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         opened[base.name] = ServedBaseModel(name=base.name, opened=found, answers=answers)
         for_jobs[base.name] = _for_jobs(base, on_cpu=on_cpu)
         notes += [f"{base.name}: {note}" for note in found.notes]
+    settings = _runner_settings(file)
     runner = JobRunner(
         store,
         folder=folder / "nodes" / file.node,
         name=file.node,
         bases=for_jobs,
         places=PoolRequest(gpus=file.workers.gpus, workers=_cpu_workers(file, on_cpu=on_cpu), ray=file.workers.ray),
-        settings=_runner_settings(file),
+        settings=settings,
     )
     served = ServedModels(opened, store, cache=folder / "adapters")
     key = first_key(store)
     return OpenService(
-        file=file, store=store, served=served, runner=runner, metrics=metrics, new_key=key, notes=tuple(notes)
+        file=file,
+        store=store,
+        served=served,
+        runner=runner,
+        bases=for_jobs,
+        settings=settings,
+        metrics=metrics,
+        new_key=key,
+        notes=tuple(notes),
     )
 
 
