@@ -1,0 +1,81 @@
+"""``cohort service`` as a process that a test may kill."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+
+__all__ = ["ServiceProcess", "service_process"]
+
+_KEY = re.compile(r"shown once: (\S+)")
+_ADDRESS = re.compile(r"serving on (\S+)/v1")
+
+
+@dataclass
+class ServiceProcess:
+    """A service that listens.
+
+    Attributes:
+        key: Its first key, where this start has made it.
+    """
+
+    process: subprocess.Popen[str]
+    url: str
+    key: str
+
+    def client(self, key: str) -> openai.OpenAI:
+        # a request that meets a kill is sent again to the next process
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+    def children(self) -> list[int]:
+        """Return the dispatcher, then its workers, as far as they are there."""
+        dispatchers = _children(self.process.pid)
+        return [*dispatchers, *(worker for each in dispatchers for worker in _children(each))]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+        try:
+            found += [int(number) for number in task.read_text().split()]
+        except OSError:
+            # the thread is gone
+            continue
+    return found
+
+
+@contextmanager
+def service_process(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[ServiceProcess]:
+    """Start a service on a folder; at the end it is killed, unless it has ended."""
+    command = [sys.executable, "-m", "cohort", "service", "--folder", str(folder), "--port", "0", "--workers", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with (folder.parent / "service.log").open("ab") as log:
+        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+    assert process.stdout is not None
+    told = ""
+    try:
+        for line in process.stdout:
+            told += line
+            if _ADDRESS.search(line):
+                break
+        address, key = _ADDRESS.search(told), _KEY.search(told)
+        assert address is not None, f"the service did not start: {told} (see {folder.parent / 'service.log'})"
+        yield ServiceProcess(process, address[1], "" if key is None else key[1])
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()

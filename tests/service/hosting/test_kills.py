@@ -1,0 +1,98 @@
+"""Ends at any time, by SIGKILL or in order: what was accepted goes on with the same bits, and nothing runs twice."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.service.fine_tuning.test_journey import ended, upload
+from tests.service.hosting.running_service import chat_rows
+from tests.service.hosting.service_process import ServiceProcess, service_process
+
+_EXPLICIT = {"n_epochs": 6, "batch_size": 4, "learning_rate_multiplier": 5.0}
+
+
+def create(client: openai.OpenAI, rows: str) -> str:
+    jobs = client.fine_tuning.jobs
+    return jobs.create(model="quickstart", training_file=rows, hyperparameters=_EXPLICIT, seed=7).id  # type: ignore[arg-type]
+
+
+def adapter_digest(folder: Path, job_id: str) -> str:
+    (run,) = folder.glob(f"nodes/*/runs/{job_id}")
+    return hashlib.sha256((run / "best" / "adapter_model.safetensors").read_bytes()).hexdigest()
+
+
+def kill_one(service: ServiceProcess, chance: random.Random) -> None:
+    """Kill the server, its dispatcher or a worker."""
+    targets = [service.process.pid, *service.children()]
+    target = chance.choice(targets)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(target, signal.SIGKILL)
+    if target == service.process.pid:
+        service.process.wait()
+
+
+def park(service: ServiceProcess, client: openai.OpenAI, job_id: str) -> None:
+    """End the server in its orderly way while a job trains, if it still does."""
+    waiting, until = ("validating_files", "queued"), time.monotonic() + 60
+    while client.fine_tuning.jobs.retrieve(job_id).status in waiting and time.monotonic() < until:
+        time.sleep(0.1)
+    service.process.terminate()
+    assert service.process.wait(90) == 0
+
+
+def run_with_kills(folder: Path, *, num_kills: int, seed: int, most_seconds: float) -> None:
+    chance = random.Random(seed)
+    with service_process(folder) as service:
+        key = service.key
+        assert key
+        client = service.client(key)
+        rows = upload(client, chat_rows(24))
+        whole = create(client, rows)
+        assert ended(client, whole).status == "succeeded"
+        cut = create(client, rows)
+        # as soon as it was accepted: nothing but the database knows it
+        service.kill()
+    left, is_parked = num_kills - 1, False
+    while True:
+        with service_process(folder) as service:
+            assert not service.key, "the first key is made once"
+            client = service.client(key)
+            if left:
+                time.sleep(chance.uniform(0.0, most_seconds))
+                kill_one(service, chance)
+                left -= 1
+                continue
+            if not is_parked:
+                is_parked = True
+                park(service, client, cut)
+                continue
+            assert client.files.retrieve(rows).status == "processed"
+            job = ended(client, cut)
+            assert job.status == "succeeded", job.error
+            assert adapter_digest(folder, cut) == adapter_digest(folder, whole)
+            models = [model.id for model in client.models.list() if model.id.startswith("ft:")]
+            assert len(models) == len(set(models)) == 2
+            assert len(list(client.files.list(purpose="fine-tune-results"))) == 2
+            told = [event.message for event in client.fine_tuning.jobs.list_events(cut, limit=100)]
+            assert told.count("The job has successfully completed") == 1
+            return
+
+
+def test_a_kill_and_an_orderly_end(tmp_path: Path) -> None:
+    run_with_kills(tmp_path / "service", num_kills=1, seed=1, most_seconds=6.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_kills(tmp_path: Path, seed: int) -> None:
+    run_with_kills(tmp_path / "service", num_kills=10, seed=seed, most_seconds=12.0)
