@@ -71,7 +71,7 @@ class ServedModels:
 
     def scoped(self, prepared: PreparedRequest, *, project_id: str) -> PreparedRequest:
         """Return a request whose prompts are remembered for its project alone."""
-        sequences = tuple(replace(each, cache_scope=project_id) for each in prepared.sequences)
+        sequences = tuple(replace(each, cache_scope=project_id, tenant=project_id) for each in prepared.sequences)
         return replace(prepared, sequences=sequences)
 
     def forget(self, name: str) -> None:

@@ -23,7 +23,7 @@ class RunOutcome:
 
     Attributes:
         adapter: The directory of the best adapter.
-        trial_id, step: What it is of.
+        step: The step of its best evaluation.
         parameters: The trial's hyperparameters by their task-file names.
         epochs: Passes over the rows up to ``step``.
         metrics: ``train_loss``, ``valid_loss`` and further metrics at ``step``.
@@ -33,7 +33,6 @@ class RunOutcome:
     """
 
     adapter: Path
-    trial_id: int
     step: int
     parameters: Mapping[str, Any]
     epochs: float
@@ -65,7 +64,6 @@ def read_outcome(directory: Path) -> RunOutcome:
     train_loss = next((each.loss for each in steps if each.step == best.best_step), None)
     return RunOutcome(
         adapter=run.best,
-        trial_id=best.trial_id,
         step=best.best_step,
         parameters=settings,
         epochs=best.best_step / steps_of_epoch,
