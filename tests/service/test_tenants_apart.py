@@ -84,7 +84,7 @@ def test_a_prompt_of_one_tenant_makes_no_answer_to_another_faster(service: Runni
 
 
 def test_keys_open_what_their_scopes_say(service: RunningService) -> None:
-    asks = service.tenant("asks", scopes=frozenset({KeyScope.INFERENCE}))
+    asks = service.tenant("inquirer", scopes=frozenset({KeyScope.INFERENCE}))
     tunes = service.tenant("tunes", scopes=frozenset({KeyScope.FINE_TUNING}))
     body = {"model": "base", "prompt": "1", "max_tokens": 1}
     for key, path, status in (
@@ -103,7 +103,7 @@ def test_keys_open_what_their_scopes_say(service: RunningService) -> None:
     assert call(service, "POST", "/v1/completions", asks, json=body).status_code == 200
     numbers = call(service, "GET", "/metrics", service.key).text
     assert "cohort_service:http_requests_total" in numbers
-    assert "asks" not in numbers
+    assert "inquirer" not in numbers
     assert "proj_" not in numbers
 
 
