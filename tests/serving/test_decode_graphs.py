@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cohort.adapters import bank as bank_module
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.kernels.backend import Backend, use_backend
+from cohort.kernels.packed_linear import LaunchTables
+from cohort.kernels.segments import SegmentTable
 from cohort.models.weights import load_decoder
 from cohort.serving.decode_graphs import DecodeGraphs, keys_of_graph, rows_of_graph
 from cohort.serving.engine import ServingEngine
 from cohort.serving.pass_computer import PassComputer
+from cohort.serving.scheduler import SchedulerSettings
 from cohort.serving.sequence import SequenceRequest
 from tests.serving.served import Served, serve
 from tests.serving.test_engine import FixedAdapters
@@ -21,8 +25,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return serve(tmp_path_factory.mktemp("llama"), "Llama", num_hidden_layers=1)
 
 
-def second_tokens(served: Served, *, with_graphs: bool) -> dict[int, int | None]:
-    """The tokens of the first pass that only decodes, which is the one that a graph runs."""
+def second_tokens(served: Served, *, with_graphs: bool, passes: int = 1) -> list[dict[int, int | None]]:
+    """The tokens of the first passes that only decode, which are those that graphs run."""
     engine = ServingEngine(served.decoder, adapters=FixedAdapters(served), num_blocks=30)
     computer = engine._computer
     assert isinstance(computer, PassComputer)
@@ -32,22 +36,34 @@ def second_tokens(served: Served, *, with_graphs: bool) -> dict[int, int | None]
         engine.submit(SequenceRequest(prompt_tokens=prompt, max_new_tokens=3, adapter=adapter))
     engine.step()
     if not with_graphs:
-        return {output.number: output.token for output in engine.step()}
+        return [{output.number: output.token for output in engine.step()} for _ in range(passes)]
     computer.graphs = graphs
     with use_backend(Backend.TRITON):
-        found = {output.number: output.token for output in engine.step()}
-    assert graphs.num_replays == 1
+        found = [{output.number: output.token for output in engine.step()} for _ in range(passes)]
+    assert graphs.num_replays == passes
     return found
 
 
 def test_the_passes_of_graphs_give_the_same_tokens(llama: Served) -> None:
     found = second_tokens(llama, with_graphs=True)
     assert found == second_tokens(llama, with_graphs=False)
-    assert len(set(found.values())) > 1
+    assert len(set(found[0].values())) > 1
+
+
+def test_rows_that_share_their_adapters_factors_give_the_same_tokens(
+    llama: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a bank has such tables for longer streams than these
+    monkeypatch.setattr(bank_module, "MOST_ROWS", 0)
+    with use_backend(Backend.TRITON):
+        table = SegmentTable.from_samples([1], slots=[0], num_slots=4, num_rows=16, multiplies_slots=True)
+        assert isinstance(llama.bank.context(table).tables, LaunchTables)
+    assert second_tokens(llama, with_graphs=True, passes=2) == second_tokens(llama, with_graphs=False, passes=2)
 
 
 @pytest.mark.gpu
-def test_recorded_graphs_equal_passes_launched_one_by_one(llama: Served) -> None:
+@pytest.mark.parametrize("count", [5, 300])
+def test_recorded_graphs_equal_passes_launched_one_by_one(llama: Served, count: int) -> None:
     decoder = load_decoder(llama.model, dtype="float32", device="cuda")
     bank = AdapterBank(llama.bank.layout, num_slots=4, num_rank_rows=64, device="cuda", trains=False)
     for slot in llama.bank.occupied:
@@ -55,10 +71,17 @@ def test_recorded_graphs_equal_passes_launched_one_by_one(llama: Served) -> None
     on_gpu = Served(decoder, bank, llama.model, llama.adapters)
 
     def answers(*, records: bool) -> tuple[dict[int, list[int]], int]:
-        engine = ServingEngine(decoder, adapters=FixedAdapters(on_gpu), num_blocks=60, records_graphs=records)
-        for index, adapter in enumerate((None, 2, 0, 1, 2)):
-            prompt = [12 + (7 * index + place) % 50 for place in range(3 + 5 * index)]
-            engine.submit(SequenceRequest(prompt_tokens=prompt, max_new_tokens=10 + index, adapter=adapter))
+        engine = ServingEngine(
+            decoder,
+            adapters=FixedAdapters(on_gpu),
+            num_blocks=12 * count,
+            settings=SchedulerSettings(max_num_seqs=512),
+            records_graphs=records,
+        )
+        for index in range(count):
+            adapter, place = (None, 2, 0, 1, 2)[index % 5], index % 7
+            prompt = [12 + (7 * index + step) % 50 for step in range(3 + 5 * place)]
+            engine.submit(SequenceRequest(prompt_tokens=prompt, max_new_tokens=10 + place, adapter=adapter))
         found: dict[int, list[int]] = {}
         while engine.has_work:
             for output in engine.step():
@@ -68,10 +91,14 @@ def test_recorded_graphs_equal_passes_launched_one_by_one(llama: Served) -> None
 
     with_graphs, replays = answers(records=True)
     assert replays >= 10
-    assert with_graphs == answers(records=False)[0]
+    launched = answers(records=False)[0]
+    # of hundreds of answers rounding may turn one, as products of other heights add up in another order
+    assert sum(with_graphs[number] != launched[number] for number in launched) <= count // 100
 
 
-@pytest.mark.parametrize(("count", "rows"), [(1, 16), (16, 16), (17, 32), (256, 256), (257, None)])
+@pytest.mark.parametrize(
+    ("count", "rows"), [(1, 16), (16, 16), (17, 32), (256, 256), (257, 384), (2048, 2048), (2049, None)]
+)
 def test_few_sizes_serve_all_batches(count: int, rows: int | None) -> None:
     assert rows_of_graph(count) == rows
 

@@ -12,7 +12,7 @@ from cohort.adapters.linear import LoraContext
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.serving.decode_graphs import DecodeRow
+from cohort.serving.decode_inputs import DecodeRow
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import PassRecord, SequencePart
 from cohort.serving.sampler import Scores
@@ -70,7 +70,11 @@ def test_the_segments_of_the_last_decoding_pass_are_used_again(decoder: Decoder)
     first, second, third = slots.asked
     assert first is second
     assert (first.num_rows, first.offsets, third.offsets) == (16, (0, 1, 1, 2), (0, 1, 2, 2))
-    assert [(row.token, row.position, row.slot) for row in graphs.rows[1]] == [(5, 4, 0), (6, 4, 2), (7, 4, -1)]
+    assert [(row.number, row.start, list(row.tokens)) for row in graphs.rows[1]] == [
+        (0, 4, [5]),
+        (1, 4, [6]),
+        (2, 4, [7]),
+    ]
 
 
 def test_a_pass_in_which_nothing_is_sampled_gives_no_scores(decoder: Decoder) -> None:

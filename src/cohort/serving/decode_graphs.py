@@ -11,46 +11,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
 from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.packed_linear import LaunchTables
 from cohort.kernels.packed_linear.rows.tables import MOST_ROWS, RowTables
+from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.paged_attention import NewPages, PagedTiles, paged_attention
 from cohort.kernels.segments import SegmentTable
-from cohort.kernels.staging import pinned
 from cohort.models.config import AttentionRule
 from cohort.models.decoder import Decoder
+from cohort.serving.decode_inputs import DecodeInputs, DecodeRow
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.sampler import Scores
 
 __all__ = ["DecodeGraphs", "DecodeRow", "keys_of_graph", "rows_of_graph"]
 
 _log = logging.getLogger(__name__)
-_SIZES = (16, 32, 48, 64, 96, 128, 160, 192, MOST_ROWS)
+# from MOST_ROWS on rows of an adapter share its factors; so many are the answers of trials that train on them
+_SIZES = (16, 32, 48, 64, 96, 128, 160, 192, MOST_ROWS, 384, 512, 640, 768, 1024, 1536, 2048)
 # Keys of the longest sequence that a graph has room for, times four from one class to the next: attention launches a
 # program for every piece of the keys that there might be, and of a context of 128k nearly all would find nothing.
 _FEWEST_KEYS = 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodeRow:
-    """The newest token of one sequence.
-
-    Attributes:
-        blocks: The sequence's blocks, its newest position's included.
-        slot: Its adapter's; -1 for none.
-    """
-
-    token: int
-    position: int
-    blocks: Sequence[int]
-    slot: int
 
 
 def keys_of_graph(longest: int, *, most: int) -> int:
@@ -64,6 +51,23 @@ def keys_of_graph(longest: int, *, most: int) -> int:
 def rows_of_graph(count: int) -> int | None:
     """Return the rows of the graph that runs ``count`` sequences; None where they are too many."""
     return next((size for size in _SIZES if size >= count), None)
+
+
+class _GraphKey(NamedTuple):
+    """What a recording is good for.
+
+    Attributes:
+        keys: Of the longest sequence.
+        rank: Widest rank of an adapter; 0 without adapters.
+        place: Of the factors: the bank's copy for products may move.
+        kind: Which kernels multiply adapters.
+    """
+
+    size: int
+    keys: int
+    rank: int = 0
+    place: int = 0
+    kind: tuple[bool, ...] = ()
 
 
 class DecodeGraphs:
@@ -81,9 +85,9 @@ class DecodeGraphs:
         """
         self._decoder, self._cache, self._records = decoder, cache, records
         self._max_model_len = max_model_len
-        self._graphs: dict[tuple[int, int, int, int], _DecodeGraph] = {}
+        self._graphs: dict[_GraphKey, _DecodeGraph] = {}
         self._pool: Any | None = None
-        self._has_failed = False
+        self._most_rows = _SIZES[-1]
         self.num_replays = 0
 
     @staticmethod
@@ -104,45 +108,52 @@ class DecodeGraphs:
             segments: The slots of the rows, for as many rows as :func:`rows_of_graph` says.
         """
         size = rows_of_graph(len(rows))
-        if self._has_failed or size is None:
+        if size is None or size > self._most_rows:
             return None
-        if lora is not None and (lora.magnitudes is not None or lora.saved or not lora.factors):
-            return None
-        rank_class, place = 0, 0
+        longest = max(row.start for row in rows) + 1
+        key = _GraphKey(size, keys_of_graph(longest, most=self._max_model_len))
         if lora is not None:
-            if not isinstance(lora.tables, RowTables):
+            if lora.magnitudes is not None or lora.saved or not lora.factors or lora.tables is None:
                 return None
-            # the bank's copy for products may move, and a wider rank needs other kernels
-            rank_class = lora.tables.rank_class
-            place = next(iter(lora.factors.values())).a_RK.data_ptr()
-        longest = max(row.position for row in rows) + 1
-        key = (size, keys_of_graph(longest, most=self._max_model_len), rank_class, place)
+            key = key._replace(
+                rank=_rank_of(lora.tables),
+                place=next(iter(lora.factors.values())).a_RK.data_ptr(),
+                kind=_kind_of(lora.tables),
+            )
         graph = self._graphs.get(key) or self._recorded(key, lora)
         if graph is None:
             return None
         self.num_replays += 1
         return graph.run(rows, lora, segments).first(len(rows))
 
-    def _recorded(self, key: tuple[int, int, int, int], lora: LoraContext | None) -> _DecodeGraph | None:
-        """Record a graph; after a failure, such as too little memory, passes are launched one by one for good."""
+    def _recorded(self, key: _GraphKey, lora: LoraContext | None) -> _DecodeGraph | None:
+        """Record a graph; after a failure, such as too little memory, as many rows are launched one by one for good."""
         if self._records and self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
             self._graphs[key] = _DecodeGraph(
-                key[0],
+                key,
                 decoder=self._decoder,
                 cache=self._cache,
                 lora=lora,
-                most_keys=key[1],
                 max_model_len=self._max_model_len,
                 pool=self._pool,
                 records=self._records,
             )
         except RuntimeError as error:
-            _log.warning("decoding without CUDA graphs from now on: %s", error)
-            self._has_failed = True
+            _log.warning("decoding %d rows or more without CUDA graphs from now on: %s", key.size, error)
+            self._most_rows = key.size - 1
             return None
         return self._graphs[key]
+
+
+def _rank_of(tables: RowTables | LaunchTables) -> int:
+    """Return up to which rank a graph takes adapters: a power of two, so that few are recorded."""
+    return tables.rank_class if isinstance(tables, RowTables) else max(16, 1 << (tables.max_rank - 1).bit_length())
+
+
+def _kind_of(tables: RowTables | LaunchTables) -> tuple[bool, ...]:
+    return () if isinstance(tables, RowTables) else (tables.exact, tables.has_dropout)
 
 
 class _FixedPages:
@@ -174,27 +185,25 @@ class _FixedPages:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Inputs:
-    """What a pass reads, as parts of one buffer.
-
-    Attributes:
-        long_3T: int64: the tokens, their positions, and the rows of the pool that they are stored in.
-        tiles_T4, tables_TP: As :class:`PagedTiles` has them.
-    """
-
-    long_3T: Tensor
-    tiles_T4: Tensor
-    tables_TP: Tensor
-
-    @classmethod
-    def within(cls, buffer: Tensor, *, size: int) -> _Inputs:
-        long, tiles, tables = buffer.split([6 * size, 4 * size, len(buffer) - 10 * size])
-        return cls(
-            long_3T=long.view(torch.int64).view(3, size),
-            tiles_T4=tiles.view(size, 4),
-            tables_TP=tables.view(size, -1),
-        )
+def _fixed_tables(
+    lora: LoraContext, nothing: SegmentTable, *, key: _GraphKey, device: torch.device, has_side: bool
+) -> RowTables | LaunchTables:
+    """Return tables for ``key`` that stay where they are; they are on the device before the recording."""
+    assert lora.tables is not None, "checked before"
+    if isinstance(lora.tables, RowTables):
+        tables = RowTables(nothing, lora.slots, device=device, rank_class=key.rank)
+        tables.side = torch.cuda.Stream(device) if has_side else None
+        _ = tables.rows_T4  # it is sent when it is first asked for
+        return tables
+    return LaunchTables(
+        nothing,
+        lora.slots,
+        device=device,
+        fixed_launch=True,
+        exact=lora.tables.exact,
+        most_samples=key.size,
+        most_rank=key.rank,
+    )
 
 
 class _DecodeGraph:
@@ -202,38 +211,28 @@ class _DecodeGraph:
 
     def __init__(
         self,
-        size: int,
+        key: _GraphKey,
         *,
         decoder: Decoder,
         cache: KvBlocks,
         lora: LoraContext | None,
-        most_keys: int,
         max_model_len: int,
         pool: Any,
         records: bool,
     ) -> None:
-        device, pages = decoder.device, blocks_for(most_keys)
-        self._size, self._decoder, self._records = size, decoder, records
-        # one transfer a pass: everything that a pass reads is in one buffer, each part without gaps
-        host = torch.zeros(size * (3 * 2 + 4 + pages), dtype=torch.int32)
-        self._host = pinned(host) if records else host
-        self._staged = self._host.to(device, copy=True)
-        self._filled = _Inputs.within(self._host, size=size)
-        inputs = _Inputs.within(self._staged, size=size)
-        self._tokens_T, self._positions_T, rows_T = inputs.long_3T
-        # the pages that each row of the host's table holds
-        self._pages: list[Sequence[int]] = [()] * size
-        tiles = PagedTiles(tiles_N4=inputs.tiles_T4, tables_SP=inputs.tables_TP, queries=1, most_keys=most_keys)
+        size, device = key.size, decoder.device
+        self._decoder = decoder
+        self._inputs = DecodeInputs(size, pages=blocks_for(key.keys), device=device, is_pinned=records)
+        self._tokens_T, self._positions_T, rows_T = self._inputs.long_3T
+        tiles = self._inputs.tiles(most_keys=key.keys)
         self._attention = _FixedPages(cache, rows_T, tiles, max_model_len=max_model_len)
         self._lora: LoraContext | None = None
-        self._row_tables: RowTables | None = None
+        self._tables: RowTables | LaunchTables | None = None
+        self._described: tuple[SegmentTable, SlotTable] | None = None
         if lora is not None:
-            assert isinstance(lora.tables, RowTables), "checked before"
             nothing = SegmentTable(num_rows=size, offsets=(0,) * (lora.slots.num_slots + 1), samples=())
-            self._row_tables = RowTables(nothing, lora.slots, device=device, rank_class=lora.tables.rank_class)
-            self._row_tables.side = torch.cuda.Stream(device) if records else None
-            _ = self._row_tables.rows_T4  # it is sent when it is first asked for: before the recording
-            self._lora = replace(lora, segments=replace(nothing, multiplies_slots=True), tables=self._row_tables)
+            self._tables = _fixed_tables(lora, nothing, key=key, device=device, has_side=records)
+            self._lora = replace(lora, segments=replace(nothing, multiplies_slots=True), tables=self._tables)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._scores: Scores | None = None
         if records:
@@ -241,33 +240,21 @@ class _DecodeGraph:
             self._record(pool)
 
     def run(self, rows: Sequence[DecodeRow], lora: LoraContext | None, segments: SegmentTable) -> Scores:
-        self._fill(rows)
-        if self._row_tables is not None and lora is not None:
-            self._row_tables.update(segments, lora.slots)
+        self._inputs.fill(rows)
+        if self._tables is not None and lora is not None:
+            self._describe(segments, lora.slots)
         if self._graph is None:
             return self._pass()
         self._graph.replay()
         assert self._scores is not None, "recorded together with the graph"
         return self._scores
 
-    def _fill(self, rows: Sequence[DecodeRow]) -> None:
-        if self._records:
-            torch.cuda.current_stream().synchronize()  # the last transfer still reads the pinned memory
-        count, filled = len(rows), self._filled
-        long, tiles, tables = filled.long_3T.numpy(), filled.tiles_T4.numpy(), filled.tables_TP.numpy()
-        long[:, count:], tiles[count:] = 0, 0
-        positions = [row.position for row in rows]
-        newest = [row.blocks[row.position // BLOCK_ROWS] * BLOCK_ROWS + row.position % BLOCK_ROWS for row in rows]
-        long[:, :count] = [row.token for row in rows], positions, newest
-        tiles[:count, 0] = tiles[:count, 3] = np.arange(count)
-        tiles[:count, 1], tiles[:count, 2] = 1, positions
-        for index, row in enumerate(rows):
-            # a page more every 16 tokens; what is behind a sequence's own pages is not read
-            pages = row.blocks[: blocks_for(row.position + 1)]
-            if pages != self._pages[index]:
-                tables[index, : len(pages)] = pages
-                self._pages[index] = pages
-        self._staged.copy_(self._host, non_blocking=True)
+    def _describe(self, segments: SegmentTable, slots: SlotTable) -> None:
+        # between two tokens of the same sequences nothing changes
+        if self._described is None or self._described[0] is not segments or self._described[1] is not slots:
+            assert self._tables is not None, "there are adapters"
+            self._tables.update(segments, slots)
+            self._described = segments, slots
 
     def _record(self, pool: Any) -> None:
         # one pass before recording compiles kernels and sets up libraries; it is all filler

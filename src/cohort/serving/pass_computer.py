@@ -20,7 +20,7 @@ from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.serving.cached_attention import CachedAttention, NewPositions
-from cohort.serving.decode_graphs import DecodeGraphs, DecodeRow, rows_of_graph
+from cohort.serving.decode_graphs import DecodeGraphs, rows_of_graph
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, StoredBlocks
 from cohort.serving.pass_record import PassRecord, SequencePart
 from cohort.serving.sampler import Scores
@@ -149,11 +149,7 @@ class PassComputer:
             )
             self._decoded = slots, table
         segments = self._decoded[1]
-        rows = [
-            DecodeRow(token=part.tokens[-1], position=part.start, blocks=part.blocks, slot=slot)
-            for part, slot in zip(parts, slots, strict=True)
-        ]
-        return graphs.run(rows, self._adapters.context(segments), segments)
+        return graphs.run(parts, self._adapters.context(segments), segments)
 
     def _pass(self, parts: Sequence[SequencePart]) -> Scores | None:
         device = self._decoder.device

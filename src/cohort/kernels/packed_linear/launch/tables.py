@@ -111,6 +111,7 @@ class LaunchTables:
             order however a step is cut into passes; the linears then take the launches of
             :mod:`~cohort.kernels.packed_linear.exact`.
         most_samples: Most samples of adapters of a later layout (``exact`` with ``fixed_launch``).
+        most_rank: Widest rank of a later layout (with ``fixed_launch``).
         fresh_slots: Slots whose weight gradients are written over what their sinks hold instead of added to it, where
             they have rows: the first pass of an optimizer step needs no zeroed sinks and reads none.
     """
@@ -126,6 +127,7 @@ class LaunchTables:
         fixed_launch: bool = False,
         exact: bool = False,
         most_samples: int = 0,
+        most_rank: int = 0,
         fresh_slots: Collection[int] = (),
     ) -> None:
         self.exact = exact
@@ -133,16 +135,16 @@ class LaunchTables:
         self.device = torch.device(device)
         self.tile_rows, self.chunk_rows, self.fixed_launch = tile_rows, chunk_rows, fixed_launch
         self.num_rows, self.num_slots = segments.num_rows, slots.num_slots
-        self.num_passes = max(1, -(-max(slots.ranks, default=0) // WIDEST_RANK))
+        self.max_rank = max(most_rank, *slots.ranks, 0)
+        self.num_passes = max(1, -(-self.max_rank // WIDEST_RANK))
         self.has_dropout = any(slots.dropouts)
-        self.max_rank = max(slots.ranks, default=0)
         self._slots, self.fresh_slots = slots, frozenset(fresh_slots)
         blocks = self._blocks(segments, slots, fresh_slots)
         host = torch.from_numpy(_flat(blocks))
         self._host = pinned(host) if self.device.type == "cuda" else host
         self._buffer = self._host.to(self.device, non_blocking=True)
         self._copied = _record_event(self.device)
-        self.passes = tuple(self._views(blocks, slots))
+        self.passes = tuple(self._views(blocks))
         self._counters: Tensor | None = None
 
     @property
@@ -197,7 +199,7 @@ class LaunchTables:
         self._buffer.copy_(self._host, non_blocking=True)
         self._copied = _record_event(self.device)
 
-    def _views(self, blocks: list[_Blocks], slots: SlotTable) -> list[RankPass]:
+    def _views(self, blocks: list[_Blocks]) -> list[RankPass]:
         views, start = [], 0
         for index, block in enumerate(blocks):
             tensors = []
@@ -205,8 +207,7 @@ class LaunchTables:
                 tensors.append(self._buffer[start : start + table.size].view(table.shape))
                 start += table.size
             launches = [int(t[0, 0]) for t in (block.tiles, block.chunks, block.sums)]
-            widest = max((rank - index * WIDEST_RANK for rank in slots.ranks), default=0)
-            max_class = rank_class(max(widest, 1))
+            max_class = rank_class(max(self.max_rank - index * WIDEST_RANK, 1))
             part_rows = int((block.sums[1:, 1] * block.sums[1:, 6]).sum())
             if self.fixed_launch:
                 # only slots of more than one chunk are summed, and n > c rows make at most 2 n / c + 1 < 3 n / c chunks
