@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cohort.serving import sampler
-from cohort.serving.sampler import Sampling, Scores, pick_tokens, token_logprobs
+from cohort.serving.sampler import AskedLogprobs, Sampling, Scores, pick_tokens, pick_with_logprobs
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 1.0, -30.0])
 COUNT = 4000
@@ -83,9 +83,8 @@ def test_draws_and_logarithms_are_the_same_in_pieces_of_any_size(monkeypatch: py
     logits = torch.randn(8, 33, generator=torch.Generator().manual_seed(0))
 
     def found() -> tuple[object, object]:
-        picked = pick_tokens(Scores.of(logits), samplings=ways, seeds=range(8), steps=[3] * 8)
-        tokens = [token for token in picked if token is not None]
-        return picked, token_logprobs(logits, picked=tokens, counts=[0, 2] * 4, temperatures=[1.0, 0.7] * 4)
+        asked = AskedLogprobs(rows=range(8), counts=[0, 2] * 4, temperatures=[1.0, 0.7] * 4)
+        return pick_with_logprobs(Scores.of(logits), samplings=ways, seeds=range(8), steps=[3] * 8, asked=asked)
 
     whole = found()
     monkeypatch.setattr(sampler, "_WORKING_BYTES", 3 * 8 * 33)
@@ -112,7 +111,13 @@ def test_sequences_of_one_call_are_sampled_each_in_its_own_way() -> None:
 
 
 def test_logprobs_are_those_of_the_models_own_distribution() -> None:
-    (first, second) = token_logprobs(LOGITS.repeat(2, 1), picked=[3, 0], counts=[2, 0])
+    logits = LOGITS.repeat(3, 1)
+    scores = Scores(logits, torch.tensor([[3, 1, 0], [1, 0, 1]]))
+    asked = AskedLogprobs(rows=[0, 2], counts=[2, 0], temperatures=[1.0, 1.0])
+    tokens, (first, second) = pick_with_logprobs(
+        scores, samplings=[Sampling()] * 3, seeds=[0] * 3, steps=[0] * 3, asked=asked
+    )
+    assert tokens == [3, None, 0]
     expected = LOGITS.double().log_softmax(0).tolist()
     assert first.picked == pytest.approx(expected[3])
     assert [token for token, _ in first.top] == [1, 3]

@@ -13,8 +13,5 @@ def derive_seed(*parts: int | str) -> int:
     The same parts give the same seed on every machine and Python version; the type of a part counts
     (``1`` and ``"1"`` differ).
     """
-    digest = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        text = f"{type(part).__name__}:{part};"
-        digest.update(text.encode())
-    return int.from_bytes(digest.digest(), "little") >> 1
+    text = "".join([f"{type(part).__name__}:{part};" for part in parts])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

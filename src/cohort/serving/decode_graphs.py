@@ -201,7 +201,7 @@ def _fixed_tables(
         device=device,
         fixed_launch=True,
         exact=lora.tables.exact,
-        most_samples=key.size,
+        most_samples=lora.slots.num_slots,
         most_rank=key.rank,
     )
 

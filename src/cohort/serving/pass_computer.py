@@ -5,6 +5,7 @@ Shapes:  T rows of the stream · B sequences whose next token is picked · D hid
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -140,9 +141,11 @@ class PassComputer:
             return None
         slots = tuple(-1 if part.slot is None else part.slot for part in parts)
         if self._decoded is None or self._decoded[0] != slots:
+            # a pass without gradients asks for the rows of a slot, not of a sequence
+            runs = [(slot, sum(1 for _ in own)) for slot, own in itertools.groupby(slots)]
             table = SegmentTable.from_samples(
-                [1] * len(parts),
-                slots=slots,
+                [count for _, count in runs],
+                slots=[slot for slot, _ in runs],
                 num_slots=self._adapters.num_slots,
                 num_rows=size,
                 multiplies_slots=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +12,10 @@ from cohort.serving.sequence import LiveSequence
 __all__ = ["PassRecord", "SequencePart", "record_of"]
 
 
-@dataclass(frozen=True, kw_only=True)
+# one for every token: a frozen one takes three times as long to make
+@dataclass(kw_only=True, slots=True)
 class SequencePart:
-    """New positions of one sequence, from ``start`` on.
+    """New positions of one sequence, from ``start`` on; nothing changes it.
 
     Attributes:
         number: The sequence's.
@@ -64,7 +66,7 @@ def record_of(plan: StepPlan) -> tuple[PassRecord, list[LiveSequence]]:
     """Return a plan as a record, and the sequences whose logits are wanted, in the order of its parts."""
     counted = [(sequence, count, True) for sequence, count in plan.prefills]
     counted += [(sequence, 1, False) for sequence in plan.decodes]
-    counted.sort(key=lambda each: (each[0].slot is None, each[0].slot or 0, each[0].number))
+    counted.sort(key=_place)
     parts = tuple(_parts(counted))
     record = PassRecord(
         parts=parts,
@@ -77,15 +79,23 @@ def record_of(plan: StepPlan) -> tuple[PassRecord, list[LiveSequence]]:
     return record, sampled
 
 
+def _place(counted: tuple[LiveSequence, int, bool]) -> tuple[float, int]:
+    """By slot, those of no adapter last, then in the order in which they came."""
+    sequence = counted[0]
+    slot = sequence.slot
+    return (math.inf if slot is None else slot, sequence.number)
+
+
 def _parts(counted: Sequence[tuple[LiveSequence, int, bool]]) -> Iterator[SequencePart]:
     for sequence, count, is_prompt in counted:
         start = sequence.num_computed
+        stop = start + count
         yield SequencePart(
             number=sequence.number,
             slot=sequence.slot,
             start=start,
-            tokens=sequence.tokens[start : start + count],
+            tokens=sequence.tokens[start:stop],
             blocks=sequence.blocks,
             is_prompt=is_prompt,
-            is_sampled=start + count == len(sequence.tokens),
+            is_sampled=stop == len(sequence.tokens),
         )

@@ -11,14 +11,15 @@ from cohort.serving.bridged_passes import BridgedPassComputer
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import record_of
 from cohort.serving.ranks import ServingRanks
-from cohort.serving.sampler import Scores, TokenLogprobs, pick_tokens, token_logprobs
+from cohort.serving.sampler import AskedLogprobs, Scores, TokenLogprobs, pick_with_logprobs
 from cohort.serving.scheduler import StepPlan
-from cohort.serving.sequence import LiveSequence
+from cohort.serving.sequence import LiveSequence, SequenceRequest
 
 __all__ = ["NextToken", "PassRunner"]
 
 
-@dataclass(frozen=True, kw_only=True)
+# one for every token: a frozen one takes three times as long to make
+@dataclass(kw_only=True, slots=True)
 class NextToken:
     """The next token of a sequence; None where its logits are not finite."""
 
@@ -48,33 +49,25 @@ class PassRunner:
 
 
 def _picked(sequences: Sequence[LiveSequence], scores: Scores) -> list[NextToken]:
-    picked = pick_tokens(
+    requests = [sequence.request for sequence in sequences]
+    asked = [row for row, request in enumerate(requests) if request.num_logprobs is not None]
+    tokens, logprobs = pick_with_logprobs(
         scores,
-        samplings=[sequence.request.sampling for sequence in sequences],
-        seeds=[sequence.request.seed for sequence in sequences],
+        samplings=[request.sampling for request in requests],
+        seeds=[request.seed for request in requests],
         steps=[sequence.num_generated for sequence in sequences],
+        asked=AskedLogprobs(
+            rows=asked,
+            temperatures=[_logprob_temperature(requests[row]) for row in asked],
+            counts=[requests[row].num_logprobs or 0 for row in asked],
+        ),
     )
-    logprobs: dict[int, TokenLogprobs] = {}
-    asked = [
-        (row, token, sequence.request.num_logprobs)
-        for row, (sequence, token) in enumerate(zip(sequences, picked, strict=True))
-        if sequence.request.num_logprobs is not None and token is not None
-    ]
-    if asked:
-        found = token_logprobs(
-            scores.logits_BV,
-            rows=[row for row, _, _ in asked],
-            temperatures=[_logprob_temperature(sequences[row]) for row, _, _ in asked],
-            picked=[token for _, token, _ in asked],
-            counts=[count or 0 for _, _, count in asked],
-        )
-        logprobs = {row: own for (row, _, _), own in zip(asked, found, strict=True)}
-    return [
-        NextToken(sequence=sequence, token=token, logprobs=logprobs.get(row))
-        for row, (sequence, token) in enumerate(zip(sequences, picked, strict=True))
-    ]
+    found = [NextToken(sequence=sequence, token=token) for sequence, token in zip(sequences, tokens, strict=True)]
+    for row, own in zip(asked, logprobs, strict=True):
+        if found[row].token is not None:
+            found[row].logprobs = own
+    return found
 
 
-def _logprob_temperature(sequence: LiveSequence) -> float:
-    request = sequence.request
+def _logprob_temperature(request: SequenceRequest) -> float:
     return (request.sampling.temperature or 1.0) if request.scales_logprobs else 1.0

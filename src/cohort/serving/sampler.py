@@ -16,7 +16,7 @@ from cohort.core.seeds import derive_seed
 from cohort.kernels.staging import to_device_unwaited
 from cohort.kernels.token_draw import draw_tokens, picked_logprobs
 
-__all__ = ["Sampling", "Scores", "TokenLogprobs", "pick_tokens", "token_logprobs"]
+__all__ = ["AskedLogprobs", "Sampling", "Scores", "TokenLogprobs", "pick_tokens", "pick_with_logprobs"]
 
 # of the float64 probabilities of the sequences that are drawn at once; a few such copies exist at a time
 _WORKING_BYTES = 1 << 28
@@ -50,7 +50,8 @@ class Sampling:
         return self.top_p < 1.0 or self.top_k > 0
 
 
-@dataclass(frozen=True, kw_only=True)
+# one for every token: a frozen one takes three times as long to make
+@dataclass(kw_only=True, slots=True)
 class TokenLogprobs:
     """Natural logarithms of probabilities, with nothing cut; of the model's own distribution unless scaled.
 
@@ -61,6 +62,21 @@ class TokenLogprobs:
 
     picked: float
     top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedLogprobs:
+    """Whose logarithms are wanted.
+
+    Attributes:
+        rows: Of the scores.
+        counts: How many of the likeliest tokens of each row to report as well.
+        temperatures: What each row's logits are divided by.
+    """
+
+    rows: Sequence[int]
+    counts: Sequence[int]
+    temperatures: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -94,6 +110,38 @@ def pick_tokens(
         samplings: How each sequence is sampled.
         steps: Tokens each sequence has already generated: a draw is a pure function of seed and step.
     """
+    both_2B = _picked(scores, samplings=samplings, seeds=seeds, steps=steps)
+    return [token if finite else None for token, finite in zip(*both_2B.tolist(), strict=True)]
+
+
+def pick_with_logprobs(
+    scores: Scores, *, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int], asked: AskedLogprobs
+) -> tuple[list[int | None], list[TokenLogprobs]]:
+    """Return what :func:`pick_tokens` returns, and the logarithms that are asked for; a GPU is waited for once.
+
+    Those of a row whose logits are not finite are not finite either.
+    """
+    both_2B = _picked(scores, samplings=samplings, seeds=seeds, steps=steps)
+    logits_BV, rows_C = scores.logits_BV, _sent(asked.rows, like=both_2B)
+    (temperatures_C,) = _sent_numbers(asked.temperatures, like=both_2B)
+    own_C = picked_logprobs(logits_BV, rows_C=rows_C, tokens_C=both_2B[0, rows_C], temperatures_C=temperatures_C)
+    # float64 holds every token's number
+    found, count = torch.cat((both_2B.double().flatten(), own_C)).tolist(), both_2B.shape[1]
+    tokens = [
+        int(token) if finite else None for token, finite in zip(found[:count], found[count : 2 * count], strict=True)
+    ]
+    logprobs = [TokenLogprobs(picked=own, top=()) for own in found[2 * count :]]
+    # most callers want none
+    for place, top in enumerate(asked.counts):
+        if top:
+            logprobs_V = (logits_BV[asked.rows[place]].double() / asked.temperatures[place]).log_softmax(dim=0)
+            values, likeliest = logprobs_V.topk(top)
+            logprobs[place].top = tuple(zip(likeliest.tolist(), values.tolist(), strict=True))
+    return tokens, logprobs
+
+
+def _picked(scores: Scores, *, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
+    """Return int64 [2, B] as :attr:`Scores.likeliest_2B` is, with what was drawn in it."""
     both_2B = scores.likeliest_2B
     drawn = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0.0]
     if drawn:
@@ -106,7 +154,7 @@ def pick_tokens(
                 rows_C = _sent(rows, like=both_2B)
                 own = [samplings[row] for row in rows]
                 both_2B[0, rows_C] = draw(scores.logits_BV, rows_C, own, [draws[row] for row in rows])
-    return [token if finite else None for token, finite in zip(*both_2B.tolist(), strict=True)]
+    return both_2B
 
 
 def _sent(values: Sequence[int], *, like: Tensor) -> Tensor:
@@ -157,32 +205,3 @@ def _inverted_cut(probabilities_CV: Tensor, samplings: Sequence[Sampling], draws
     # rounding may carry the last draw one past the last kept token
     last = kept.sum(dim=1, keepdim=True) - 1
     return tokens.gather(1, torch.minimum(found, last))[:, 0]
-
-
-def token_logprobs(
-    logits_BV: Tensor,
-    *,
-    picked: Sequence[int],
-    counts: Sequence[int],
-    temperatures: Sequence[float] | None = None,
-    rows: Sequence[int] | None = None,
-) -> list[TokenLogprobs]:
-    """Return the logarithms of each sequence's picked token and of its ``counts`` likeliest ones.
-
-    Args:
-        temperatures: What each sequence's logits are divided by; None for 1.
-        rows: Whose rows of the logits these are; None for all.
-    """
-    rows = range(len(picked)) if rows is None else rows
-    temperatures = [1.0] * len(picked) if temperatures is None else temperatures
-    both_2C = to_device_unwaited(np.array([rows, picked], dtype=np.int64), logits_BV.device)
-    (temperatures_C,) = _sent_numbers(temperatures, like=logits_BV)
-    own_C = picked_logprobs(logits_BV, rows_C=both_2C[0], tokens_C=both_2C[1], temperatures_C=temperatures_C)
-    tops: dict[int, tuple[tuple[int, float], ...]] = {}
-    # most callers want none
-    for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
-        if count:
-            logprobs_V = (logits_BV[row].double() / temperatures[place]).log_softmax(dim=0)
-            values, tokens = logprobs_V.topk(count)
-            tops[place] = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
-    return [TokenLogprobs(picked=own, top=tops.get(place, ())) for place, own in enumerate(own_C.tolist())]

@@ -5,7 +5,7 @@ Pure decisions over sequences and block numbers; no tensors.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -139,12 +139,13 @@ class Scheduler:
             # looked for among hundreds only where room was made for another
             if sequence.is_prefilling or (plan.stored and sequence not in self.running):
                 continue
-            if self._grow(sequence, plan):
+            # most have the block of their newest position, and often all that they may grow to
+            if len(sequence.tokens) <= len(sequence.blocks) * BLOCK_ROWS or self._grow(sequence, plan):
                 plan.decodes.append(sequence)
         self._restore(plan)
         plan.decodes += [sequence for sequence in plan.restored if not sequence.is_prefilling]
-        for sequence in plan.decodes:
-            self.waiting.charge(sequence.request.adapter, GENERATED_WEIGHT)
+        for adapter, count in Counter(sequence.request.adapter for sequence in plan.decodes).items():
+            self.waiting.charge(adapter, count * GENERATED_WEIGHT)
         room -= len(plan.decodes)
         for sequence in self.running:
             if sequence.is_prefilling:
