@@ -42,7 +42,8 @@ def check(inputs: DecodeInputs, rows: list[Row]) -> None:
 
 def test_sequences_come_grow_and_go() -> None:
     inputs = DecodeInputs(SIZE, pages=PAGES, device=torch.device("cpu"), is_pinned=False)
-    chance, rows, number, block = random.Random(3), [], 0, 1
+    rows: list[Row] = []
+    chance, number, block = random.Random(3), 0, 1
     for _ in range(60):
         rows = [row for row in rows if chance.random() > 0.15 and row.start + 1 < PAGES * BLOCK_ROWS]
         while len(rows) < SIZE and chance.random() > 0.3:
