@@ -121,6 +121,8 @@ def pick_with_logprobs(
 
     Those of a row whose logits are not finite are not finite either.
     """
+    if not asked.rows:
+        return pick_tokens(scores, samplings=samplings, seeds=seeds, steps=steps), []
     both_2B = _picked(scores, samplings=samplings, seeds=seeds, steps=steps)
     logits_BV, rows_C = scores.logits_BV, _sent(asked.rows, like=both_2B)
     (temperatures_C,) = _sent_numbers(asked.temperatures, like=both_2B)
