@@ -94,3 +94,28 @@ def test_a_slot_that_is_not_finite_changes_no_other_row(triton_device: str) -> N
     others = [token for token in range(T) if token != STOPS[0]]
     assert torch.equal(both[0][others], both[1][others])
     assert bool(both[1][STOPS[0]].isnan().all())
+
+
+@pytest.mark.parametrize(("num_experts", "num_slots"), [(5, 0), (128, 3), (3000, 16)], ids=str)
+def test_pairs_stand_by_expert_then_slot_then_token_however_many_there_are(num_experts: int, num_slots: int) -> None:
+    # 3,000 experts of 17 slots are more than 16 bits count
+    scores = drawn(T, num_experts, seed=1, device="cpu")
+    index_TJ = scores.topk(J, dim=1).indices
+    # none, by any number that is no expert's
+    index_TJ[::7, 1] = num_experts + 70000
+    stops = range(T // 2 - num_slots, T // 2)
+    rows = ExpertRows.of(
+        index_TJ,
+        num_experts=num_experts,
+        stops=stops,
+        rank_rows=[slice(0, 4)] * num_slots,
+        scales=[1.0] * num_slots,
+        fresh=[False] * num_slots,
+    )
+    slots = [sum(token >= stop for stop in stops) for token in range(T)]
+    pairs = [(min(e, num_experts), slots[token], token) for token, own in enumerate(index_TJ.tolist()) for e in own]
+    expected = sorted(pairs)
+    assert rows.token_S.tolist() == [token for _, _, token in expected]
+    assert rows.expert_S.tolist() == [expert for expert, _, _ in expected]
+    assert rows.ends_E.tolist() == [sum(expert <= e for expert, _, _ in pairs) for e in range(num_experts)]
+    assert [pairs[place] for place in torch.argsort(rows.place_TJ.reshape(-1)).tolist()] == expected

@@ -55,16 +55,23 @@ class ExpertRows:
     Attributes:
         token_S: The token of each sorted pair.
         place_TJ: Where each pair is among the sorted ones; pairs without an expert are behind all others.
-        expert_S: The expert of each sorted pair, E or more for none.
+        key_S: Expert and slot of each sorted pair: ``expert * slots + slot``, where none is the last slot.
+        num_slots: Slots and none.
         ends_E: The sorted row after the last of each expert (int32); the last one ends what is computed.
         adapters: Its groups where an adapter takes part.
     """
 
     token_S: Tensor
     place_TJ: Tensor
-    expert_S: Tensor
+    key_S: Tensor
+    num_slots: int
     ends_E: Tensor
     adapters: AdapterGroups | None
+
+    @property
+    def expert_S(self) -> Tensor:
+        """The expert of each sorted pair, E for none (int64)."""
+        return self.key_S.long() // self.num_slots
 
     @classmethod
     def of(
@@ -86,15 +93,18 @@ class ExpertRows:
         """
         device, (num_tokens, each) = index_TJ.device, index_TJ.shape
         num_slots = len(stops) + 1
-        key_TJ, sent = index_TJ, _Sent.of(stops, rank_rows, scales, fresh, device=device) if stops else None
+        sent = _Sent.of(stops, rank_rows, scales, fresh, device=device) if stops else None
+        # a sort passes over its keys once for each of their bytes
+        narrow = torch.int16 if (num_experts + 1) * num_slots < 1 << 15 else torch.int32
+        key_TJ = index_TJ.clamp_max(num_experts).to(narrow)
         if sent is not None:
-            slot_T = torch.bucketize(torch.arange(num_tokens, device=device), sent.stops, right=True)
-            key_TJ = index_TJ * num_slots + slot_T[:, None]
+            tokens_T = torch.arange(num_tokens, dtype=torch.int32, device=device)
+            slot_T = torch.bucketize(tokens_T, sent.stops, right=True, out_int32=True)
+            key_TJ = torch.add(slot_T[:, None], key_TJ, alpha=num_slots).to(narrow)
         key_S, order_S = torch.sort(key_TJ.reshape(-1), stable=True)
-        numbers_G = torch.arange(num_experts * num_slots, device=device)
-        ends_G = torch.searchsorted(key_S, numbers_G, right=True).to(torch.int32)
-        place_S = torch.empty_like(order_S)
-        place_S[order_S] = torch.arange(len(order_S), device=device)
+        numbers_G = torch.arange(num_experts * num_slots, dtype=narrow, device=device)
+        ends_G = torch.searchsorted(key_S, numbers_G, right=True, out_int32=True)
+        place_S = torch.empty_like(order_S).scatter_(0, order_S, torch.arange(len(order_S), device=device))
         adapters = None
         if sent is not None:
             adapters = AdapterGroups(
@@ -108,7 +118,8 @@ class ExpertRows:
         return cls(
             token_S=order_S // each,
             place_TJ=place_S.view(num_tokens, each),
-            expert_S=key_S // num_slots,
+            key_S=key_S,
+            num_slots=num_slots,
             ends_E=ends_G[num_slots - 1 :: num_slots].contiguous(),
             adapters=adapters,
         )
