@@ -45,6 +45,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return postgresql.url(postgresql.new_database(template=template))
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place whose database has no tables yet."""
+    if request.param == "sqlite":
+        return str(tmp_path / "service")
+    postgresql: PostgresServer = request.getfixturevalue("postgresql")
+    return postgresql.url(postgresql.new_database())
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()

@@ -94,7 +94,7 @@ def test_a_foreign_id_is_an_unknown_id(store: Store, own: ProjectStore, other_pr
             ask()
         # the same words as of an id that never was
         assert str(raised.value).replace(raised.value.id, "ID") in {
-            f"no {kind} with id 'ID'; list the ids of this project and choose one of them"
+            f"no {kind} with id 'ID'; list those that are there and choose one of them"
             for kind in ("file", "fine-tuning job", "model", "event")
         }
     assert other.files.list().items == []

@@ -24,6 +24,7 @@ from cohort.cli.exits import drop_unread, interrupted_code, reader_is_gone
 from cohort.cli.export import export
 from cohort.cli.generate import generate
 from cohort.cli.init import init
+from cohort.cli.keys import build_keys_app
 from cohort.cli.plan import plan
 from cohort.cli.queue import build_queue_app
 from cohort.cli.report import report
@@ -32,6 +33,7 @@ from cohort.cli.run import run
 from cohort.cli.serve import serve
 from cohort.cli.service import service
 from cohort.cli.status import status
+from cohort.cli.tenants import build_tenants_app
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
 from cohort.core.interrupts import interrupting
@@ -93,6 +95,10 @@ def build_app() -> typer.Typer:
         # listed right after run, whose queue it changes
         if verb is run:
             app.add_typer(build_queue_app(), name="queue")
+        # what is served, and to whom
+        if verb is serve:
+            app.add_typer(build_tenants_app(), name="tenants")
+            app.add_typer(build_keys_app(), name="keys")
     return app
 
 

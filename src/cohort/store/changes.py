@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sqlalchemy.exc import DBAPIError
-
 from cohort.core.clock import Clock, SystemClock
 from cohort.store.database import CHANGES_CHANNEL, Database
 from cohort.store.errors import StoreUnavailable
@@ -64,12 +62,14 @@ class _Polled:
         self._connection: Any = None
         self._seen = self._version()
 
-    def _version(self) -> int:
+    def _version(self) -> tuple[int, int]:
         if self._connection is None:
             # the count is of changes by other connections: this one makes none
             self._connection = self._database.engine.raw_connection()
         try:
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            # of a database in memory, whose one connection makes all changes
+            return int(version), int(self._connection.driver_connection.total_changes)
         except Exception as error:
             self.close()
             raise StoreUnavailable(f"the database {self._database.url} cannot be read now ({error})") from error
@@ -103,13 +103,15 @@ class _Notified:
     def _listen(self) -> None:
         try:
             pooled = self._database.engine.raw_connection()
-        except DBAPIError as error:
+            connection: Any = pooled.driver_connection
+            # out of the pool for good: it listens as long as it lives
+            pooled.detach()
+            connection.autocommit = True
+            connection.execute(f"LISTEN {CHANGES_CHANNEL}")
+        # the pool's errors and the driver's own
+        except Exception as error:
             raise self._gone(error) from error
-        self._connection = pooled.driver_connection
-        # out of the pool for good: it listens as long as it lives
-        pooled.detach()
-        self._connection.autocommit = True
-        self._connection.execute(f"LISTEN {CHANGES_CHANNEL}")
+        self._connection = connection
 
     def wait(self, seconds: float) -> Sequence[Change]:
         if self._connection is None:

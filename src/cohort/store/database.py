@@ -6,6 +6,7 @@ Nothing here starts a thread. A failure of the database becomes a :class:`~cohor
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -203,9 +204,10 @@ def open_database(
 
 
 def _problem(found: str, reason: str) -> Problem:
+    shown = re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", found)
     return Problem(
         where="--database",
-        found=f"{found!r} ({reason})",
+        found=f"{shown!r} ({reason})",
         allowed="a folder, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME",
         hint="Give one of these.",
     )

@@ -31,7 +31,7 @@ class UnknownIdError(StoreError):
     """
 
     def __init__(self, kind: str, id: str) -> None:  # noqa: A002 - the word of the APIs
-        super().__init__(f"no {kind} with id {id!r}; list the ids of this project and choose one of them")
+        super().__init__(f"no {kind} with id {id!r}; list those that are there and choose one of them")
         self.kind = kind
         self.id = id
 

@@ -10,6 +10,7 @@ from cohort.store.blobs.blob_folder import BlobFolder, open_blobs
 from cohort.store.blobs.kept_blobs import KeptBlobs, collect_blobs
 from cohort.store.changes import Changes, watch_changes
 from cohort.store.database import Database, open_database
+from cohort.store.housekeeping import Housekeeping, keep_house
 from cohort.store.jobs.claims import Claims
 from cohort.store.jobs.project_jobs import ProjectJobs
 from cohort.store.migrating import migrate
@@ -74,6 +75,10 @@ class Store:
         """Remove expired files and blobs that nothing refers to; return how many blobs there were."""
         return collect_blobs(self.database, self.blobs.folder)
 
+    def keep_house(self, owner: str, *, every_seconds: float = 3600.0) -> Housekeeping | None:
+        """Collect blobs and charge for stored bytes, if it is time; ``owner`` is this process's name."""
+        return keep_house(self.database, self.blobs.folder, owner=owner, every_seconds=every_seconds)
+
     def check(self) -> None:
         """Ask the database and the blobs whether they can be used: for a readiness check.
 
@@ -110,9 +115,13 @@ def open_store(
         NewerDatabaseError: a later version of Cohort has changed the database.
         StoreUnavailable: the database cannot be reached.
     """
-    database = open_database(place, clock=clock)
     folder = open_blobs(_default_blobs(place) if blobs is None else blobs)
-    migrate(database)
+    database = open_database(place, clock=clock)
+    try:
+        migrate(database)
+    except BaseException:
+        database.close()
+        raise
     return Store(database, folder, source=source)
 
 

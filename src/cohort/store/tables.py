@@ -321,4 +321,5 @@ leases = Table(
     Column("owner", Text),
     Column("token", BigInteger, nullable=False),
     Column("expires_at", Double, nullable=False),
+    Column("done_at", Double),
 )

@@ -69,7 +69,9 @@ class BlobFolder:
             # closing would complete the upload of a part
             with suppress(Exception):
                 stream.discard()
-            stream.closed = True
+            with suppress(Exception):
+                stream.closed = True
+            # where names appear at once, in memory, part of it is there
             with suppress(Exception):
                 self._files.rm_file(self._path(name))
             raise
@@ -154,6 +156,8 @@ class BlobFolder:
     def _typed(self, name: str | None = None) -> Iterator[None]:
         try:
             yield
+        except _SourceError as error:
+            raise error.error from None
         except StoreError:
             raise
         except StorageFullError as error:
@@ -195,9 +199,29 @@ def _made(path: Path) -> Iterator[IO[bytes]]:
         yield stream
 
 
+class _SourceError(Exception):
+    """What the source of a stream raised, such as that the client is gone: no failure of the blobs."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _of_source(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    source = iter(chunks)
+    while True:
+        try:
+            chunk = next(source)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise _SourceError(error) from error
+        yield chunk
+
+
 def _pour(chunks: Iterable[bytes], stream: IO[bytes], limit: int) -> Written:
     digest, count = hashlib.sha256(), 0
-    for chunk in chunks:
+    for chunk in _of_source(chunks):
         count += len(chunk)
         if count > limit:
             raise TooLargeError(limit)

@@ -266,6 +266,7 @@ class Claims:
         if known is not None and known.blob != new.blob:
             remove_blob_row(connection, new.blob, now=now)
         if known is None:
+            keep_blob(connection, new.blob, now=now)
             connection.execute(
                 insert(checkpoints).values(
                     id=new_id(self._source, "ftckpt_"),
@@ -278,7 +279,6 @@ class Claims:
                     created_at=now,
                 )
             )
-            keep_blob(connection, new.blob, now=now)
 
     def _add_model(self, connection: Connection, claim: Claim, new: NewModel, now: float) -> None:
         # told twice, because the first answer was lost on its way
@@ -286,6 +286,7 @@ class Claims:
             select(models.c.id).where(models.c.id == new.id, models.c.job_id == claim.job_id)
         ).first():
             return
+        keep_blob(connection, new.blob, now=now)
         base_model = connection.scalar(select(jobs.c.base_model).where(jobs.c.id == claim.job_id))
         connection.execute(
             insert(models).values(
@@ -297,7 +298,6 @@ class Claims:
                 created_at=now,
             )
         )
-        keep_blob(connection, new.blob, now=now)
 
 
 _RUNNER_COLUMNS = (

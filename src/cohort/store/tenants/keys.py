@@ -19,7 +19,7 @@ from cohort.store.tables import keys, projects
 from cohort.store.tenants.audit import record_action
 from cohort.store.words import KeyScope
 
-__all__ = ["ALL_BUT_ADMIN", "Caller", "Keys", "NewKey"]
+__all__ = ["ALL_BUT_ADMIN", "Caller", "Keys", "NewKey", "read_scopes"]
 
 ALL_BUT_ADMIN = frozenset(KeyScope) - {KeyScope.ADMIN}
 # tinker's client refuses keys that begin otherwise
@@ -185,6 +185,21 @@ class Keys:
                 project_id=row.project_id,
                 details={"prefix": row.prefix},
             )
+
+
+def read_scopes(words: Collection[str]) -> frozenset[KeyScope]:
+    """Return the scopes that words name.
+
+    Raises:
+        InputError: one of them names none.
+    """
+    unknown = sorted(set(words) - set(KeyScope))
+    if unknown:
+        allowed = ", ".join(KeyScope)
+        raise InputError(
+            [Problem(where="scopes", found=repr(word), allowed=allowed, hint="Choose among these.") for word in unknown]
+        )
+    return frozenset(map(KeyScope, words))
 
 
 def _check(name: str, scopes: Collection[KeyScope], lifetime_seconds: float | None) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cohort.core.errors import InputError, Problem
 from cohort.store.database import Database
 from cohort.store.errors import QuotaExceededError, UnknownIdError
 from cohort.store.jobs.transitions import OPEN
@@ -20,13 +21,15 @@ __all__ = [
     "ProjectUsage",
     "add_job_usage",
     "add_usage",
-    "charge_stored_bytes",
+    "check_day",
     "check_open_jobs",
     "check_stored_bytes",
     "check_tokens",
     "day_of",
     "export_usage",
     "locked_project",
+    "stored_bytes",
+    "tokens_of_day",
 ]
 
 _TOKEN_KINDS = (
@@ -35,12 +38,22 @@ _TOKEN_KINDS = (
     UsageKind.TRAINED_TOKENS,
     UsageKind.EVALUATED_TOKENS,
 )
-_DAY_SECONDS = 86400.0
 
 
 def day_of(seconds: float) -> str:
     """Return the day in UTC as ``2026-10-31``."""
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%d")
+
+
+def check_day(day: str | None, *, where: str) -> None:
+    """Raise :class:`InputError` if a text is no day such as ``2026-10-31``."""
+    try:
+        is_day = day is None or datetime.strptime(day, "%Y-%m-%d").strftime("%Y-%m-%d") == day
+    except ValueError:
+        is_day = False
+    if not is_day:
+        problem = Problem(where=where, found=repr(day), allowed="a day such as 2026-10-31", hint="Give one.")
+        raise InputError(problem)
 
 
 def _add(connection: Connection, table: Table, *, keyed_by: tuple[str, ...], values: Mapping[str, object]) -> None:
@@ -112,7 +125,7 @@ def check_open_jobs(connection: Connection, project: Project) -> None:
 def stored_bytes(connection: Connection, project_id: str) -> int:
     """Return the bytes of what a project keeps."""
     statement = select(func.coalesce(func.sum(blobs.c.bytes), 0))
-    own = statement.where(blobs.c.project_id == project_id, blobs.c.state != BlobState.REMOVED)
+    own = statement.where(blobs.c.project_id == project_id, blobs.c.state == BlobState.KEPT)
     return int(connection.scalar(own) or 0)
 
 
@@ -191,21 +204,3 @@ def export_usage(
         rows = connection.execute(statement).all()
     for row in rows:
         yield read_record(UsageRow, row)
-
-
-def charge_stored_bytes(database: Database, *, since: float) -> float:
-    """Charge each project for the bytes it keeps now, times the days since ``since``; return the present time.
-
-    Whoever calls it from time to time holds a lease for it, and passes the time that it returned last.
-    """
-    with database.write() as connection:
-        now = database.now(connection)
-        days = max(0.0, now - since) / _DAY_SECONDS
-        statement = select(blobs.c.project_id, func.sum(blobs.c.bytes).label("bytes"))
-        rows = connection.execute(
-            statement.where(blobs.c.state == BlobState.KEPT).group_by(blobs.c.project_id).order_by(blobs.c.project_id)
-        ).all()
-        for row in rows:
-            amounts = {UsageKind.BYTE_DAYS: float(row.bytes) * days}
-            add_usage(connection, project_id=row.project_id, seconds=now, amounts=amounts)
-    return now
