@@ -22,6 +22,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("steps.token_budget_cpu", "cpu", ("--threads", "1")),
     ("command.verb_seconds", "cpu", ()),
     ("command.dashboard", "cpu", ()),
+    ("service.stored_jobs", "cpu", ()),
     ("serving.tinker_packing", "cpu", ()),
     ("planning.plan_placement", "cpu", ()),
     ("planning.plan_packing", "cpu", ()),

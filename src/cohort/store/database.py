@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
+from cohort.core.fair_lock import FairLock
 from cohort.store.errors import StorageFull, StoreUnavailable
 
 __all__ = ["CHANGES_CHANNEL", "Database", "Moment", "database_url", "open_database"]
@@ -72,6 +73,8 @@ class Database:
         self._faults = faults or (lambda _: None)
         self.url = engine.url.render_as_string(hide_password=True)
         self.is_postgresql = engine.dialect.name == "postgresql"
+        # SQLite's own waiting sleeps, and luck says who is next; other processes still wait so
+        self._turn = nullcontext() if self.is_postgresql else FairLock()
 
     @property
     def engine(self) -> Engine:
@@ -96,7 +99,7 @@ class Database:
             StorageFull: there is no room for the changes; none of them is made.
             StoreUnavailable: the database cannot be reached; ``may_be_done`` says whether that was during the commit.
         """
-        with self._transaction(is_writing=True) as connection:
+        with self._turn, self._transaction(is_writing=True) as connection:
             yield connection
 
     @contextmanager

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
-
-from cohort.cli.tables.trial_table import wide_console
+from cohort.cli.tables.fitted_table import TableColumn, fitted_table
+from cohort.cli.tables.trial_table import left_out_text, wide_console
 from cohort.core.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -20,11 +19,45 @@ if TYPE_CHECKING:
 __all__ = ["key_json", "print_audit", "print_keys", "print_projects", "project_json"]
 
 
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(*headings, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    wide_console(200).print(table)
+def _print_table(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
+    console = wide_console(200)
+    table, left_out = fitted_table(columns, rows, width=console.width)
+    # names and ids are copied: what is too wide is broken by the terminal, and nothing is cut
+    console.print(table, soft_wrap=True)
+    if left_out:
+        print(f"hidden: {left_out_text(left_out, elsewhere='--json has all')}", file=sys.stderr)
+
+
+def _column(heading: str, *, leave_out: int = 0, is_number: bool = False) -> TableColumn:
+    return TableColumn(heading=heading, justify="right" if is_number else "left", leave_out=leave_out)
+
+
+_PROJECT_COLUMNS = (
+    _column("project"),
+    _column("weight", is_number=True),
+    _column("stored bytes", is_number=True, leave_out=1),
+    _column("open jobs", is_number=True, leave_out=2),
+    _column("tokens/day", is_number=True, leave_out=3),
+    _column("requests/min", is_number=True, leave_out=4),
+    _column("id"),
+)
+_KEY_COLUMNS = (
+    _column("key"),
+    _column("project", leave_out=5),
+    _column("name", leave_out=4),
+    _column("scopes", leave_out=1),
+    _column("state"),
+    _column("expires", leave_out=2),
+    _column("last use", leave_out=3),
+    _column("id"),
+)
+_AUDIT_COLUMNS = (
+    _column("time (UTC)"),
+    _column("actor", leave_out=2),
+    _column("action"),
+    _column("target"),
+    _column("details", leave_out=1),
+)
 
 
 def _time(seconds: float | None) -> str:
@@ -61,8 +94,7 @@ def print_projects(projects: Sequence[Project], organisations: Sequence[Organisa
         )
         for project, owner in shown
     ]
-    headings = ("project", "weight", "stored bytes", "open jobs", "tokens/day", "requests/min", "id")
-    _print_table(headings, rows)
+    _print_table(_PROJECT_COLUMNS, rows)
 
 
 def key_json(key: Key) -> Mapping[str, object]:
@@ -96,7 +128,7 @@ def print_keys(keys: Sequence[Key], names: Mapping[str, str], *, now: float, as_
         )
         for key in keys
     ]
-    _print_table(("key", "project", "name", "scopes", "state", "expires", "last use", "id"), rows)
+    _print_table(_KEY_COLUMNS, rows)
 
 
 def print_audit(entries: Sequence[AuditEntry], *, as_json: bool) -> None:
@@ -108,4 +140,4 @@ def print_audit(entries: Sequence[AuditEntry], *, as_json: bool) -> None:
         (_time(entry.at), entry.actor, entry.action, entry.target, json.dumps(entry.details, ensure_ascii=False))
         for entry in entries
     ]
-    _print_table(("time (UTC)", "actor", "action", "target", "details"), rows)
+    _print_table(_AUDIT_COLUMNS, rows)
