@@ -225,6 +225,8 @@ def _open_postgresql(url: str) -> Engine:
             # a connection that the server has closed meanwhile is replaced before it is used
             pool_pre_ping=True,
             connect_args={"connect_timeout": _CONNECT_SECONDS, "application_name": "cohort"},
+            # an error's text may be logged, and must not hold what a client sent
+            hide_parameters=True,
         )
     except ModuleNotFoundError as error:
         hint = "Install the driver: pip install 'cohort-lora[service]'."
@@ -240,7 +242,9 @@ def _open_sqlite(url: str) -> Engine:
     more: dict[str, Any] = (
         {"poolclass": StaticPool} if is_in_memory else {"pool_size": _POOL_SIZE, "pool_timeout": _BUSY_SECONDS}
     )
-    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False}, **more)
+    engine = create_engine(
+        url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False}, hide_parameters=True, **more
+    )
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: ConnectionPoolEntry) -> None:

@@ -66,15 +66,17 @@ class ProjectFiles:
             self._scope.insert(
                 connection,
                 files,
-                id=file_id,
-                filename=filename,
-                purpose=purpose,
-                status=status,
-                bytes=blob.bytes,
-                sha256=blob.sha256,
-                blob=blob.name,
-                created_at=now,
-                expires_at=None if lifetime_seconds is None else now + lifetime_seconds,
+                {
+                    "id": file_id,
+                    "filename": filename,
+                    "purpose": purpose,
+                    "status": status,
+                    "bytes": blob.bytes,
+                    "sha256": blob.sha256,
+                    "blob": blob.name,
+                    "created_at": now,
+                    "expires_at": None if lifetime_seconds is None else now + lifetime_seconds,
+                },
             )
             return read_record(StoredFile, self._scope.row(connection, files, "file", file_id))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Delete, Row, Select, Table, Update, delete, insert, select, update
@@ -35,8 +36,8 @@ class Scope:
     def delete(self, table: Table) -> Delete:
         return delete(table).where(table.c.project_id == self.project_id)
 
-    def insert(self, connection: Connection, table: Table, **values: object) -> None:
-        connection.execute(insert(table).values(project_id=self.project_id, **values))
+    def insert(self, connection: Connection, table: Table, *rows: Mapping[str, object]) -> None:
+        connection.execute(insert(table), [{**row, "project_id": self.project_id} for row in rows])
 
     def row(self, connection: Connection, table: Table, kind: str, id: str) -> Row[Any]:  # noqa: A002
         """Return the row with an id.

@@ -16,11 +16,11 @@ from cohort.store.jobs.project_jobs import ProjectJobs
 from cohort.store.migrating import migrate
 from cohort.store.project_files import ProjectFiles
 from cohort.store.project_models import ProjectModels
+from cohort.store.project_usage import ProjectUsage
 from cohort.store.random_names import RandomSource, SystemSource
 from cohort.store.scope import Scope
 from cohort.store.tenants.keys import Keys
 from cohort.store.tenants.tenants import Tenants
-from cohort.store.tenants.usage import ProjectUsage
 
 __all__ = ["ProjectStore", "Store", "open_store"]
 

@@ -12,7 +12,7 @@ from itertools import count
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cohort.core.clock import ManualClock
 from cohort.store.blobs.blob_folder import open_blobs
@@ -31,6 +31,9 @@ from tests.conftest import examples
 LEASE_SECONDS = 10.0
 # few, so that what runners do is often about the same job
 MOST_JOBS = 3
+RUNNERS = st.sampled_from(["first", "second"])
+# 0 is the newest claim
+WHICH = st.sampled_from([0, 0, 0, 1, 1, 2, 3])
 
 
 @functools.cache
@@ -54,9 +57,6 @@ def _fill(database: Database) -> None:
 class JobHistories(RuleBasedStateMachine):
     """What one client and two runners do, in any order."""
 
-    jobs: Bundle[str] = Bundle("jobs")
-    claims: Bundle[Claim] = Bundle("claims")
-
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
@@ -72,6 +72,7 @@ class JobHistories(RuleBasedStateMachine):
         self.status: dict[str, JobStatus] = {}
         self.held: dict[str, tuple[int, float]] = {}
         self.used: dict[str, float] = {}
+        self.claims: list[Claim] = []
         self.accepted = 0
         self.numbers = count()
 
@@ -83,17 +84,20 @@ class JobHistories(RuleBasedStateMachine):
     def _seen(self, job: str) -> JobStatus:
         return self.own.jobs.get(job).status
 
+    @initialize()
+    def begin(self) -> None:
+        self.create(JobStatus.QUEUED)
+
     @precondition(lambda self: self.accepted < MOST_JOBS)
-    @rule(target=jobs, status=st.sampled_from(sorted(WAITING)))
-    def create(self, status: JobStatus) -> str:
+    @rule(status=st.sampled_from(sorted(WAITING)))
+    def create(self, status: JobStatus) -> None:
         job = self.own.jobs.create(NewJob(base_model="base", request={}, status=status))
         self.status[job.id] = status
         self.accepted += 1
-        return job.id
 
     @precondition(lambda self: self.accepted < MOST_JOBS)
-    @rule(target=jobs, moment=st.sampled_from(list(Moment)))
-    def create_while_the_database_fails(self, moment: Moment) -> str:
+    @rule(moment=st.sampled_from(list(Moment)))
+    def create_while_the_database_fails(self, moment: Moment) -> None:
         new = NewJob(base_model="base", request={}, idempotency_key=str(next(self.numbers)))
         self.fails_at = moment
         try:
@@ -103,10 +107,10 @@ class JobHistories(RuleBasedStateMachine):
             job = self.own.jobs.create(new)
         self.status[job.id] = JobStatus.VALIDATING_FILES
         self.accepted += 1
-        return job.id
 
-    @rule(job=jobs, verb=st.sampled_from(["pause", "resume", "cancel"]))
-    def ask(self, job: str, verb: str) -> None:
+    @rule(which=st.integers(0, MOST_JOBS - 1), verb=st.sampled_from(["pause", "pause", "resume", "resume", "cancel"]))
+    def ask(self, which: int, verb: str) -> None:
+        job = list(self.status)[which % len(self.status)]
         before = self.status[job]
         wanted = {
             "pause": {
@@ -129,8 +133,8 @@ class JobHistories(RuleBasedStateMachine):
         if after in ENDED:
             self.held.pop(job, None)
 
-    @rule(target=claims, runner=st.sampled_from(["first", "second"]))
-    def claim(self, runner: str) -> Claim:
+    @rule(runner=RUNNERS)
+    def claim(self, runner: str) -> None:
         now = self.clock.monotonic()
         free = [
             job
@@ -140,19 +144,25 @@ class JobHistories(RuleBasedStateMachine):
         found = self.store.claims.claim_next(runner, seconds=LEASE_SECONDS)
         if found is None:
             assert not free
-            return Claim(job_id="ftjob-none", project_id="proj_none", owner=runner, token=0)
+            return
         claim, job = found
         # the oldest of those that nobody has
         assert job.id == free[0]
         assert job.status is self.status[job.id]
         self.held[job.id] = (claim.token, now + LEASE_SECONDS)
-        return claim
+        self.claims.append(claim)
 
     def _has(self, claim: Claim) -> bool:
         return self.held.get(claim.job_id, (-1, 0.0))[0] == claim.token
 
-    @rule(claim=claims)
-    def renew(self, claim: Claim) -> None:
+    def _past(self, which: int) -> Claim:
+        """One of the last claims, the newest most often."""
+        return self.claims[max(0, len(self.claims) - 1 - which)]
+
+    @precondition(lambda self: self.claims)
+    @rule(which=WHICH)
+    def renew(self, which: int) -> None:
+        claim = self._past(which)
         try:
             job = self.store.claims.renew(claim, seconds=LEASE_SECONDS)
         except LeaseLostError:
@@ -162,14 +172,29 @@ class JobHistories(RuleBasedStateMachine):
         assert job.status is self.status[claim.job_id]
         self.held[claim.job_id] = (claim.token, self.clock.monotonic() + LEASE_SECONDS)
 
-    @rule(claim=consumes(claims))
-    def release(self, claim: Claim) -> None:
+    @precondition(lambda self: self.claims)
+    @rule(which=WHICH)
+    def release(self, which: int) -> None:
+        claim = self._past(which)
         self.store.claims.release(claim)
         if self._has(claim):
             del self.held[claim.job_id]
 
-    @rule(claim=claims, status=st.sampled_from(list(JobStatus)), total=st.integers(0, 20))
-    def write(self, claim: Claim, status: JobStatus, total: int) -> None:
+    @precondition(lambda self: self.claims)
+    @rule(which=WHICH, status=st.sampled_from(list(JobStatus)), total=st.integers(0, 20))
+    def write(self, which: int, status: JobStatus, total: int) -> None:
+        self._write(self._past(which), status, total)
+
+    @precondition(lambda self: self.claims)
+    @rule(which=WHICH, choice=st.integers(0, 4), total=st.integers(0, 20))
+    def write_what_may_follow(self, which: int, choice: int, total: int) -> None:
+        claim = self._past(which)
+        before = self.status[claim.job_id]
+        # running first: most of what can happen to a job happens then
+        following = [JobStatus.RUNNING, *sorted(may_become(before) - {JobStatus.RUNNING})]
+        self._write(claim, following[choice % len(following)], total)
+
+    def _write(self, claim: Claim, status: JobStatus, total: int) -> None:
         before = self.status.get(claim.job_id)
         try:
             self.store.claims.update(
@@ -216,4 +241,4 @@ class JobHistories(RuleBasedStateMachine):
 
 
 TestJobHistories = JobHistories.TestCase
-TestJobHistories.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+TestJobHistories.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

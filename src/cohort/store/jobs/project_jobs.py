@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert
+from sqlalchemy import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
 from cohort.store.errors import IllegalTransitionError, UnknownIdError
@@ -101,33 +101,34 @@ class ProjectJobs:
         self._scope.insert(
             connection,
             jobs,
-            id=job_id,
-            kind=new.kind,
-            status=new.status,
-            base_model=new.base_model,
-            method=new.method,
-            suffix=new.suffix,
-            seed=new.seed,
-            training_file=new.training_file,
-            validation_file=new.validation_file,
-            request=dict(new.request),
-            hyperparameters=dict(new.hyperparameters),
-            metadata=None if new.metadata is None else dict(new.metadata),
-            has_metadata=bool(new.metadata),
-            idempotency_key=new.idempotency_key,
-            created_by=new.created_by,
-            result_files=[],
-            created_at=now,
-            changed_at=now,
-            num_events=0,
-            lease_token=0,
+            {
+                "id": job_id,
+                "kind": new.kind,
+                "status": new.status,
+                "base_model": new.base_model,
+                "method": new.method,
+                "suffix": new.suffix,
+                "seed": new.seed,
+                "training_file": new.training_file,
+                "validation_file": new.validation_file,
+                "request": dict(new.request),
+                "hyperparameters": dict(new.hyperparameters),
+                "metadata": None if new.metadata is None else dict(new.metadata),
+                "has_metadata": bool(new.metadata),
+                "idempotency_key": new.idempotency_key,
+                "created_by": new.created_by,
+                "result_files": [],
+                "created_at": now,
+                "changed_at": now,
+                "num_events": 0,
+                "lease_token": 0,
+            },
         )
         row = self._scope.row(connection, jobs, "fine-tuning job", job_id)
         if new.metadata:
-            own = {"job_id": job_id, "project_id": self._scope.project_id, "position": row.position}
-            connection.execute(
-                insert(job_metadata), [{**own, "key": key, "value": value} for key, value in new.metadata.items()]
-            )
+            own = {"job_id": job_id, "position": row.position}
+            pairs = [{**own, "key": key, "value": value} for key, value in new.metadata.items()]
+            self._scope.insert(connection, job_metadata, *pairs)
         add_events(connection, self._database, self._scope.source, job_id=job_id, events=events)
         self._database.announce(connection, kind="job", id=job_id)
         return read_record(Job, self._scope.row(connection, jobs, "fine-tuning job", job_id))

@@ -13,12 +13,10 @@ from cohort.store.database import Database
 from cohort.store.errors import QuotaExceededError, UnknownIdError
 from cohort.store.jobs.transitions import OPEN
 from cohort.store.records import Project, UsageRow, read_record
-from cohort.store.scope import Scope
 from cohort.store.tables import blobs, job_usage, jobs, projects, usage
 from cohort.store.words import BlobState, UsageKind
 
 __all__ = [
-    "ProjectUsage",
     "add_job_usage",
     "add_usage",
     "check_day",
@@ -27,6 +25,7 @@ __all__ = [
     "check_tokens",
     "day_of",
     "export_usage",
+    "known_project",
     "locked_project",
     "stored_bytes",
     "tokens_of_day",
@@ -98,6 +97,11 @@ def add_job_usage(
     add_usage(connection, project_id=project_id, seconds=seconds, amounts=more)
 
 
+def known_project(connection: Connection, project_id: str) -> Project:
+    """Return a project, removed or not."""
+    return read_record(Project, connection.execute(select(projects).where(projects.c.id == project_id)).one())
+
+
 def locked_project(connection: Connection, project_id: str) -> Project:
     """Return a project whose quotas no other transaction checks until this one ends.
 
@@ -153,42 +157,6 @@ def tokens_of_day(connection: Connection, project_id: str, *, day: str) -> int:
         usage.c.project_id == project_id, usage.c.day == day, usage.c.kind.in_(_TOKEN_KINDS)
     )
     return int(connection.scalar(statement) or 0)
-
-
-class ProjectUsage:
-    """What one project used."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._database = scope.database
-
-    def add(self, amounts: Mapping[UsageKind, float]) -> None:
-        """Add to today's usage."""
-        with self._database.write() as connection:
-            now = self._database.now(connection)
-            add_usage(connection, project_id=self._scope.project_id, seconds=now, amounts=amounts)
-
-    def check_tokens(self, wanted: int = 1) -> None:
-        """Raise :class:`QuotaExceededError` if today's quota has no room for ``wanted`` tokens."""
-        with self._database.read() as connection:
-            row = connection.execute(select(projects).where(projects.c.id == self._scope.project_id)).one()
-            now = self._database.now(connection)
-            check_tokens(connection, read_record(Project, row), seconds=now, wanted=wanted)
-
-    def stored_bytes(self) -> int:
-        with self._database.read() as connection:
-            return stored_bytes(connection, self._scope.project_id)
-
-    def by_day(self, *, first_day: str | None = None, last_day: str | None = None) -> list[UsageRow]:
-        """Return the rows of the days from ``first_day`` to ``last_day``, both inclusive (``2026-10-31``)."""
-        statement = self._scope.select(usage)
-        if first_day is not None:
-            statement = statement.where(usage.c.day >= first_day)
-        if last_day is not None:
-            statement = statement.where(usage.c.day <= last_day)
-        with self._database.read() as connection:
-            rows = connection.execute(statement.order_by(usage.c.day, usage.c.kind)).all()
-        return [read_record(UsageRow, row) for row in rows]
 
 
 def export_usage(
