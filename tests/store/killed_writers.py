@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 def _write_until_killed(place: str, blobs: str, project_id: str, name: str, told: Connection) -> None:
-    store = open_store(place, blobs=blobs)
+    store = _opened(place, blobs)
     own = store.project(project_id)
     number = 0
     while number < _MOST_ROUNDS:
@@ -42,6 +42,15 @@ def _write_until_killed(place: str, blobs: str, project_id: str, name: str, told
         else:
             number += 1
     signal.pause()
+
+
+def _opened(place: str, blobs: str) -> Store:
+    while True:
+        try:
+            return open_store(place, blobs=blobs)
+        except StoreUnavailable:
+            # killed while this process began
+            time.sleep(0.02)
 
 
 def _round(store: Store, own: ProjectStore, name: str, told: Connection) -> None:

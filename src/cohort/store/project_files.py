@@ -9,13 +9,12 @@ from sqlalchemy import or_
 from cohort.store.blobs.blob_rows import keep_blob, remove_blob_row
 from cohort.store.blobs.kept_blobs import KeptBlobs
 from cohort.store.errors import UnknownIdError
-from cohort.store.jobs.transitions import OPEN
 from cohort.store.pages import Order, Page, read_page
 from cohort.store.random_names import new_id
 from cohort.store.records import StoredFile, read_record
 from cohort.store.scope import Scope
 from cohort.store.storable import check_storable
-from cohort.store.tables import files, jobs
+from cohort.store.tables import IS_OPEN, files, jobs
 from cohort.store.tenants.usage import check_stored_bytes, locked_project
 from cohort.store.words import FileStatus
 
@@ -152,7 +151,7 @@ class ProjectFiles:
             now = self._database.now(connection)
             connection.execute(self._scope.update(files).where(files.c.id == file_id).values(deleted_at=now))
             is_used = self._scope.select(jobs, jobs.c.id).where(
-                jobs.c.status.in_(sorted(OPEN)), or_(jobs.c.training_file == file_id, jobs.c.validation_file == file_id)
+                IS_OPEN, or_(jobs.c.training_file == file_id, jobs.c.validation_file == file_id)
             )
             # its bytes count until then; the collection removes it when the job has ended
             if connection.execute(is_used.limit(1)).first() is None:

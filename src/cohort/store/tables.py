@@ -31,6 +31,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from cohort.store.words import BlobState, EventLevel, FileStatus, JobKind, JobStatus, UsageKind
 
 __all__ = [
+    "IS_OPEN",
     "audit_entries",
     "blobs",
     "checkpoints",
@@ -215,10 +216,13 @@ jobs = Table(
     Index(None, "project_id", "position"),
     Index(None, "project_id", "kind", "position"),
     Index(None, "project_id", "has_metadata", "position"),
-    # what runners look through is small, however many jobs have ended
-    Index("ix_jobs_open", "status", "position", sqlite_where=text(_OPEN), postgresql_where=text(_OPEN)),
+    # what runners look through is small, however many jobs have ended, and in the order in which they are claimed
+    Index("ix_jobs_open", "position", sqlite_where=text(_OPEN), postgresql_where=text(_OPEN)),
     Index("ix_jobs_open_of_project", "project_id", sqlite_where=text(_OPEN), postgresql_where=text(_OPEN)),
 )
+
+IS_OPEN = text(f"jobs.{_OPEN}")
+"""Whether a job has not ended, in the words of the index: with parameters in their place, SQLite does not use it."""
 
 job_metadata = Table(
     "job_metadata",

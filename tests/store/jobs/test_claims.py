@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from cohort.core.clock import ManualClock
 from cohort.store.errors import IllegalTransitionError, LeaseLostError
@@ -13,7 +16,7 @@ from cohort.store.jobs.claims import Claim, NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Job, Project
-from cohort.store.store import ProjectStore, Store
+from cohort.store.store import ProjectStore, Store, open_store
 from cohort.store.words import JobStatus, UsageKind
 
 QUEUED = NewJob(base_model="base", request={}, status=JobStatus.QUEUED)
@@ -183,3 +186,23 @@ def test_runners_that_ask_at_once_get_different_jobs(store: Store, own: ProjectS
     with ThreadPoolExecutor(4) as threads:
         got = [job for own_jobs in threads.map(claim_all, "abcd") for job in own_jobs]
     assert sorted(got) == sorted(made)
+
+
+def test_claims_are_looked_for_among_open_jobs_only(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "service")
+    asked: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(store.database.engine, "before_cursor_execute", note)
+    store.claims.claim_next("runner", seconds=1)
+    store.claims.waiting()
+    looks = [(statement, parameters) for statement, parameters in asked if "lease_expires_at <= " in statement]
+    assert len(looks) == 2
+    with store.database.read() as connection:
+        for statement, parameters in looks:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            # the planner of SQLite: not the whole table, in which most jobs have ended
+            assert any("USING INDEX ix_jobs_open" in str(row) for row in plan), plan
+    store.close()

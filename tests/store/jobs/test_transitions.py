@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from cohort.store.jobs.transitions import ENDED, HELD, OPEN, WAITING, may_become, sources_of
+from cohort.store.tables import IS_OPEN
 from cohort.store.words import JobStatus
 
 
@@ -30,3 +33,7 @@ def test_sources_are_the_other_direction() -> None:
 def test_a_job_waits_or_is_held_or_paused() -> None:
     assert WAITING | HELD | {JobStatus.PAUSED} == OPEN
     assert not WAITING & HELD
+
+
+def test_the_index_of_open_jobs_has_the_same_words() -> None:
+    assert set(re.findall(r"'(\w+)'", str(IS_OPEN))) == OPEN

@@ -14,10 +14,9 @@ from sqlalchemy import Connection, delete, exists, insert, select, update
 from cohort.store.blobs.blob_folder import BlobFolder, Written
 from cohort.store.database import Database
 from cohort.store.errors import QuotaExceededError, TooLargeError
-from cohort.store.jobs.transitions import OPEN
 from cohort.store.random_names import RandomSource, new_blob_name
 from cohort.store.records import Blob, Project, read_record
-from cohort.store.tables import blobs, checkpoints, files, jobs, models
+from cohort.store.tables import IS_OPEN, blobs, checkpoints, files, jobs, models
 from cohort.store.tenants.usage import check_stored_bytes, locked_project, stored_bytes
 from cohort.store.words import BlobState
 
@@ -124,7 +123,7 @@ def _release(connection: Connection, *, now: float, abandoned_seconds: float, li
     connection.execute(expired.values(deleted_at=now))
     is_used = exists().where(
         jobs.c.project_id == files.c.project_id,
-        jobs.c.status.in_(sorted(OPEN)),
+        IS_OPEN,
         (jobs.c.training_file == files.c.id) | (jobs.c.validation_file == files.c.id),
     )
     over = select(files.c.blob).where(files.c.blob.is_not(None), files.c.deleted_at.is_not(None), ~is_used)

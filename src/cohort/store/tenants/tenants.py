@@ -12,10 +12,9 @@ from sqlalchemy.exc import IntegrityError
 from cohort.core.errors import InputError, Problem
 from cohort.store.database import Database
 from cohort.store.errors import NameTakenError, UnknownIdError
-from cohort.store.jobs.transitions import OPEN
 from cohort.store.random_names import RandomSource, new_id
 from cohort.store.records import Organisation, Project, read_record
-from cohort.store.tables import blobs, checkpoints, files, jobs, keys, models, organisations, projects
+from cohort.store.tables import IS_OPEN, blobs, checkpoints, files, jobs, keys, models, organisations, projects
 from cohort.store.tenants.audit import record_action
 from cohort.store.words import BlobState, JobStatus
 
@@ -173,7 +172,7 @@ class Tenants:
         )
         connection.execute(
             update(jobs)
-            .where(jobs.c.project_id == own, jobs.c.status.in_(OPEN))
+            .where(jobs.c.project_id == own, IS_OPEN)
             .values(
                 status=JobStatus.CANCELLED,
                 finished_at=now,

@@ -11,9 +11,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from cohort.core.errors import InputError, Problem
 from cohort.store.database import Database
 from cohort.store.errors import QuotaExceededError, UnknownIdError
-from cohort.store.jobs.transitions import OPEN
 from cohort.store.records import Project, UsageRow, read_record
-from cohort.store.tables import blobs, job_usage, jobs, projects, usage
+from cohort.store.tables import IS_OPEN, blobs, job_usage, jobs, projects, usage
 from cohort.store.words import BlobState, UsageKind
 
 __all__ = [
@@ -120,7 +119,7 @@ def check_open_jobs(connection: Connection, project: Project) -> None:
     """Raise :class:`QuotaExceededError` if a project may open no further job."""
     if project.max_open_jobs is None:
         return
-    statement = select(func.count()).where(jobs.c.project_id == project.id, jobs.c.status.in_(sorted(OPEN)))
+    statement = select(func.count()).where(jobs.c.project_id == project.id, IS_OPEN)
     used = int(connection.scalar(statement) or 0)
     if used >= project.max_open_jobs:
         raise QuotaExceededError("max_open_jobs", limit=project.max_open_jobs, used=used, wanted=1)
