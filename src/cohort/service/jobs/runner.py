@@ -18,6 +18,7 @@ from cohort.runs.lock import RunLock
 from cohort.scheduling.shares.jobs import JobShares, WaitingJob
 from cohort.service.jobs.dispatcher import DispatcherProcess
 from cohort.service.jobs.held_job import HeldJob, JobParts
+from cohort.service.jobs.housekeeper import Housekeeper
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.local_queue import LocalQueue
@@ -72,6 +73,7 @@ class JobRunner:
         self._lock = RunLock(folder / _LOCK_NAME)
         self._room = Room(folder, least_bytes=settings.min_free_bytes)
         self._shares = JobShares()
+        self._housekeeper = Housekeeper(store, owner=name)
         self._weights: dict[str, float] = {}
         self._organisations: dict[str, str] = {}
         self._held: dict[str, HeldJob] = {}
@@ -133,6 +135,7 @@ class JobRunner:
             self._reached_at = time.monotonic()
             while not self._stop.is_set():
                 self._turn(parts, dispatcher)
+                self._housekeeper.turn(threads)
                 self._stop.wait(self._settings.turn_seconds)
         finally:
             dispatcher.stop(wait_seconds=_PARK_SECONDS)
