@@ -76,3 +76,11 @@ def test_a_prompt_template_stands_in_the_card_as_it_was_written(results: RunResu
     facts = replace(results.facts, task=replace(results.facts.task, document=document))
     card = render_model_card(replace(results, facts=facts), trial_id=results.ranked[0].trial.trial_id)
     assert f"````text\n{template}\n````" in card
+
+
+def test_a_model_of_the_hub_at_a_revision_is_loaded_at_it(results: RunResults) -> None:
+    facts = replace(results.facts, places=replace(results.facts.places, base_model="me/base@v2"))
+    card = render_model_card(replace(results, facts=facts), trial_id=results.ranked[0].trial.trial_id)
+    assert "base_model: me/base\n" in card
+    assert 'from_pretrained("me/base", revision="v2")' in card
+    assert "vllm serve me/base --revision v2 --enable-lora" in card

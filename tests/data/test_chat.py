@@ -220,3 +220,34 @@ def test_a_template_that_is_no_jinja_is_its_own_problem(make_tokenizer: MakeToke
     chat = ChatRenderer(tokenizer=make_tokenizer(chat_template="{% for m in messages %}\n{{ m.content }}{% endfor"))
     with pytest.raises(InputError, match=r"dataset.chat_template: found a template that is not Jinja \(line 2"):
         chat.render(conversation("user: Q", "assistant: A"))
+
+
+THINKING = (
+    "{% for m in messages %}{{ m['role'] }}:"
+    "{% if m['reasoning_content'] %}<t>{{ m['reasoning_content'] }}</t>{% endif %}"
+    "{{ m['content'] }};{% endfor %}{% if add_generation_prompt %}assistant:"
+    "{% if enable_thinking is defined and not enable_thinking %}<t></t>{% endif %}{% endif %}"
+)
+
+
+def test_variables_of_the_task_are_in_the_template_and_a_caller_goes_before_them(make_tokenizer: MakeTokenizer) -> None:
+    tokenizer = make_tokenizer(chat_template=THINKING)
+    use_chat_template(tokenizer, None, {"enable_thinking": False, "note": None, "name": "it's"})
+    asked = conversation("user: Q")
+    assert ChatRenderer(tokenizer=tokenizer).prompt(asked) == "user:Q;assistant:<t></t>"
+    thinks = ChatRenderer(tokenizer=tokenizer, variables={"enable_thinking": True})
+    assert thinks.prompt(asked) == "user:Q;assistant:"
+    # for those who load the tokenizer next to the adapter
+    again = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Q"}], add_generation_prompt=True, tokenize=False
+    )
+    assert again == "user:Q;assistant:<t></t>"
+
+
+def test_thoughts_of_an_answer_are_trained_with_it(make_tokenizer: MakeTokenizer) -> None:
+    messages = parse_messages(
+        [{"role": "user", "content": "Q"}, {"role": "assistant", "reasoning_content": "hm", "content": "A"}],
+        key="messages",
+    )
+    row = ChatRenderer(tokenizer=make_tokenizer(chat_template=THINKING)).render(Conversation(messages=messages))
+    assert trained_texts(row) == ["<t>hm</t>A;"]

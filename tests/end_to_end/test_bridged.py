@@ -14,10 +14,15 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from cohort.adapter_files.base_model import open_base
 from cohort.adapter_files.export import ExportForm, export_adapter
+from cohort.adapter_files.run_model import RunModel, read_chosen
 from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
+from cohort.serving.generate import GenerateRequest
+from cohort.serving.sampler import Sampling
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
 from tests.models.bridge.architectures import save_tiny
 
@@ -138,8 +143,38 @@ def test_what_only_native_families_have_is_refused(folder: Path) -> None:
     assert f"tensor with {by}" in refusal(folder, strategy="tensor", num_gpus=0)
     assert f"pipeline with {by}" in refusal(folder, strategy="pipeline")
     assert f"4 with {by}" in refusal(folder, memory={"host_streamed_layers": 4})
-    whole = {"target_modules": "all-linear", "modules_to_save": ["lm_head"]}
-    assert "lm_head with GptOssForCausalLM" in refusal(folder, lora=whole)
+
+
+def test_a_copy_of_what_has_another_name_is_refused(tmp_path: Path) -> None:
+    lora = {"target_modules": "all-linear", "modules_to_save": ["embed_tokens"]}
+    said = refusal(write_bridged(tmp_path / "gpt2", "gpt2"), lora=lora)
+    assert "embed_tokens with GPT2LMHeadModel" in said
+    assert "Write modules_to_save: [lm_head]." in said
+
+
+def test_an_embedding_and_a_head_of_its_own_resume_merge_and_answer(folder: Path, tmp_path: Path) -> None:
+    lora = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}
+    task = tiny_task(folder, **{**SECTIONS, "lora": lora})
+    tune(task, tmp_path / "whole", options=OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        tune(task, tmp_path / "run", options=OPTIONS, watcher=Interrupting(steps=7), clock=TickingClock())
+    resume(tmp_path / "run", options=OPTIONS)
+    assert outcome_of(tmp_path / "run") == outcome_of(tmp_path / "whole")
+    export_adapter(tmp_path / "run", form=ExportForm.MERGED, output=tmp_path / "merged")
+    ids = torch.arange(5, 30)[None]
+    merged: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    base: Any = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    adapted: Any = PeftModel.from_pretrained(base, tmp_path / "run" / "best").eval()
+    with torch.no_grad():
+        expected = adapted(input_ids=ids).logits
+        torch.testing.assert_close(merged(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
+    run = open_base(RunDirectory.open(tmp_path / "run"))
+    model, (adapter, _) = RunModel(run), read_chosen(RunDirectory(tmp_path / "run"), trial_id=None, base=run)
+    model.hold([adapter])
+    asked = GenerateRequest(prompt_tokens=[5, 6, 7], max_new_tokens=1, slot=model.slots[0])
+    (picked, *_) = model.stream([asked], sampling=Sampling())
+    with torch.no_grad():
+        assert picked.token == int(adapted(input_ids=torch.tensor([[5, 6, 7]])).logits[0, -1].argmax())
 
 
 def test_a_target_that_matches_nothing_names_the_nearest(folder: Path) -> None:

@@ -101,7 +101,7 @@ def test_whole_modules_keep_peft_s_name() -> None:
 def test_peft_s_own_choice_of_modules_is_the_same_in_every_family() -> None:
     assert section(LoraConfig())["target_modules"] == sorted(PEFT_DEFAULT_MODULES)
     # with fused projections PEFT's names are others; q_proj is then refused with the names that there are
-    names = {entry.name for entry in FAMILIES.built_in() if not entry.has_fused_projections}
+    names = {entry.name for entry in FAMILIES.built_in() if not entry.has_fused_qkv}
     # PEFT does not choose for every family
     for family in names & TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.keys():
         assert TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[family] == list(PEFT_DEFAULT_MODULES), family

@@ -96,7 +96,7 @@ def test_many_bad_tensors_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_model_that_transformers_computes_is_looked_at_as_well(tmp_path: Path) -> None:
-    folder = save_tiny("olmo2", tmp_path / "model")
+    folder = save_tiny("seed_oss", tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("mlp.up_proj.weight"))
     weights[name][0, 0] = math.nan

@@ -29,9 +29,9 @@ def test_more_than_the_models_context_is_refused(model: Path) -> None:
 
 
 def test_a_model_that_transformers_computes_is_not_divided(tmp_path: Path) -> None:
-    folder = save_tiny("glm", tmp_path)
+    folder = save_tiny("gpt_neox", tmp_path)
     whole = ServedSettings(model=str(folder), gpus=0)
     assert serving_machine(whole, folder, trained=None).quantization == "none"
     divided = ServedSettings(model=str(folder), gpus=0, tensor_parallel_size=2)
-    with pytest.raises(InputError, match="--tensor-parallel-size: found 2 with GlmForCausalLM"):
+    with pytest.raises(InputError, match="--tensor-parallel-size: found 2 with GPTNeoXForCausalLM"):
         serving_machine(divided, folder, trained=None)

@@ -24,6 +24,6 @@ def test_every_wrong_value_is_told_once() -> None:
 
 def test_what_is_missing_is_to_be_added() -> None:
     with pytest.raises(InputError) as caught:
-        parse_body(ChatRequest, b'{"model": "a", "messages": [{"role": "user"}]}')
+        parse_body(ChatRequest, b'{"model": "a", "messages": [{"content": "Q"}]}')
     (problem,) = caught.value.problems
-    assert (str(problem.where), problem.found, problem.hint) == ("messages[0].content", "nothing", "Add content.")
+    assert (str(problem.where), problem.found, problem.hint) == ("messages[0].role", "nothing", "Add role.")

@@ -48,7 +48,7 @@ def requests(slots: tuple[int | None, ...] = (None,) * 4) -> list[GenerateReques
     ]
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "olmo3", "qwen3_5_text", "bloom"])
+@pytest.mark.parametrize("name", ["gpt_oss", "cohere2", "qwen3_5_text", "bloom"])
 def test_answers_are_those_of_whole_passes(tmp_path: Path, name: str) -> None:
     """Windows and sinks, recurrent states, distances in the scores: whatever the model keeps between tokens."""
     folder = save_tiny(name, tmp_path)
@@ -56,7 +56,7 @@ def test_answers_are_those_of_whole_passes(tmp_path: Path, name: str) -> None:
     assert found == [greedy(folder, prompt) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "olmo3", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["gpt_oss", "cohere2", "deepseek_v3"])
 def test_a_packed_model_answers_with_our_attention(tmp_path: Path, name: str) -> None:
     folder = save_tiny(name, tmp_path)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -76,7 +76,7 @@ def bank_of(decoder: Decoder) -> AdapterBank:
 
 
 def test_each_answer_is_its_own_adapters_with_any_neighbours(tmp_path: Path) -> None:
-    decoder = load_decoder(save_tiny("olmo2", tmp_path))
+    decoder = load_decoder(save_tiny("seed_oss", tmp_path))
     bank = bank_of(decoder)
     options: dict[str, Any] = {"lora_for": bank.context, "num_slots": 2, "stop_ids": ()}
     together = generate(decoder, requests((None, 0, 1, 0)), **options)

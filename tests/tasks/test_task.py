@@ -131,6 +131,8 @@ def test_a_trl_script_becomes_a_sweep() -> None:
         8,
         ["r", "lora_alpha"],
     )
+    lora = LoraConfig(target_modules="all-linear", base_model_name_or_path="me/base", revision="v2")
+    assert Task.from_trl(SFTConfig(), lora, dataset=rows).file.model_name_or_path == "me/base@v2"
     with pytest.raises(InputError, match=r"Task\.from_trl: model: found nothing"):
         Task.from_trl(SFTConfig(), LoraConfig(target_modules="all-linear"), dataset=rows)
     with pytest.raises(InputError, match=r"Task\.from_trl: serch_space: .*Did you mean search_space\?"):

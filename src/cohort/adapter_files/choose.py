@@ -249,7 +249,8 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
             )
         )
     tokenizer = load_tokenizer(base.directory)
-    use_chat_template(tokenizer, base.task.dataset.chat_template)
+    dataset = base.task.dataset
+    use_chat_template(tokenizer, dataset.chat_template, dataset.chat_template_kwargs)
     return AdapterContent(
         weights_rD=weights_rD,
         layout=layout,

@@ -17,6 +17,7 @@ from cohort.adapters.peft_files.merge import merge_into_base
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
+from cohort.core.hub_ids import split_revision
 from cohort.core.unusual_path import unusual_path
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
@@ -175,9 +176,11 @@ def _name_base(folder: Path, base: str) -> None:
     path, card = folder / CONFIG_FILE, folder / "README.md"
     config = json.loads(path.read_text(encoding="utf-8"))
     before = config.get("base_model_name_or_path")
-    if before == base:
+    name, revision = split_revision(base)
+    if (before, config.get("revision")) == (name, revision):
         return
-    path.write_text(json.dumps({**config, "base_model_name_or_path": base}, indent=2, sort_keys=True) + "\n")
+    named = {"base_model_name_or_path": name, "revision": revision}
+    path.write_text(json.dumps({**config, **named}, indent=2, sort_keys=True) + "\n")
     # a hub id in the card stays true wherever a copy of that model lies
     if before and Path(before).is_absolute() and card.is_file():
         card.write_text(card.read_text(encoding="utf-8").replace(before, base), encoding="utf-8")

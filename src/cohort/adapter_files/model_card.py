@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from cohort.core.hub_ids import is_hub_id
+from cohort.core.hub_ids import is_hub_id, split_revision
 from cohort.core.units import counted
 from cohort.runs.facts import RunFacts
 from cohort.runs.records import JsonValue, TrialRecord
@@ -26,7 +26,8 @@ _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 def _hub_id(base_model: str) -> str | None:
     # the hub refuses a card whose base_model is a local path
-    return base_model if is_hub_id(base_model) and not Path(base_model).exists() else None
+    name = split_revision(base_model)[0]
+    return name if is_hub_id(name) and not Path(base_model).exists() else None
 
 
 def _table(rows: Mapping[str, JsonValue], *, headers: tuple[str, str]) -> list[str]:
@@ -65,6 +66,8 @@ def _quantised(facts: RunFacts) -> list[str]:
 def _loading(*, base_model: str, r: int, nblocks: int, has_whole_modules: bool) -> list[str]:
     # vLLM refuses ranks above its limit and takes only certain values for it
     max_rank = next((rank for rank in _VLLM_RANKS if rank >= r), r)
+    name, revision = split_revision(base_model)
+    base = json.dumps(name) + ("" if revision is None else f", revision={json.dumps(revision)}")
     return [
         "## Loading",
         "",
@@ -74,7 +77,7 @@ def _loading(*, base_model: str, r: int, nblocks: int, has_whole_modules: bool) 
         "from peft import PeftModel",
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
-        f"model = AutoModelForCausalLM.from_pretrained({json.dumps(base_model)})",
+        f"model = AutoModelForCausalLM.from_pretrained({base})",
         'model = PeftModel.from_pretrained(model, "PATH/TO/THIS/FOLDER")',
         'tokenizer = AutoTokenizer.from_pretrained("PATH/TO/THIS/FOLDER")',
         "```",
@@ -91,10 +94,12 @@ _VLLM_MERGED = (
 
 
 def _with_vllm(base_model: str, *, max_rank: int, nblocks: int) -> list[str]:
+    name, revision = split_revision(base_model)
+    model = name if revision is None else f"{name} --revision {revision}"
     return [
         *(_without_blocks(nblocks) if nblocks > 1 else ["With vLLM:", ""]),
         "```sh",
-        f"vllm serve {base_model} --enable-lora --max-lora-rank {max_rank} --lora-modules adapter=PATH/TO/THIS/FOLDER",
+        f"vllm serve {model} --enable-lora --max-lora-rank {max_rank} --lora-modules adapter=PATH/TO/THIS/FOLDER",
         "```",
         "",
     ]

@@ -67,7 +67,7 @@ class RunModel:
         # an adapter is used where it is, with however many GPUs it was trained: one is enough
         self.machine: Machine = machine_of(task, num_gpus="auto" if task.num_gpus else 0)
         self.tokenizer: Any = load_tokenizer(base.directory)
-        use_chat_template(self.tokenizer, task.dataset.chat_template)
+        use_chat_template(self.tokenizer, task.dataset.chat_template, task.dataset.chat_template_kwargs)
         # a model that trained through host memory must answer as well
         streamed = layers_for_generation(read_config(base.directory), self.machine)
         self.decoder: Decoder = load_decoder(

@@ -9,14 +9,14 @@ model to go on from. This needs each rendering to begin with the shorter one; a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
-from cohort.data.chat_templates import known_templates, template_text
+from cohort.data.chat_templates import known_templates, template_text, with_variables
 from cohort.data.examples import Conversation, Message
 from cohort.data.masking import RenderedRow
 from cohort.data.problems import BadRowError, ProblemKind
@@ -30,10 +30,24 @@ RENDERING_DATE = datetime(2024, 7, 26)
 """The date that templates get (Llama 3.1's own default): tokens must not depend on the day they are made."""
 
 
-def use_chat_template(tokenizer: PreTrainedTokenizerBase, choice: str | None) -> None:
-    """Give the tokenizer the template that ``dataset.chat_template`` chooses; None leaves it its own."""
+def use_chat_template(
+    tokenizer: PreTrainedTokenizerBase, choice: str | None, variables: Mapping[str, Any] | None = None
+) -> None:
+    """Give the tokenizer the template that ``dataset.chat_template`` chooses; None leaves it its own.
+
+    Args:
+        variables: ``dataset.chat_template_kwargs``. They are written into the template, so that those who ask the
+            adapter later, with the tokenizer next to it, ask as in training; what a caller gives goes before them.
+    """
     if choice is not None:
         tokenizer.chat_template = template_text(choice)
+    own = tokenizer.chat_template
+    if not variables or not own:
+        return
+    if isinstance(own, dict):
+        tokenizer.chat_template = {name: with_variables(text, variables) for name, text in own.items()}
+    else:
+        tokenizer.chat_template = with_variables(own, variables)
 
 
 def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: str, where: Place) -> None:
@@ -63,11 +77,13 @@ class ChatRenderer:
         tokenizer: Gives the template and its special tokens.
         completion_only_loss: False trains every character, so no prefix needs to hold.
         last_turn_only: Of the answers that are trained, only the last one is.
+        variables: What the template reads besides messages and tools, before what it has itself.
     """
 
     tokenizer: PreTrainedTokenizerBase
     completion_only_loss: bool = True
     last_turn_only: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self, conversation: Conversation) -> RenderedRow:
         """Return the conversation's text, its trained characters, and the prompt and reference of its last answer.
@@ -183,7 +199,7 @@ class ChatRenderer:
                 tools=None if tools is None else [dict(tool) for tool in tools],
                 add_generation_prompt=generation_prompt,
                 tokenize=False,
-                strftime_now=RENDERING_DATE.strftime,
+                **{"strftime_now": RENDERING_DATE.strftime, **self.variables},
             )
         except ImportError as error:
             raise InputError(

@@ -227,6 +227,7 @@ def _note_keys_of_chats(data_format: DataFormat, *, settings: DatasetSettings, l
     """Note keys that only conversations read, for rows of plain text."""
     for key, is_set in (
         ("chat_template", settings.chat_template is not None),
+        ("chat_template_kwargs", bool(settings.chat_template_kwargs)),
         ("trained_turns", settings.trained_turns != "all"),
     ):
         if is_set:

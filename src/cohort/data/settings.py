@@ -83,6 +83,7 @@ CANONICAL_COLUMNS = (
 SHARE_ALLOWED = "a file, or a share above 0 and below 1"
 WEIGHTS_ALLOWED = "numbers above 0, one for each entry of train"
 _COLUMNS_ALLOWED = "a mapping such as {prompt: question, completion: answer}"
+_VARIABLES_ALLOWED = "a mapping such as {enable_thinking: false}"
 _SECTION = Place(key=("dataset",))
 _QUOTED_SHARE = re.compile(r"\s*(\d*\.?\d+)\s*(%?)\s*")
 
@@ -149,6 +150,20 @@ def _chat_template_refusals(value: object) -> Iterator[Refusal]:
     yield Refusal(found=repr(value), allowed=f"a file, or one of {', '.join(known)}", hint=hint)
 
 
+def _variable_refusals(value: object) -> Iterator[Refusal]:
+    if not isinstance(value, Mapping):
+        hint = "Write the variables below it, indented; in Python a dict."
+        yield Refusal(found=repr(value), allowed=_VARIABLES_ALLOWED, hint=hint)
+        return
+    for name, own in value.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            hint = "Write a name that the template reads."
+            yield Refusal(found=f"the variable {name!r}", allowed=_VARIABLES_ALLOWED, hint=hint, at=(str(name),))
+        elif own is not None and not isinstance(own, bool | int | float | str):
+            hint = "Write one value."
+            yield Refusal(found=repr(own), allowed="true, false, a number or text", hint=hint, at=(name,))
+
+
 def _weight_refusals(value: object) -> Iterator[Refusal]:
     if value is None:
         return
@@ -173,7 +188,7 @@ def weight_refusal(weight: object) -> Refusal | None:
 
 
 # keys of later versions: a fingerprint of rows must stay the same where a task does not use them
-_LATER_KEYS = ("split_overlap", "chat_template", "trained_turns", "weights")
+_LATER_KEYS = ("split_overlap", "chat_template", "chat_template_kwargs", "trained_turns", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +252,13 @@ class DatasetSettings:
         kind=str | None,
         allowed=f"a file, the text of a template, or one of {', '.join(known_templates())}",
         check=_chat_template_refusals,
+    )
+    chat_template_kwargs: Mapping[str, Any] = checked(
+        dict,
+        "variables that the chat template reads, such as enable_thinking",
+        kind=dict[str, Any],
+        allowed=_VARIABLES_ALLOWED,
+        check=_variable_refusals,
     )
     trained_turns: TrainedTurns = choice(
         "all", "answers of a conversation that the loss counts", options=get_args(TrainedTurns)

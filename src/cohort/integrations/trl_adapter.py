@@ -19,12 +19,12 @@ PEFT_DEFAULT_MODULES = ("q_proj", "v_proj")
 # mapped below, field by field
 _MAPPED_LORA = """
     r lora_alpha lora_dropout use_rslora target_modules task_type peft_type base_model_name_or_path init_lora_weights
-    use_dora use_bdlora modules_to_save
+    use_dora use_bdlora modules_to_save revision
     rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern
 """
 _MAPPED_VERA = """
     r vera_dropout d_initial projection_prng_key save_projection target_modules task_type peft_type
-    base_model_name_or_path layers_to_transform layers_pattern
+    base_model_name_or_path revision layers_to_transform layers_pattern
 """
 
 

@@ -75,7 +75,7 @@ class CostKey:
         # sizes alone: a step takes as long with other weights
         sizes = (
             config.num_layers, config.hidden_size, config.intermediate_size, config.num_heads, config.num_kv_heads,
-            config.head_dim, config.vocab_size, config.qk_norm, config.windows, config.has_fused_projections,
+            config.head_dim, config.vocab_size, config.qk_norm, config.windows, config.has_fused_qkv,
         )  # fmt: skip
         return cls(
             model=f"{config.family} {_digest(repr(sizes))}",

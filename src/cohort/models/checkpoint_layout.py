@@ -50,8 +50,8 @@ def checkpoint_layout(config: DecoderConfig) -> tuple[FusedTensor, ...]:
     """Return every tensor the decoder needs, in the order of use.
 
     Names: ``embed``, ``norm``, ``head`` (absent when tied) and ``layers.N.`` followed by ``input_norm``, ``qkv``,
-    ``q_norm``, ``k_norm``, ``output``, ``mlp_norm``, ``gate_up``, ``down`` and, with norms after the blocks,
-    ``attention_post_norm`` and ``mlp_post_norm``; linears end in ``.weight`` and, where the
+    ``q_norm``, ``k_norm``, ``output``, ``mlp_norm``, ``gate_up``, ``down``, ``attention_post_norm`` and
+    ``mlp_post_norm``, of which a family has those that it norms by; linears end in ``.weight`` and, where the
     family has it, ``.bias``. Those of a model that transformers computes have the model's own names, its adaptable
     linears behind ``layers.``.
     """
@@ -107,19 +107,19 @@ def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:
     for layer in range(config.num_layers):
         ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
         attention, mlp = theirs + "self_attn.", theirs + "mlp."
-        yield _single(ours + "input_norm", theirs + "input_layernorm.weight", hidden)
+        norms = config.norms
+        yield from _norm(ours + "input_norm", theirs, norms.before_attention, hidden)
         qkv = {attention + key: width for key, width in config.qkv_parts.items()}
         yield from _linear(ours + "qkv", qkv, hidden, bias=config.qkv_bias)
         if config.qk_norm:
-            yield _single(ours + "q_norm", attention + "q_norm.weight", config.head_dim)
-            yield _single(ours + "k_norm", attention + "k_norm.weight", config.head_dim)
+            widths = (config.query_width, config.kv_width) if config.norms_all_heads else (config.head_dim,) * 2
+            yield _single(ours + "q_norm", attention + "q_norm.weight", widths[0])
+            yield _single(ours + "k_norm", attention + "k_norm.weight", widths[1])
         yield from _linear(ours + "output", {attention + "o_proj": hidden}, config.query_width, bias=config.output_bias)
         # the same key is the norm after attention in one family and the norm before the MLP in another
-        mlp_norm = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
-        if config.post_norms:
-            yield _single(ours + "attention_post_norm", theirs + "post_attention_layernorm.weight", hidden)
-            yield _single(ours + "mlp_post_norm", theirs + "post_feedforward_layernorm.weight", hidden)
-        yield _single(ours + "mlp_norm", f"{theirs}{mlp_norm}.weight", hidden)
+        yield from _norm(ours + "attention_post_norm", theirs, norms.after_attention, hidden)
+        yield from _norm(ours + "mlp_post_norm", theirs, norms.after_mlp, hidden)
+        yield from _norm(ours + "mlp_norm", theirs, norms.before_mlp, hidden)
         gate_up = {mlp + key: width for key, width in config.gate_up_parts.items()}
         yield from _linear(ours + "gate_up", gate_up, hidden, bias=config.mlp_bias)
         yield from _linear(ours + "down", {mlp + "down_proj": hidden}, config.intermediate_size, bias=config.mlp_bias)
@@ -133,6 +133,11 @@ def _bridged(model: BridgedModel) -> Iterator[FusedTensor]:
         yield FusedTensor(f"layers.{path}.weight", (Piece(f"{path}.weight", (out_features, in_features)),))
     for key, shape in model.others:
         yield FusedTensor(key, (Piece(key, shape),))
+
+
+def _norm(name: str, layer: str, own: str | None, hidden: int) -> Iterator[FusedTensor]:
+    if own is not None:
+        yield _single(name, f"{layer}{own}.weight", hidden)
 
 
 def _single(name: str, key: str, *shape: int) -> FusedTensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cohort.kernels.gated_activation import Activation
 
-__all__ = ["AttentionRule", "BridgedModel", "DecoderConfig", "RotaryConfig"]
+__all__ = ["AttentionRule", "BridgedModel", "DecoderConfig", "LayerNorms", "QueryGrowth", "RotaryConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,19 @@ class RotaryConfig:
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
     max_positions: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryGrowth:
+    """Queries at position p are multiplied by ``1 + beta * log(1 + p // period)``.
+
+    Attributes:
+        beta: 0 leaves them as they are.
+        period: Positions below it are not changed.
+    """
+
+    beta: float
+    period: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +60,30 @@ class AttentionRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerNorms:
+    """What the norms of a layer are called in the checkpoint; None for one that the family does not have.
+
+    Attributes:
+        before_attention: Reads the stream in front of attention.
+        after_attention: Reads what attention gives, before it joins the stream.
+        before_mlp: Reads the stream in front of the MLP.
+        after_mlp: Reads what the MLP gives, before it joins the stream.
+    """
+
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+
+    @property
+    def num_after(self) -> int:
+        return (self.after_attention is not None) + (self.after_mlp is not None)
+
+
+_NORMS_BEFORE = LayerNorms()
+
+
+@dataclass(frozen=True, kw_only=True)
 class BridgedModel:
     """A model that transformers computes, because no native family does.
 
@@ -57,6 +94,8 @@ class BridgedModel:
         head_scale: Factor on the logits.
         are_transposed: Whether the model keeps the weights of its linears as [K, N], as GPT-2 does.
         experts_per_token: Experts of a layer that one token passes, where it has any.
+        whole_modules: Which of embedding and head an adapter can train a copy of.
+        own_code: Python files of the checkpoint that compute it; none where transformers does.
         left_alone: Parts of the checkpoint that no text passes through, such as ``vision_tower``.
         expert_parameters: Path, experts, input width, output width and whether the input's axis stands first, of each
             stacked parameter whose experts an adapter can adapt, in the order of the model; all are among ``others``.
@@ -69,6 +108,8 @@ class BridgedModel:
     are_transposed: bool = False
     experts_per_token: int = 1
     left_alone: tuple[str, ...] = ()
+    whole_modules: tuple[str, ...] = ()
+    own_code: tuple[str, ...] = ()
     expert_parameters: tuple[tuple[str, int, int, int, bool], ...] = ()
 
     @property
@@ -106,16 +147,19 @@ class DecoderConfig:
         qkv_bias: q, k and v add a bias.
         output_bias: o adds a bias.
         mlp_bias: gate, up and down add a bias.
-        qk_norm: Queries and keys are normalised per head before the rotary embedding.
-        has_fused_projections: q, k and v are one linear of the checkpoint, gate and up another: an adapter of one is a
-            pair of factors over the fused output.
+        qk_norm: Queries and keys are normalised before the rotary embedding, each head by itself.
+        norms_all_heads: They are normalised over all heads together.
+        has_fused_qkv: q, k and v are one linear of the checkpoint: its adapter is a pair of factors over all of it.
+        has_fused_gate_up: The same of gate and up.
+        rotates_pairs: The rotary embedding turns entries that stand next to each other, not half a head apart.
+        query_growth: How queries grow with the position, where they do.
         local_rotary: What layers with a window rotate by, where it is not what the others rotate by.
         unrotated_layers: Layers without a rotary embedding.
         residual_scale: Factor on the outputs of attention and MLP where they join the stream.
         head_scale: Factor on the logits.
         activation: What the gate of the MLP goes through.
         norm_offset: Added to the weight of every norm; Gemma stores weights around 0 and adds 1.
-        post_norms: The outputs of attention and MLP are normalised as well, before they join the stream.
+        norms: The norms of a layer.
         embedding_scale: Factor on the token rows.
         attention_scale: Factor on the scores; None for ``head_dim ** -0.5``.
         attention_cap: Scores become ``cap * tanh(score / cap)``; None leaves them.
@@ -152,13 +196,17 @@ class DecoderConfig:
     pad_token_id: int | None = None
     activation: Activation = Activation.SILU
     norm_offset: float = 0.0
-    post_norms: bool = False
+    norms: LayerNorms = _NORMS_BEFORE
     embedding_scale: float = 1.0
     attention_scale: float | None = None
     attention_cap: float | None = None
     logit_cap: float | None = None
     stored_quantization: str = "none"
-    has_fused_projections: bool = False
+    norms_all_heads: bool = False
+    has_fused_qkv: bool = False
+    has_fused_gate_up: bool = False
+    rotates_pairs: bool = False
+    query_growth: QueryGrowth | None = None
     local_rotary: RotaryConfig | None = None
     unrotated_layers: frozenset[int] = frozenset()
     residual_scale: float = 1.0
@@ -195,13 +243,13 @@ class DecoderConfig:
     def qkv_parts(self) -> dict[str, int]:
         """Output widths of the linears that queries, keys and values come from, by the checkpoint's names, in order."""
         widths = {"q_proj": self.query_width, "k_proj": self.kv_width, "v_proj": self.kv_width}
-        return {"qkv_proj": sum(widths.values())} if self.has_fused_projections else widths
+        return {"qkv_proj": sum(widths.values())} if self.has_fused_qkv else widths
 
     @property
     def gate_up_parts(self) -> dict[str, int]:
         """The same of the linears in front of the MLP's activation."""
         width = self.intermediate_size
-        return {"gate_up_proj": 2 * width} if self.has_fused_projections else {"gate_proj": width, "up_proj": width}
+        return {"gate_up_proj": 2 * width} if self.has_fused_gate_up else {"gate_proj": width, "up_proj": width}
 
     @property
     def kv_width(self) -> int:

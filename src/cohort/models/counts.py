@@ -103,7 +103,7 @@ def _values_of_a_layer(config: DecoderConfig, *, padding: float) -> int:
         return 2 * (config.bridged.values_per_token // config.num_layers) + 8 * config.hidden_size
     heads = config.query_width + 2 * config.kv_width + config.query_width
     # a norm after a block keeps what the block gave
-    streams = (4 + 2 * config.post_norms) * config.hidden_size
+    streams = (4 + config.norms.num_after) * config.hidden_size
     return streams + config.query_width + round(padding * heads) + 3 * config.intermediate_size
 
 

@@ -255,7 +255,13 @@ class Decoder:
             for table in (self._rotary, self._local_rotary)
         )
         assert angles is not None, "every native family has rotary frequencies"
-        shared = SharedByLayers(angles=angles, local_angles=local or angles, attention=attention, lora=lora)
+        shared = SharedByLayers(
+            angles=angles,
+            local_angles=local or angles,
+            attention=attention,
+            lora=lora,
+            query_scale_T=self._query_scale(positions_T, num_positions=attention.num_positions),
+        )
         delta_TD: Tensor | Apart | None = None
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
         for index, layer in zip(self.part, self.layers, strict=True):
@@ -269,6 +275,14 @@ class Decoder:
             residual_TD, delta_TD = run(residual_TD, summed_TD, shared)
             residual_TD, delta_TD = leave_layer(self.ring, index, residual_TD, joined(delta_TD))
         return residual_TD, delta_TD
+
+    def _query_scale(self, positions_T: Tensor, *, num_positions: int) -> Tensor | None:
+        """Return the factor on the queries of each row; None where no position below ``num_positions`` has any."""
+        growth = self.config.query_growth
+        if growth is None or num_positions <= growth.period:
+            return None
+        periods_T = torch.div(positions_T, growth.period, rounding_mode="floor")
+        return (1 + growth.beta * torch.log(1 + periods_T.float())).to(self.dtype)
 
     def final_norm(self, residual_TD: Tensor, delta_TD: Tensor | Apart | None) -> Tensor:
         assert self._norm_D is not None, "the last stage has the final norm"

@@ -46,6 +46,7 @@ class SharedByLayers:
     Attributes:
         angles: Cosines and sines [T, E] of layers that see the whole sequence.
         local_angles: Those of layers with a window.
+        query_scale_T: Factor on the queries of each row, where they grow with the position.
         attention: How rows attend.
         lora: The adapters.
     """
@@ -54,6 +55,7 @@ class SharedByLayers:
     local_angles: tuple[Tensor, Tensor]
     attention: AttentionContext
     lora: LoraContext | None
+    query_scale_T: Tensor | None = None
 
 
 class DecoderLayer:
@@ -86,13 +88,13 @@ class DecoderLayer:
             weight = tensors.get(ours + name)
             return None if weight is None else norm_weight(weight, config)
 
-        self._input_norm_D = norm_weight(tensors[ours + "input_norm"], config)
+        self._input_norm_D = norm("input_norm")
         self._qkv = linear("qkv", **config.qkv_parts)
         self._q_norm_E = norm("q_norm")
         self._k_norm_E = norm("k_norm")
         self._output = linear("output", o_proj=config.hidden_size)
         self._attention_post_norm_D = norm("attention_post_norm")
-        self._mlp_norm_D = norm_weight(tensors[ours + "mlp_norm"], config)
+        self._mlp_norm_D = norm("mlp_norm")
         self.mlp = PackedMlp(
             linear("gate_up", **config.gate_up_parts),
             linear("down", down_proj=config.hidden_size),
@@ -103,7 +105,8 @@ class DecoderLayer:
         # what reads a product next can add its LoRA terms where it is a kernel of this layer or the next one's norm
         self._is_rotated = index not in config.unrotated_layers
         has_norms = self._q_norm_E is not None and self._k_norm_E is not None
-        self._joins_qkv = not has_norms and self._is_rotated and config.rotated_width == config.head_dim
+        turns_halves = self._is_rotated and config.rotated_width == config.head_dim and not config.rotates_pairs
+        self._joins_qkv = turns_halves and not has_norms
         is_whole = region is None and config.residual_scale == 1.0
         self._joins_attention = is_whole and self._attention_post_norm_D is None
         self._joins_mlp = is_whole and self._mlp_post_norm_D is None
@@ -112,8 +115,7 @@ class DecoderLayer:
         self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers
     ) -> tuple[Tensor, Tensor | Apart]:
         """Return the residual stream and the MLP's output, which the next norm adds to it."""
-        eps, codes = self._config.rms_norm_eps, self._qkv.code_room(residual_TD)
-        x_TD, residual_TD = add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps, codes=codes)
+        x_TD, residual_TD, codes = self._entering(residual_TD, delta_TD, self._input_norm_D, self._qkv)
         return self._blocks(x_TD, residual_TD, shared, codes)
 
     def recomputed(
@@ -128,6 +130,8 @@ class DecoderLayer:
         stream_TD = residual_TD if delta_TD is None else residual_TD + joined(delta_TD)
 
         def layer(stream_TD: Tensor) -> tuple[Tensor, Tensor | Apart]:
+            if self._input_norm_D is None:
+                return self._blocks(stream_TD, stream_TD, shared, None)
             eps, codes = self._config.rms_norm_eps, self._qkv.code_room(stream_TD)
             x_TD, same_TD = fork_rms_norm(stream_TD, weight_D=self._input_norm_D, eps=eps, codes=codes)
             return self._blocks(x_TD, same_TD, shared, codes)
@@ -151,8 +155,7 @@ class DecoderLayer:
             mixed_TD = rms_norm(joined(mixed_TD), weight_D=self._attention_post_norm_D, eps=eps)
         if self._config.residual_scale != 1.0:
             mixed_TD = joined(mixed_TD) * self._config.residual_scale
-        codes, norm_D = self.mlp.gate_up.code_room(residual_TD), self._mlp_norm_D
-        x_TD, residual_TD = add_and_norm(residual_TD, mixed_TD, weight_D=norm_D, eps=eps, codes=codes)
+        x_TD, residual_TD, codes = self._entering(residual_TD, mixed_TD, self._mlp_norm_D, self.mlp.gate_up)
         mlp = self.mlp.apart if self._joins_mlp else self.mlp
         delta_TD = mlp(x_TD if region is None else region.enter(x_TD), shared.lora, codes=codes)
         if region is not None:
@@ -162,6 +165,16 @@ class DecoderLayer:
         if self._config.residual_scale != 1.0:
             delta_TD = joined(delta_TD) * self._config.residual_scale
         return residual_TD, delta_TD
+
+    def _entering(
+        self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, norm_D: Tensor | None, linear: PackedLinear
+    ) -> tuple[Tensor, Tensor, Fp8Rows | None]:
+        """Return what a block reads, the stream with ``delta`` added, and where the norm wrote the linear's codes."""
+        if norm_D is None:
+            stream_TD = residual_TD if delta_TD is None else residual_TD + joined(delta_TD)
+            return stream_TD, stream_TD, None
+        eps, codes = self._config.rms_norm_eps, linear.code_room(residual_TD)
+        return *add_and_norm(residual_TD, delta_TD, weight_D=norm_D, eps=eps, codes=codes), codes
 
     def _attend(self, x_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None) -> Tensor | Apart:
         attention, lora = shared.attention, shared.lora
@@ -178,6 +191,12 @@ class DecoderLayer:
 
     def _queries_keys_values(self, qkv_TX: Tensor | Apart, shared: SharedByLayers) -> tuple[Tensor, Tensor, Tensor]:
         """Return q [T, H, E] and k [T, G, E], normed where the family does and rotated, and v [T, G, E]."""
+        q_THE, k_TGE, v_TGE = self._turned(qkv_TX, shared)
+        if shared.query_scale_T is not None:
+            q_THE = q_THE * shared.query_scale_T[:, None, None]
+        return q_THE, k_TGE, v_TGE
+
+    def _turned(self, qkv_TX: Tensor | Apart, shared: SharedByLayers) -> tuple[Tensor, Tensor, Tensor]:
         config = self._config
         cos_TE, sin_TE = shared.angles if self._rule.window is None else shared.local_angles
         heads = (config.num_heads, config.num_kv_heads)
@@ -186,19 +205,46 @@ class DecoderLayer:
                 product, term = qkv_TX.product_TN, qkv_TX.term_TN
                 return split_and_rotate(product, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE, term_TN=term)
             return split_and_rotate(qkv_TX, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE)
-        q_THE, k_TGE, v_TGE = joined(qkv_TX).unflatten(1, (-1, config.head_dim)).split((*heads, heads[1]), dim=1)
-        if self._q_norm_E is not None and self._k_norm_E is not None:
-            q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
-            k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
+        q_THE, k_TGE, v_TGE = self._normed(joined(qkv_TX))
         if not self._is_rotated:
             return q_THE.contiguous(), k_TGE.contiguous(), v_TGE
-        if (width := config.rotated_width) == config.head_dim:
-            return *apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
-        turned = apply_rope(q_THE[..., :width], k_TGE[..., :width], cos_TE=cos_TE, sin_TE=sin_TE)
+        width = config.rotated_width
+        front = (q_THE[..., :width], k_TGE[..., :width])
+        if config.rotates_pairs:
+            # both in the same other order: products of queries and keys do not change by it
+            front = (_halves(front[0]), _halves(front[1]))
+        turned = apply_rope(*front, cos_TE=cos_TE, sin_TE=sin_TE)
+        if width == config.head_dim:
+            return *turned, v_TGE
         q_THE, k_TGE = (
-            torch.cat((front, whole[..., width:]), dim=-1) for front, whole in zip(turned, (q_THE, k_TGE), strict=True)
+            torch.cat((rotated, whole[..., width:]), dim=-1)
+            for rotated, whole in zip(turned, (q_THE, k_TGE), strict=True)
         )
         return q_THE, k_TGE, v_TGE
+
+    def _normed(self, qkv_TN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q [T, H, E], k [T, G, E] and v [T, G, E], the first two normed where the family does."""
+        config, eps = self._config, self._config.rms_norm_eps
+        q_TN, k_TN, v_TN = qkv_TN.split((config.query_width, config.kv_width, config.kv_width), dim=1)
+        norms = (self._q_norm_E, self._k_norm_E)
+        if config.norms_all_heads:
+            q_TN, k_TN = (
+                x_TN if norm_N is None else rms_norm(x_TN.contiguous(), weight_D=norm_N, eps=eps)
+                for x_TN, norm_N in zip((q_TN, k_TN), norms, strict=True)
+            )
+        q_THE, k_TGE, v_TGE = (x_TN.unflatten(1, (-1, config.head_dim)) for x_TN in (q_TN, k_TN, v_TN))
+        if not config.norms_all_heads:
+            q_THE, k_TGE = (
+                x_THE if norm_E is None else rms_norm(x_THE, weight_D=norm_E, eps=eps)
+                for x_THE, norm_E in zip((q_THE, k_TGE), norms, strict=True)
+            )
+        return q_THE, k_TGE, v_TGE
+
+
+def _halves(x_THE: Tensor) -> Tensor:
+    """Return rows whose entries 2i and 2i+1 stand half a head apart, as the rotary embedding pairs them."""
+    halves_THE: Tensor = x_THE.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    return halves_THE
 
 
 def norm_weight(weight_D: Tensor, config: DecoderConfig) -> Tensor:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.hub_ids import is_hub_id
+from cohort.core.hub_ids import is_model_id, split_revision
 from cohort.core.place import Place
 from cohort.core.unusual_path import unusual_path
+from cohort.models.own_code import may_run_code_of
 
 __all__ = ["find_local_model", "find_model"]
 
-_NEEDED_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt")
+_NEEDED_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
+# the same weights once more, as the model's makers or another program want them: `original/`, `metal/`, `onnx/`
+_COPIES = ("*/*.safetensors", "*/*.json", "*/*.model", "*/*.txt", "consolidated*.safetensors")
 # what PEFT calls it
 _ADAPTER_CONFIG = "adapter_config.json"
 
@@ -28,11 +32,13 @@ def find_local_model(name_or_path: str | Path) -> Path | None:
 def find_model(name_or_path: str | Path) -> Path:
     """Return the directory that holds the model ``name_or_path`` names.
 
-    A directory that exists wins; anything else that looks like a hub id is downloaded (configuration, tokenizer and
-    safetensors files only), or taken from the hub's cache when it is complete there.
+    A directory that exists wins; anything else that looks like a hub id, or ``OWNER/NAME@REVISION``, is downloaded
+    (configuration, tokenizer and safetensors files only), or taken from the hub's cache when it is complete there. One
+    process asks once: weights and tokenizer are of one revision, though a branch may go on meanwhile.
 
     Raises:
-        InputError: no such directory, no such hub model, the hub cannot be reached, or it is an adapter.
+        InputError: no such directory, no such hub model or revision, one that needs a licence or a login, the hub
+            cannot be reached, or it is an adapter.
     """
     folder = _find_files(name_or_path)
     if (folder / _ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
@@ -46,29 +52,46 @@ def _find_files(name_or_path: str | Path) -> Path:
         return folder
     text = str(name_or_path)
     unusual = unusual_path(Path(text).expanduser())
-    if unusual is not None and not (unusual.is_below_file and is_hub_id(text)):
+    if unusual is not None and not (unusual.is_below_file and is_model_id(text)):
         raise _problem(text, found=unusual.found, hint=unusual.hint)
     if unusual is None and Path(text).expanduser().exists():
         raise _problem(text, found="a file", hint="Give the directory that holds config.json and *.safetensors.")
-    if not is_hub_id(text):
+    if not is_model_id(text):
         hint = _or_path(text, "Correct the path, or give a hub id such as owner/model.", names_parent=False)
         raise _problem(text, found="no such directory", hint=hint)
     return _fetch(text)
 
 
+@functools.cache
 def _fetch(hub_id: str) -> Path:
     # imported here so that local models need no hub client
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        IncompleteSnapshotError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
+    name, revision = split_revision(hub_id)
+    wanted = [*_NEEDED_FILES, *(("*.py",) if may_run_code_of(hub_id) else ())]
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=list(_NEEDED_FILES)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=list(_COPIES)))
     except GatedRepoError as error:
-        found, hint = "a gated hub model", "Accept its licence on its page and log in with `hf auth login`."
+        found = "a gated hub model, whose licence this login has not accepted"
+        hint = f"Accept it on https://huggingface.co/{name}, and log in with `hf auth login` or set HF_TOKEN."
         cause: Exception = error
     except RepositoryNotFoundError as error:
         found, cause = "no such directory, and no such model on the hub", error
-        hint = _or_path(hub_id, "Correct the name, or log in with `hf auth login` if the model is private.")
+        hint = _or_path(name, "Correct the name, or log in with `hf auth login` if the model is private.")
+    except RevisionNotFoundError as error:
+        found, cause = f"no revision {revision!r} of {name} on the hub", error
+        hint = "Name a branch, a tag or a commit that the model's page lists, or leave @ and what follows out."
+    except IncompleteSnapshotError as error:
+        found, cause = "a part of the model in the hub's cache, and the hub cannot be asked for the rest", error
+        hint = f"Fetch it where there is a network: `hf download {_as_options(name, revision)}`."
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         found = f"no such directory, and the hub cannot be reached ({type(error).__name__})"
         hint, cause = "Connect to the network, or give the path of a downloaded model.", error
@@ -79,6 +102,10 @@ def _fetch(hub_id: str) -> Path:
     except ValueError as error:
         found, hint, cause = str(error), "Correct the name.", error
     raise _problem(hub_id, found=found, hint=hint) from cause
+
+
+def _as_options(name: str, revision: str | None) -> str:
+    return name if revision is None else f"{name} --revision {revision}"
 
 
 def _or_path(text: str, hint: str, *, names_parent: bool = True) -> str:
@@ -119,7 +146,7 @@ def _problem(text: str, *, found: str, hint: str) -> InputError:
         Problem(
             where=Place(key=("model_name_or_path",), text=text),
             found=found,
-            allowed="a local model directory or a hub id",
+            allowed="a local model directory or a hub id, OWNER/NAME or OWNER/NAME@REVISION",
             hint=hint,
         )
     )

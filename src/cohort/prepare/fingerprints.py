@@ -20,6 +20,7 @@ from cohort.core.daemon_thread import begin_in_thread
 from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
 from cohort.core.file_digest import file_digest
+from cohort.models.own_code import may_run_code
 
 __all__ = ["kept_digest", "model_fingerprint", "start_fingerprint"]
 
@@ -59,14 +60,15 @@ def _stamp(path: Path) -> list[int]:
 
 
 def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = kept_digest) -> str:
-    """Return the SHA-256 over the base model's configuration and weight files.
+    """Return the SHA-256 over the base model's configuration and weight files, and its code where that is run.
 
     Args:
         directory: The model's.
         digest_of: Returns the SHA-256 of a file; several files at once.
     """
     # weights and configuration only: a model card or tokenizer changes no product
-    paths = sorted([*directory.glob("*.safetensors"), directory / "config.json"])
+    code = directory.glob("*.py") if may_run_code(directory) else ()
+    paths = sorted([*directory.glob("*.safetensors"), *code, directory / "config.json"])
     reading = threading.Semaphore(READERS)
 
     def read(path: Path) -> bytes:

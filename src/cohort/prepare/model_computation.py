@@ -17,7 +17,8 @@ def model_computation(config: DecoderConfig) -> str | None:
     """Return what computes the model, as the run record keeps it; None for a native family."""
     if config.bridged is None:
         return None
-    return f"{config.architecture}, by transformers {version('transformers')}"
+    own = f" and code of the checkpoint ({', '.join(config.bridged.own_code)})" if config.bridged.own_code else ""
+    return f"{config.architecture}, by transformers {version('transformers')}{own}"
 
 
 def model_note(config: DecoderConfig, machine: Machine) -> str | None:
@@ -32,10 +33,14 @@ def model_note(config: DecoderConfig, machine: Machine) -> str | None:
 
 def model_problems(task: TaskFile, config: DecoderConfig) -> Iterator[Problem]:
     """Yield what a task asks of a model that transformers computes and only native families have."""
-    if config.bridged is not None and task.lora.modules_to_save:
+    if config.bridged is None:
+        return
+    missing = [name for name in task.lora.modules_to_save if name not in config.bridged.whole_modules]
+    if missing:
+        there = ", ".join(config.bridged.whole_modules)
         yield Problem(
             where=task.where("lora.modules_to_save"),
-            found=f"{', '.join(task.lora.modules_to_save)} with {config.architecture}, which transformers computes",
-            allowed="adapters on the linears of its layers; native families train embeddings and heads as well",
-            hint="Remove the key.",
+            found=f"{', '.join(missing)} with {config.architecture}, where that is no table of its own by this name",
+            allowed=f"{there}, or adapters alone" if there else "adapters on the linears of its layers",
+            hint=f"Write modules_to_save: [{there}]." if there else "Remove the key.",
         )

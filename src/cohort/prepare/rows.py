@@ -36,7 +36,7 @@ def read_rows(
     """
     try:
         tokenizer = load_tokenizer(task.model_name_or_path)
-        use_chat_template(tokenizer, task.dataset.chat_template)
+        use_chat_template(tokenizer, task.dataset.chat_template, task.dataset.chat_template_kwargs)
         load = partial(
             load_dataset,
             tokenizer=tokenizer,

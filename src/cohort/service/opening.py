@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from cohort.adapter_files.run_model import read_chosen
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, PeftAdapter
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, Problem
+from cohort.core.hub_ids import split_revision
 from cohort.core.place import Place
 from cohort.data.chat import use_chat_template
 from cohort.engine.resident.memory_budget import MemoryBudget
@@ -79,7 +80,7 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
     source = _open_run(settings) if is_run else _open_model(settings)
     folders = adapter_folders(settings.adapters)
     tokenizer = load_tokenizer(source.directory)
-    use_chat_template(tokenizer, settings.chat_template or source.chat_template)
+    use_chat_template(tokenizer, settings.chat_template or source.chat_template, source.chat_template_kwargs)
     require_trainable(settings)
     require_sweeps(settings)
     machine = serving_machine(settings, source.directory, trained=source.quantization)
@@ -141,7 +142,7 @@ def _opened(
     decoder, divided = base.decoder, base.divided
     require_context(settings, decoder)
     ranks = None if divided is None else divided.ranks
-    names, served = settings.names or (source.name,), ServedBase(source.directory)
+    names, served = settings.names or (split_revision(source.name)[0],), ServedBase(source.directory)
     pool = AdapterPool(
         decoder,
         settings=settings.pool,
@@ -230,6 +231,7 @@ class _Source:
     directory: Path
     adapters: tuple[tuple[str, PeftAdapter], ...] = ()
     chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     quantization: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -278,6 +280,7 @@ def _open_run(settings: ServedSettings) -> _Source:
         directory=base.directory,
         adapters=tuple(adapters),
         chat_template=base.task.dataset.chat_template,
+        chat_template_kwargs=base.task.dataset.chat_template_kwargs,
         quantization=base.task.quantization,
         notes=tuple(notes),
     )

@@ -30,6 +30,7 @@ __all__ = [
 # OpenAI's own limit is 4
 _MOST_STOPS = 16
 _MOST_TOP_LOGPROBS = 20
+_MOST_TOOLS = 128
 # what pydantic calls text among the forms of a value
 _TEXT_FORMS = ("str", "constrained-str")
 _NUMBER_FORMS = ("int", "float", "constrained-int", "constrained-float")
@@ -108,23 +109,36 @@ class _TextPart(Body):
 
 
 class ChatMessage(Body):
-    """One turn; of its parts only text is supported."""
+    """One turn; of its parts only text is supported. What the chat template may read besides goes to it as it is."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_TextPart]
+    content: str | list[_TextPart] | None = None
     name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
 
     @property
     def text(self) -> str:
         if isinstance(self.content, str):
             return self.content
-        return "".join(part.text for part in self.content)
+        return "".join(part.text for part in self.content or ())
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The keys next to role and content that are given."""
+        keys = ("name", "reasoning_content", "tool_calls", "tool_call_id")
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}
 
 
 class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)
+    # shown to the model by its chat template; what it answers is text, calls of tools included
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MOST_TOOLS)
+    tool_choice: Literal["auto", "none"] | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str | None] | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from cohort.core.place import Place
 from cohort.core.seeds import derive_seed
 from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Message
+from cohort.data.files.messages import with_parsed_arguments
 from cohort.data.problems import BadRowError
 from cohort.data.tokenise import encode_prompt
 from cohort.service.schema import ChatRequest, CompletionRequest, GenerationRequest
@@ -107,15 +109,7 @@ class ServedModel:
             UnknownAdapterError: there is no such model.
         """
         adapter = self.adapter(asked.model)
-        messages = tuple(
-            Message(
-                role=each.role,
-                content=each.text,
-                trained=False,
-                extra={} if each.name is None else {"name": each.name},
-            )
-            for each in asked.messages
-        )
+        renderer = ChatRenderer(tokenizer=self._tokenizer, variables=self._variables(asked))
         if asked.top_logprobs is not None and not asked.logprobs:
             raise InputError(
                 Problem(
@@ -126,12 +120,32 @@ class ServedModel:
                 )
             )
         with self._lock:
-            prompt = self._rendered(messages)
+            prompt = self._rendered(asked, renderer)
         limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
         num_logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
         return self._prepared(asked, [prompt], adapter=adapter, max_tokens=limit, num_logprobs=num_logprobs)
 
-    def _rendered(self, messages: tuple[Message, ...]) -> list[int]:
+    def _variables(self, asked: ChatRequest) -> Mapping[str, Any]:
+        """Return what the request gives its chat template.
+
+        Raises:
+            InputError: a name is no variable of templates: it would say how transformers renders one.
+        """
+        given = asked.chat_template_kwargs or {}
+        taken = inspect.signature(self._tokenizer.apply_chat_template).parameters
+        wrong = sorted(name for name in given if name in taken or not name.isidentifier())
+        if wrong:
+            raise InputError(
+                Problem(
+                    where=Place(key=("chat_template_kwargs",)),
+                    found=repr(wrong[0]),
+                    allowed="variables that chat templates read, such as enable_thinking",
+                    hint="Leave it out.",
+                )
+            )
+        return given
+
+    def _rendered(self, asked: ChatRequest, renderer: ChatRenderer) -> list[int]:
         if not self._tokenizer.chat_template:
             raise InputError(
                 Problem(
@@ -142,7 +156,7 @@ class ServedModel:
                 )
             )
         try:
-            text = ChatRenderer(tokenizer=self._tokenizer).prompt(Conversation(messages=messages))
+            text = renderer.prompt(_conversation(asked))
         except BadRowError as error:
             raise InputError(error.at(Place(key=("messages",))).problem) from error
         return encode_prompt(text, tokenizer=self._tokenizer, is_chat=True)
@@ -227,3 +241,23 @@ class ServedModel:
                 f"{self.max_model_len} tokens",
                 hint="Ask for fewer, shorten the prompt, or leave it out for all there is room for.",
             )
+
+
+def _conversation(asked: ChatRequest) -> Conversation:
+    """Return the conversation of a request.
+
+    Raises:
+        BadRowError: calls of tools are none.
+        InputError: a turn says nothing.
+    """
+    messages = []
+    for place, each in enumerate(asked.messages):
+        extra = each.extra
+        if each.tool_calls:
+            extra["tool_calls"] = with_parsed_arguments(each.tool_calls, place=f"messages[{place}]")
+        elif each.content is None:
+            where = Place(key=("messages", place, "content"))
+            raise InputError(Problem(where=where, found="nothing", allowed="text", hint="Add content."))
+        messages.append(Message(role=each.role, content=each.text, trained=False, extra=extra))
+    tools = None if asked.tool_choice == "none" else asked.tools
+    return Conversation(messages=tuple(messages), tools=tuple(tools) if tools else None)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
+from cohort.adapters.saved.saved_tables import own_logits
 from cohort.kernels.segments import SegmentTable
 from cohort.models.bridge.backbone import BridgedCache, BridgedDecoder
 from cohort.serving.pass_computer import ScoresOf, SlotContext, padded_logits
@@ -64,7 +65,24 @@ class BridgedPassComputer:
         hidden_BD = torch.stack(found)
         if self._scores_of is not None:
             return self._scores_of(hidden_BD)
-        return Scores.of(padded_logits(self._decoder, hidden_BD))
+        logits_BV = padded_logits(self._decoder, hidden_BD)
+        self._write_own_logits(logits_BV, hidden_BD, record)
+        return Scores.of(logits_BV)
+
+    def _write_own_logits(self, logits_BV: Tensor, hidden_BD: Tensor, record: PassRecord) -> None:
+        """Write the logits of rows whose adapter has a head of its own."""
+        slots = [-1 if part.slot is None else part.slot for part in record.parts if part.is_sampled]
+        table = SegmentTable.from_samples(
+            [1] * len(slots),
+            slots=slots,
+            num_slots=self._adapters.num_slots,
+            num_rows=len(slots),
+            multiplies_slots=True,
+        )
+        lora = self._adapters.context(table)
+        if lora is not None and lora.saved:
+            cap = self._decoder.config.logit_cap
+            own_logits(logits_BV, hidden_BD, saved=lora.saved, slots=slots, logit_cap=cap)
 
     def _prepare(self, record: PassRecord) -> None:
         for number, _ in record.stored:

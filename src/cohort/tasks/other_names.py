@@ -94,6 +94,11 @@ NOT_NEEDED = {
     **dict.fromkeys(
         ("sample_packing", "dataset.packing", "training.packing"), "rows are always packed, and never see each other"
     ),
+    **dict.fromkeys(
+        ("revision", "model_revision"),
+        "a revision of the hub stands behind the model's name: model_name_or_path: OWNER/MODEL@REVISION",
+    ),
+    "trust_remote_code": "code of a checkpoint runs only where COHORT_TRUST_REMOTE_CODE names the model",
     "output_dir": "the run directory is given on the command line: -o RUN_DIR",
     "flash_attention": "the attention is chosen for the machine; `cohort doctor` shows it",
     "attn_implementation": "the attention is chosen for the machine; `cohort doctor` shows it",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import Problem
-from cohort.core.hub_ids import is_hub_id
+from cohort.core.hub_ids import is_model_id
 from cohort.core.place import KeyPath
 from cohort.core.unusual_path import unusual_path
 from cohort.data.chat_templates import is_template_text, known_templates
@@ -37,7 +37,7 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
     where = origin.where("model_name_or_path")
     allowed = "a directory or a hub id"
     unusual = unusual_path(path)
-    if unusual is not None and not (unusual.is_below_file and is_hub_id(text)):
+    if unusual is not None and not (unusual.is_below_file and is_model_id(text)):
         return [Problem(where=where, found=f"{text!r:.80}, {unusual.found}", allowed=allowed, hint=unusual.hint)]
     # a directory wins over a hub id that is written alike, as in transformers
     if path.is_dir():
@@ -46,7 +46,7 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
     if path.exists():
         hint = "Name the directory that holds config.json and the weights."
         return [Problem(where=where, found=f"the file {text!r}", allowed=allowed, hint=hint)]
-    if is_hub_id(text):
+    if is_model_id(text):
         return []
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, siblings, n=1)

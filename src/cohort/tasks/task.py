@@ -339,10 +339,13 @@ def _with_space(search: Any, space: Mapping[str, Any], *, shown: str) -> Any:
 
 def _base_model(model: str | os.PathLike[str] | None, lora_config: object) -> str | os.PathLike[str]:
     found: str | None = getattr(lora_config, "base_model_name_or_path", None)
+    revision: str | None = getattr(lora_config, "revision", None)
     if model is None and found is None:
         hint = "Write model=..., as the trainer has it."
         allowed = "the base model's hub id or directory"
         raise InputError(Problem(where="Task.from_trl: model", found="nothing", allowed=allowed, hint=hint))
+    if model is None and revision is not None:
+        return f"{found}@{revision}"
     return found or "" if model is None else model
 
 

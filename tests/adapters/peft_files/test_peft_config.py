@@ -25,3 +25,11 @@ def test_target_modules_are_suffixes_where_these_mean_the_same() -> None:
     both = [name for name in linears if name.endswith("q_proj")]
     assert shortest_target_modules(both, linears=linears) == ["q_proj"]
     assert shortest_target_modules(both[:1], linears=linears) == both[:1]
+
+
+def test_a_revision_of_the_hub_has_a_field_of_its_own() -> None:
+    spec = AdapterSpec(r=4, lora_alpha=8.0)
+    config = LoraConfig(**adapter_config(spec, base_model="me/base@refs/pr/1", target_modules=["q_proj"]))
+    assert (config.base_model_name_or_path, config.revision) == ("me/base", "refs/pr/1")
+    local = LoraConfig(**adapter_config(spec, base_model="/models/a@b", target_modules=["q_proj"]))
+    assert (local.base_model_name_or_path, local.revision) == ("/models/a@b", None)

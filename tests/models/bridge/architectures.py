@@ -21,6 +21,7 @@ from cohort.adapters.initialization import initial_weights
 from cohort.adapters.peft_files.expert_format import shortest_target_parameters
 from cohort.adapters.peft_files.peft_config import adapter_config, shortest_target_modules
 from cohort.adapters.peft_files.peft_format import peft_tensors, serialised_weights
+from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows
@@ -90,8 +91,29 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "minicpm3"), _LATENT),
     "bamba": {"attn_layer_indices": [1, 3]},
     "codegen": {"rotary_dim": 8},
+    "deepseek_v4": {
+        "num_key_value_heads": 1,
+        "o_groups": 2,
+        "o_lora_rank": 16,
+        "index_n_heads": 2,
+        "index_head_dim": 16,
+        "index_topk": 8,
+    },
     "dots1": {"n_shared_experts": 1},
     "falcon_h1": {"mamba_d_ssm": 128},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4, "num_heads": 4, "window_size": 8},
+    "gptj": {"rotary_dim": 8},
+    "hrm_text": {"num_layers_per_stack": 2},
+    "kimi_linear": {"linear_head_dim": 16, "linear_num_heads": 4},
+    "longcat_flash": {"num_layers": 2, "zero_expert_num": 2, "expert_ffn_hidden_size": 32},
+    "minimax_m3_vl_text": {
+        "dense_intermediate_size": 96,
+        "shared_intermediate_size": 32,
+        "rotary_dim": 8,
+        "index_n_heads": 2,
+        "index_head_dim": 16,
+    },
+    "qwen4_exp_text": {"hc_lowrank": 16, "ngram_vocab_size_base": 512, "split_ngram_parts": 4},
     "gemma4_text": {"head_dim": 16, "global_head_dim": 32},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"full_attn_idxs": [1, 3], "block_ff_dim": 96},
@@ -192,6 +214,7 @@ def executor_of(
     gradient_checkpointing: str = "auto",
     device: str = "cpu",
     adapts_experts: bool = False,
+    num_rank_rows: int = 64,
 ) -> Executor:
     names = [name for name in select_linears("all-linear", paths=decoder.linears) if name not in unadaptable(decoder)]
     names += expert_parameters(decoder.config) if adapts_experts else []
@@ -203,7 +226,7 @@ def executor_of(
         compute_dtype=decoder.dtype,
         settings=ExecutorSettings(
             num_slots=2,
-            num_rank_rows=64,
+            num_rank_rows=num_rank_rows,
             token_budget=token_budget,
             evaluation_token_budget=token_budget,
             gradient_checkpointing=GradientCheckpointing(gradient_checkpointing),
@@ -216,11 +239,18 @@ def unadaptable(decoder: Decoder) -> Mapping[str, str]:
     return getattr(decoder, "unadaptable", {})
 
 
-def compare(folder: Path, *, adapts_experts: bool = False) -> Compared:
-    """Load the checkpoint here and with PEFT, compare logits, and train both alike."""
+def compare(folder: Path, *, adapts_experts: bool = False, saved: tuple[str, ...] = ()) -> Compared:
+    """Load the checkpoint here and with PEFT, compare logits, and train both alike.
+
+    Args:
+        saved: Of embedding and head, what the adapter trains a copy of.
+    """
     decoder = load_decoder(folder, dtype="float32", device="cpu")
     rows, spec = rows_of(12), spec_of()
-    executor = executor_of(decoder, rows, adapts_experts=adapts_experts)
+    # the tables are rank rows as well
+    executor = executor_of(decoder, rows, adapts_experts=adapts_experts, num_rank_rows=256 if saved else 64)
+    if saved:
+        spec = with_copies(spec, executor, saved)
     executor.load(spec)
     losses = [executor.step()[0].loss for _ in range(spec.num_steps)]
     layout = executor.bank.layout
@@ -235,9 +265,10 @@ def compare(folder: Path, *, adapts_experts: bool = False) -> Compared:
     is_transposed = any(isinstance(module, Conv1D) for module in model.modules())
     lora = LoraConfig(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=is_transposed)
     lora.target_parameters = experts or None
+    lora.modules_to_save = list(saved) or None
     model = get_peft_model(model, lora)
     trained = {
-        name.replace(".default", ""): parameter
+        name.replace(".modules_to_save", "").replace(".default", ""): parameter
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }
@@ -252,15 +283,22 @@ def compare(folder: Path, *, adapts_experts: bool = False) -> Compared:
         logits=logits,
         losses=max(abs(own - other) / abs(other) for own, other in zip(losses, expected, strict=True)),
         weights=_of_change(found, {name: own.detach() for name, own in trained.items()}, begun),
-        loaded=abs(_loss_of_saved(folder, decoder, executor, rows) - reported) / reported,
-        is_isolated=_is_isolated(decoder, executor, rows, adapts_experts=adapts_experts),
+        loaded=abs(_loss_of_saved(folder, decoder, executor, rows, spec.adapter) - reported) / reported,
+        is_isolated=_is_isolated(decoder, executor, rows, spec=spec, adapts_experts=adapts_experts),
         adapted=tuple(sorted({name.rsplit(".", 1)[-1] for name in layout.targets})),
     )
 
 
-def _loss_of_saved(folder: Path, decoder: Decoder, executor: Executor, rows: TokenisedRows) -> float:
+def with_copies(spec: TrialSpec, executor: Executor, names: tuple[str, ...]) -> TrialSpec:
+    """Return a trial whose adapter trains copies of embedding, head or both."""
+    config, width = executor.decoder.config, executor.bank.layout.width
+    saved = SavedModules(names=names, vocab_size=config.vocab_size, hidden_size=config.hidden_size, width=width)
+    return replace(spec, adapter=replace(spec.adapter, saved=saved))
+
+
+def _loss_of_saved(folder: Path, decoder: Decoder, executor: Executor, rows: TokenisedRows, spec: AdapterSpec) -> float:
     """Return the loss of the rows with the adapter as PEFT loads it from its files."""
-    layout, spec, bridged = executor.bank.layout, spec_of().adapter, decoder.config.bridged
+    layout, bridged = executor.bank.layout, decoder.config.bridged
     experts = list(parameters_among(layout.linears))
     linears = [name for name in layout.targets if name not in experts]
     config = adapter_config(
@@ -282,8 +320,11 @@ def _loss_of_saved(folder: Path, decoder: Decoder, executor: Executor, rows: Tok
     return total / sum(int(sample.trained[1:].sum()) for sample in samples)
 
 
-def _is_isolated(decoder: Decoder, executor: Executor, rows: TokenisedRows, *, adapts_experts: bool) -> bool:
-    beside, spec = executor_of(decoder, rows, token_budget=41, adapts_experts=adapts_experts), spec_of()
+def _is_isolated(
+    decoder: Decoder, executor: Executor, rows: TokenisedRows, *, spec: TrialSpec, adapts_experts: bool
+) -> bool:
+    num_rank_rows = executor.settings.num_rank_rows
+    beside = executor_of(decoder, rows, token_budget=41, adapts_experts=adapts_experts, num_rank_rows=num_rank_rows)
     beside.load(with_neighbour(spec))
     beside.load(spec)
     for _ in range(spec.num_steps):

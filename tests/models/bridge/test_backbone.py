@@ -20,12 +20,12 @@ from tests.training.variants import VARIANTS
 
 # Fused projections, transposed linears and learned positions, experts, sinks, windows and norms after the blocks,
 # ALiBi, and a recurrent convolution.
-USUAL = ("glm", "gpt2", "qwen3_moe", "gpt_oss", "gemma4_text", "bloom", "lfm2")
+USUAL = ("gpt_neox", "gpt2", "qwen3_moe", "gpt_oss", "gemma4_text", "bloom", "lfm2")
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny("olmo2", tmp_path_factory.mktemp("olmo2"))
+    return save_tiny("seed_oss", tmp_path_factory.mktemp("seed_oss"))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_recomputed_layers_give_the_same_bits(decoder: Decoder) -> None:
     assert torch.equal(results[0][1], results[1][1])
 
 
-@pytest.mark.parametrize("name", ["dora", "pissa", "vera_dropout", "patterns"])
+@pytest.mark.parametrize("name", ["dora", "pissa", "vera_dropout", "patterns", "bd", "olora"])
 def test_variants_train_and_end_lower(decoder: Decoder, name: str) -> None:
     rows = rows_of(12)
     executor = executor_of(decoder, rows)
@@ -88,7 +88,7 @@ def test_variants_train_and_end_lower(decoder: Decoder, name: str) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("weight_format", ["int8", "nf4"])
+@pytest.mark.parametrize("weight_format", ["int8", "nf4", "fp8"])
 def test_quantised_linears_are_those_of_the_format(checkpoint: Path, decoder: Decoder, weight_format: str) -> None:
     quantised = load_decoder(checkpoint, weight_format=weight_format)
     name = next(iter(decoder.linears))
@@ -135,5 +135,5 @@ def test_an_adapter_on_a_linear_that_no_row_passes_is_refused(checkpoint: Path) 
 
 
 def test_exact_numerics_are_refused(decoder: Decoder) -> None:
-    with pytest.raises(InputError, match="Olmo2ForCausalLM, which transformers computes"):
+    with pytest.raises(InputError, match="SeedOssForCausalLM, which transformers computes"):
         decoder.use_exact_products()

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cohort.core.errors import InputError, UnsupportedModelError
+from cohort.models.bridge import description
 from cohort.models.checkpoint_layout import linear_shapes, module_names
 from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
@@ -81,6 +82,12 @@ def test_a_model_of_a_newer_transformers_says_which(folder: Path) -> None:
         UnsupportedModelError, match=r"QuokkaForCausalLM, which transformers .* does not have; .*6\.1\.0"
     ):
         read_config(newer)
+
+
+def test_a_model_without_a_linear_in_its_layers_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(description, "plain_linears", lambda *_: [])
+    with pytest.raises(InputError, match="GptOssForCausalLM, whose layers have no linear that an adapter could adapt"):
+        read_config(edited(folder, note="its linears are of another kind"))
 
 
 def test_code_from_a_checkpoint_is_not_run(folder: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.lfm2 import modeling_lfm2
+from transformers.models.olmo_hybrid import modeling_olmo_hybrid
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from cohort.core.errors import InputError
@@ -32,7 +33,8 @@ def wrapped(folder: Path, *, is_packed: bool = True, dtype: torch.dtype = torch.
 
 
 @pytest.mark.parametrize(
-    "name", ["glm", "gpt2", "gemma4_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text"]
+    "name",
+    ["gpt_neox", "gpt2", "gemma4_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text", "olmo_hybrid"],
 )
 def test_a_stream_of_one_row_is_proved(tmp_path: Path, name: str) -> None:
     """Windows, sinks, grouped heads, experts, values of another width than keys, and recurrent layers."""
@@ -83,7 +85,7 @@ def test_a_wrong_factor_on_the_logits_is_found(tmp_path: Path) -> None:
 
 
 def test_a_model_that_sees_later_positions_is_refused(tmp_path: Path) -> None:
-    decoder = wrapped(save_tiny("glm", tmp_path), is_packed=False)
+    decoder = wrapped(save_tiny("seed_oss", tmp_path), is_packed=False)
 
     def backwards(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
         return output + output.flip(1)
@@ -94,7 +96,7 @@ def test_a_model_that_sees_later_positions_is_refused(tmp_path: Path) -> None:
 
 
 def test_linears_that_no_row_passes_are_noted(tmp_path: Path) -> None:
-    decoder = wrapped(save_tiny("glm", tmp_path), is_packed=False)
+    decoder = wrapped(save_tiny("seed_oss", tmp_path), is_packed=False)
     layer = decoder.model.get_submodule("model.layers.1.mlp")
     twice = layer.down_proj
     layer.register_forward_hook(lambda *_: (twice(torch.zeros(1, 3, twice.in_features)), None)[1])
@@ -151,6 +153,29 @@ def test_a_delta_rule_of_another_package_gets_the_bounds(tmp_path: Path, monkeyp
     assert [bounds for bounds in seen if len(bounds) > 2] == 4 * [[0, 7, 20, 41]]
 
 
+@pytest.mark.parametrize(("name", "file"), [("olmo_hybrid", modeling_olmo_hybrid), ("lfm2", modeling_lfm2)])
+def test_a_convolution_of_another_package_is_called_once_with_empty_rows_between_sequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: Any
+) -> None:
+    """One takes its taps by name, the other by place; both see sequences of 7, 13 and 21 rows and two gaps."""
+    seen: list[int] = []
+    torch_form: Any = inspect.unwrap(file.causal_conv1d_fn)
+
+    @functools.wraps(torch_form)
+    def theirs(x: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        seen.append(x.shape[2])
+        return torch_form(x, *arguments, **options)
+
+    monkeypatch.setattr(file, "causal_conv1d_fn", theirs)
+    monkeypatch.setattr(recurrent, "_is_taken_elsewhere", lambda *_: True)
+    decoder = wrapped(save_tiny(name, tmp_path))
+    prove(decoder, where="model")
+    width = next(module.kernel_size[0] for module in decoder.model.modules() if isinstance(module, torch.nn.Conv1d))
+    packed = [rows for rows in seen if rows > 21]
+    assert packed
+    assert set(packed) == {41 + 2 * (width - 1)}
+
+
 def test_without_one_sequences_of_about_one_length_go_side_by_side() -> None:
     bounds = SequenceBounds(ends=(0, 7, 7, 200, 290))
     groups = bounds.groups(300, torch.device("cpu"))
@@ -163,7 +188,7 @@ def test_without_one_sequences_of_about_one_length_go_side_by_side() -> None:
 def test_deep_models_of_16_bits_may_differ_by_what_rounding_alone_makes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = wrapped(save_tiny("glm", tmp_path), dtype=torch.bfloat16)
+    decoder = wrapped(save_tiny("gpt_neox", tmp_path), dtype=torch.bfloat16)
     monkeypatch.setattr(probe, "_ROUNDED_TOLERANCE", 4e-3)
     prove(decoder, where="model")
     monkeypatch.setattr(probe, "_TWO_ROUNDINGS", 0.0)

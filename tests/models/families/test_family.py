@@ -15,6 +15,7 @@ from transformers.models.gemma2 import modeling_gemma2
 
 from cohort.core.errors import InputError
 from cohort.models.families import ModelFamily
+from cohort.models.families.family import NORMS_AROUND
 from cohort.models.weights import load_decoder
 from tests.core.plugin_packages import install
 from tests.models.gemma2_attention import eager_attention_in_float64
@@ -38,7 +39,7 @@ TOY = ModelFamily(
     windows=lambda settings: (None,) * settings.num_hidden_layers,
     activation=lambda settings: str(settings.hidden_activation),
     norm_offset=1.0,
-    post_norms=True,
+    norms=NORMS_AROUND,
     embedding_scale=lambda settings: settings.hidden_size**0.5,
     attention_scale=lambda settings: settings.query_pre_attn_scalar**-0.5,
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from cohort.adapters.peft_files.vera_format import vera_config
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.hub_ids import split_revision
 
 __all__ = ["adapter_config", "shortest_target_modules"]
 
@@ -41,7 +42,7 @@ def adapter_config(
         ranks, alphas = 2, math.sqrt(2) if spec.use_rslora else 2.0
     config: dict[str, object] = {
         "alpha_pattern": {key: _as_written(alphas * alpha) for key, alpha in spec.alpha_pattern},
-        "base_model_name_or_path": base_model,
+        "base_model_name_or_path": split_revision(base_model)[0],
         "bias": "none",
         "fan_in_fan_out": fan_in_fan_out,
         "inference_mode": True,
@@ -52,7 +53,7 @@ def adapter_config(
         "peft_type": "LORA",
         "r": ranks * spec.r,
         "rank_pattern": {key: ranks * r for key, r in spec.rank_pattern},
-        "revision": None,
+        "revision": split_revision(base_model)[1],
         "target_modules": list(target_modules),
         "task_type": "CAUSAL_LM",
         "use_dora": spec.use_dora,

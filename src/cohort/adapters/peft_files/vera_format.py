@@ -27,6 +27,7 @@ from cohort.adapters.variants.vera import (
     projection_widths,
 )
 from cohort.core.errors import InputError, Problem
+from cohort.core.hub_ids import split_revision
 
 __all__ = [
     "is_vera",
@@ -83,7 +84,7 @@ def vera_config(
     ``fan_in_fan_out``: whether the base model keeps the weights of its linears as [K, N].
     """
     return {
-        "base_model_name_or_path": base_model,
+        "base_model_name_or_path": split_revision(base_model)[0],
         "bias": "none",
         "d_initial": adapter.d_initial,
         "fan_in_fan_out": fan_in_fan_out,
@@ -93,7 +94,7 @@ def vera_config(
         "peft_type": "VERA",
         "projection_prng_key": adapter.projection_prng_key,
         "r": r,
-        "revision": None,
+        "revision": split_revision(base_model)[1],
         "save_projection": adapter.save_projection,
         "target_modules": list(target_modules),
         "task_type": "CAUSAL_LM",

@@ -9,7 +9,15 @@ from typing import Any
 from cohort.data.examples import Message
 from cohort.data.problems import BadRowError
 
-__all__ = ["ROLES", "SHAREGPT_ROLES", "parse_messages", "parse_sharegpt", "parse_tools", "with_system"]
+__all__ = [
+    "ROLES",
+    "SHAREGPT_ROLES",
+    "parse_messages",
+    "parse_sharegpt",
+    "parse_tools",
+    "with_parsed_arguments",
+    "with_system",
+]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SHAREGPT_ROLES = {
@@ -47,7 +55,7 @@ def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
             if name not in ("role", "content", "weight") and entry is not None
         }
         if "tool_calls" in extra:
-            extra["tool_calls"] = _with_parsed_arguments(extra["tool_calls"], place=place)
+            extra["tool_calls"] = with_parsed_arguments(extra["tool_calls"], place=place)
         content = _content(item.get("content"), place=place, may_be_missing="tool_calls" in extra)
         trained = _weight(item.get("weight"), role=role, place=place)
         messages.append(_with_answer(Message(role=role, content=content, trained=trained, extra=extra), place=place))
@@ -174,7 +182,12 @@ def _with_answer(message: Message, *, place: str) -> Message:
     return message
 
 
-def _with_parsed_arguments(calls: Any, *, place: str) -> Any:
+def with_parsed_arguments(calls: Any, *, place: str) -> list[Mapping[str, Any]]:
+    """Return calls of tools whose arguments are objects.
+
+    Raises:
+        BadRowError: they are no objects, or their arguments no JSON.
+    """
     # the OpenAI format holds arguments as JSON text, chat templates expect objects (vLLM converts alike)
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         raise BadRowError(

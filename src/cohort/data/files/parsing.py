@@ -16,6 +16,7 @@ from cohort.data.examples import (
     PreferencePair,
     PromptCompletion,
 )
+from cohort.data.files.media import require_text
 from cohort.data.files.messages import parse_messages, parse_sharegpt, parse_tools, with_system
 from cohort.data.problems import BadRowError
 from cohort.data.settings import template_fields
@@ -41,8 +42,9 @@ def parse_row(values: NamedRow, *, original: Mapping[str, Any], data_format: str
     """Return the example in ``values``; the template may also name columns of the ``original`` row.
 
     Raises:
-        BadRowError: a key is missing, has another type, or the row has no answer.
+        BadRowError: a key is missing, has another type, or the row has no answer, or images.
     """
+    require_text(original)
     if data_format == "messages":
         return _conversation(_messages(values, "messages"), values=values)
     if data_format == "sharegpt":
@@ -70,6 +72,7 @@ def parse_prompt(
     Raises:
         BadRowError: a key is missing or has another type, or the row asks nothing.
     """
+    require_text(original)
     key = {"messages": "messages", "sharegpt": "conversations"}.get(data_format)
     if key is not None and (values.get(key) is not None or values.get("prompt") is None):
         messages = _messages(values, key) if key == "messages" else parse_sharegpt(_present(values, key), key=key)

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cohort.adapters.linear import LinearPart, PackedLinear
+from cohort.adapters.saved.saved_tables import own_embeddings
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.models.bridge.pass_state import current_pass
 from cohort.models.bridge.structure import is_transposed
 from cohort.models.weight_formats import WeightFormat
 
-__all__ = ["AdaptedLinear", "adapt_linears", "mark_token_rows", "recompute_layers"]
+__all__ = ["AdaptedLinear", "adapt_linears", "mark_token_rows", "recompute_layers", "row_scale"]
 
 
 class AdaptedLinear(nn.Module):
@@ -100,20 +101,48 @@ def _is_product(linear: Any) -> bool:
     return bool((linear(rows_LK) - expected_LN).norm() <= share * expected_LN.norm())
 
 
-def mark_token_rows(embedding: nn.Module) -> None:
-    """Let the rows of the token table require a gradient in passes that want one.
+def mark_token_rows(embedding: Any) -> None:
+    """Let the rows of the token table require a gradient in passes that want one, and be each slot's own where it is.
 
     The stream is then differentiable in the adapters although everything below them is constant.
     """
+    scale = row_scale(embedding)
 
-    def hook(_module: nn.Module, _inputs: Any, rows: Tensor) -> Tensor:
+    def hook(_module: nn.Module, inputs: tuple[Tensor, ...], rows_1TD: Tensor) -> Tensor:
         now = current_pass()
-        if now is None or not now.wants_gradient or rows.requires_grad:
-            return rows
-        # a model may scale the rows in place, which a leaf forbids
-        return rows.detach().requires_grad_() * 1
+        if now is None:
+            return rows_1TD
+        if now.wants_gradient and not rows_1TD.requires_grad:
+            # a model may scale the rows in place, which a leaf forbids
+            rows_1TD = rows_1TD.detach().requires_grad_() * 1
+        if now.lora is None or not now.lora.saved:
+            return rows_1TD
+        assert scale is not None, "modules_to_save was refused"
+        rows_TD = own_embeddings(
+            rows_1TD.flatten(0, -2),
+            inputs[0].flatten(),
+            saved=now.lora.saved,
+            segments=now.lora.segments,
+            scale=scale,
+            padding_id=embedding.padding_idx,
+        )
+        return rows_TD.view_as(rows_1TD)
 
     embedding.register_forward_hook(hook)
+
+
+@torch.no_grad()
+def row_scale(embedding: Any) -> float | None:
+    """Return what an embedding multiplies the rows of its table by; None where it does something else with them."""
+    weight_VD: Tensor = embedding.weight
+    ids_L = torch.arange(min(8, len(weight_VD)), device=weight_VD.device)
+    rows_LD, found_LD = F.embedding(ids_L, weight_VD), embedding(ids_L)
+    # as Gemma's table has it, rounded to the dtype of the rows
+    own = getattr(embedding, "embed_scale", 1.0)
+    for scale in (1.0, torch.as_tensor(own).to(weight_VD.dtype).item()):
+        if found_LD.shape == rows_LD.shape and torch.equal(found_LD, rows_LD * scale):
+            return float(scale)
+    return None
 
 
 def recompute_layers(layers: nn.ModuleList) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cohort.adapters.linear import LoraContext
+from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
@@ -52,6 +53,7 @@ class BridgedDecoder(Decoder):
     Attributes:
         model: The model of transformers, its linears replaced.
         is_packed: Whether a stream is one row of the model; otherwise each sequence is computed by itself.
+        attention: How a packed one attends, by the name that transformers has for it.
         unadaptable: Linears that no adapter can adapt, and why; found by the probe.
         rows_seen: Where the probe wants to know it, the rows of each call of each linear.
     """
@@ -72,6 +74,7 @@ class BridgedDecoder(Decoder):
         own = "whose class computes something else than a product"
         self.unadaptable = {name: own for name, _, _ in config.bridged.linears if name not in self._adapted}
         self.rows_seen: dict[str, list[int]] | None = None
+        self.attention = ""
         self._takes_positions = "position_ids" in inspect.signature(self._body.forward).parameters
         tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
         self.num_bytes = sum(tensors.values()) + sum(each.packed.frozen.num_bytes for each in linears.values())
@@ -83,6 +86,15 @@ class BridgedDecoder(Decoder):
     @property
     def can_be_recorded(self) -> bool:
         return False
+
+    def attend_by(self, attention: str) -> None:
+        """Let the model attend in another way.
+
+        Raises:
+            ValueError: its classes have no such attention.
+        """
+        self.model.set_attn_implementation(attention)
+        self.attention = attention
 
     def use_exact_products(self, *, exact: bool = True) -> None:
         """Refuse exact numerics on a GPU: products between the adapted linears are the model's own.
@@ -101,6 +113,11 @@ class BridgedDecoder(Decoder):
             )
 
     def weight_of(self, name: str) -> Tensor:
+        if name == SAVED_PATHS[EMBEDDING]:
+            table_VD: Tensor = self.model.get_input_embeddings().weight.detach().clone()
+            return table_VD
+        if name == SAVED_PATHS[HEAD]:
+            return dense_rows(self.head, slice(0, self.head.out_features), device=self.device)
         found = self._adapted[name].packed.frozen
         return dense_rows(found, slice(0, found.out_features), device=self.device)
 

@@ -19,11 +19,13 @@ from cohort.models.bridge.structure import (
     other_tensors,
     plain_linears,
     text_decoder,
+    whole_modules,
 )
 from cohort.models.config import BridgedModel, DecoderConfig, RotaryConfig
+from cohort.models.own_code import TRUST_VARIABLE, code_digest, code_files, may_run_code
 from cohort.models.transformers_answers import answered
 
-__all__ = ["READ_METHODS", "describe_bridged", "hidden_code_problem", "stored_method"]
+__all__ = ["READ_METHODS", "describe_bridged", "hidden_code_problem", "runs_own_code", "stored_method"]
 
 # formats whose weights transformers turns into plain numbers while it reads them, exactly
 READ_METHODS = ("mxfp4", "fp8")
@@ -35,7 +37,7 @@ _FACTORS = {
     "lm_head_multiplier": lambda value: value,
 }
 # with another number what was kept on disk is asked for again: count it up with every change of the text
-_QUESTION = "bridged model 7"
+_QUESTION = "bridged model 9"
 # the oldest version whose attention and masks can be replaced by name
 _LEAST_VERSION = "4.56"
 
@@ -52,11 +54,13 @@ def describe_bridged(folder: Path, raw: Mapping[str, Any], *, native: str) -> De
     """
     path = folder / "config.json"
     _require_known(raw, path, native=native)
+    runs_code = runs_own_code(raw, folder)
 
     def ask() -> dict[str, Any]:
-        return _facts(folder, path, named=_named(raw), native=native)
+        return _facts(folder, path, named=_named(raw), native=native, runs_code=runs_code)
 
-    facts = answered(_QUESTION, folder, ask=ask)
+    question = f"{_QUESTION}, code {code_digest(folder)}" if runs_code else _QUESTION
+    facts = answered(question, folder, ask=ask)
     generation = path.with_name("generation_config.json")
     stops = None
     if generation.is_file():
@@ -74,6 +78,8 @@ def describe_bridged(folder: Path, raw: Mapping[str, Any], *, native: str) -> De
             are_transposed=facts["are_transposed"],
             experts_per_token=facts["experts_per_token"],
             left_alone=tuple(facts["left_alone"]),
+            whole_modules=tuple(facts["whole_modules"]),
+            own_code=code_files(raw) if runs_code else (),
             expert_parameters=tuple(
                 (str(path), int(count), int(ins), int(outs), bool(is_transposed))
                 for path, count, ins, outs, is_transposed in facts["expert_parameters"]
@@ -140,19 +146,25 @@ def stored_method(raw: Mapping[str, Any]) -> str | None:
 
 def hidden_code_problem(raw: Mapping[str, Any], path: Path) -> Problem | None:
     """Return what is wrong with a checkpoint whose model is Python code of its own; None elsewhere."""
-    code = raw.get("auto_map") or {}
-    if not isinstance(code, dict) or not any(key.startswith("AutoModel") for key in code):
+    if not _needs_own_code(raw) or may_run_code(path.parent):
         return None
-    if _is_known(str(raw.get("model_type"))):
-        # the code is an older copy of what transformers has
-        return None
-    files = ", ".join(sorted({str(value).split("--")[-1].split(".")[0] + ".py" for value in code.values()}))
     return Problem(
         where=f"{path}: auto_map",
-        found=f"a model that runs code of its own ({files})",
-        allowed="models whose code is in transformers: code from a checkpoint is not run",
-        hint="Choose the version of this model that transformers computes, if there is one.",
+        found=f"a model that runs code of its own ({', '.join(code_files(raw))})",
+        allowed="models whose code is in transformers: code from a checkpoint is not run unless you ask for it",
+        hint="Choose the version of this model that transformers computes, if there is one. Where you have read the "
+        f"code and trust it, set {TRUST_VARIABLE}={path.parent} (or its hub id) on this machine.",
     )
+
+
+def runs_own_code(raw: Mapping[str, Any], folder: Path) -> bool:
+    """Return whether the model in ``folder`` is computed by its own code, which this machine's user asked for."""
+    return _needs_own_code(raw) and may_run_code(folder)
+
+
+def _needs_own_code(raw: Mapping[str, Any]) -> bool:
+    # of a model that transformers has, the code is an older copy
+    return bool(code_files(raw)) and not _is_known(str(raw.get("model_type")))
 
 
 def _is_generative(architecture: str) -> bool:
@@ -166,23 +178,23 @@ def _is_known(model_type: str) -> bool:
     return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 
-def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, Any]:
+def _facts(folder: Path, path: Path, *, named: str, native: str, runs_code: bool) -> dict[str, Any]:
     """Return what is reported of a checkpoint, as JSON holds it."""
     import torch
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=runs_code)
     except Exception as error:  # its validation raises many types; each means that the file is wrong or too new
         raise _not_built(path, error, named=named, native=native) from error
-    if not _is_known(config.model_type):
+    if not runs_code and not _is_known(config.model_type):
         raise _unsupported(path, f"{named}, of which transformers {transformers.__version__} has no causal LM", native)
     if config.is_encoder_decoder:
         raise _unsupported(path, f"{named}, an encoder with a decoder", native)
     try:
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=runs_code)
     except Exception as error:
         raise _not_built(path, error, named=named, native=native) from error
     text = config.get_text_config(decoder=True)
@@ -192,14 +204,7 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
     heads = _size(text, "num_attention_heads", "n_head", "num_heads") or 1
     linears = plain_linears(model, layers)
     if not linears:
-        raise InputError(
-            Problem(
-                where=str(path),
-                found=f"{named}, whose layers have no linear that an adapter could adapt",
-                allowed="a model with linears in its layers",
-                hint="Choose another base model.",
-            )
-        )
+        raise _not_adaptable(path, named)
     return {
         "family": str(config.model_type),
         "architecture": type(model).__name__,
@@ -224,6 +229,7 @@ def _facts(folder: Path, path: Path, *, named: str, native: str) -> dict[str, An
         "layers": layers,
         "linears": linears,
         "others": other_tensors(model, linears),
+        "whole_modules": whole_modules(model),
         "expert_parameters": expert_parameters(model, layers),
         "left_alone": sorted({name.split(".")[-1] for name in _outside(model, decoder, head)} or _of_others(path)),
     }
@@ -291,6 +297,17 @@ def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:
 def _short(native: str) -> str:
     """Return the families without what all their names end with."""
     return native.replace("ForCausalLM", "")
+
+
+def _not_adaptable(path: Path, named: str) -> InputError:
+    return InputError(
+        Problem(
+            where=str(path),
+            found=f"{named}, whose layers have no linear that an adapter could adapt",
+            allowed="a model with linears in its layers",
+            hint="Choose another base model.",
+        )
+    )
 
 
 def _unsupported(path: Path, found: str, native: str) -> UnsupportedModelError:

@@ -17,7 +17,7 @@ from cohort.models.bridge.adapted import adapt_linears, mark_token_rows, recompu
 from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.description import stored_method
 from cohort.models.bridge.experts import adapt_experts
-from cohort.models.bridge.interfaces import ATTENTION, register_attention
+from cohort.models.bridge.interfaces import ATTENTION, MASKED_ATTENTION, register_attention
 from cohort.models.bridge.norms import fuse_norms
 from cohort.models.bridge.probe import prove
 from cohort.models.bridge.recurrent import bound_recurrent_functions
@@ -25,7 +25,9 @@ from cohort.models.config import DecoderConfig
 from cohort.models.finite_weights import require_finite
 from cohort.models.weight_formats import WeightFormat
 
-__all__ = ["load_bridged", "wrap_model"]
+__all__ = ["load_bridged", "prove_either_way", "wrap_model"]
+
+_log = logging.getLogger(__name__)
 
 _SAME_MODEL = "Use the config.json and the weights of the same model."
 
@@ -38,10 +40,43 @@ def load_bridged(
     Raises:
         InputError: anything wrong with its files; or the probe found that it does not compute a stream right.
     """
-    model = _read(folder, dtype=dtype)
+    assert config.bridged is not None, "a native family has a loader of its own"
+    model = _read(folder, dtype=dtype, runs_code=bool(config.bridged.own_code))
     decoder = wrap_model(model, config, device=device, weight_format=weight_format, is_packed=device.type == "cuda")
-    prove(decoder, where=str(folder))
+    prove_either_way(decoder, where=str(folder))
     return decoder
+
+
+def prove_either_way(decoder: BridgedDecoder, *, where: str) -> None:
+    """Prove a decoder with our attention or, where that fails, with the model's own over a mask of the whole stream.
+
+    Some layers read the mask themselves, such as an indexer that picks the keys each query sees.
+
+    Raises:
+        InputError: both fail; it tells what the first one did.
+    """
+    try:
+        prove(decoder, where=where)
+    except InputError:
+        if not decoder.is_packed or not _takes_masks(decoder):
+            raise
+        try:
+            prove(decoder, where=where)
+        except InputError:
+            decoder.attend_by(ATTENTION)
+        else:
+            _log.warning("the model attends by its own code, over one mask of all sequences of a pass, which is slower")
+            return
+        raise
+
+
+def _takes_masks(decoder: BridgedDecoder) -> bool:
+    """Let the model attend by itself; return whether its classes can."""
+    try:
+        decoder.attend_by(MASKED_ATTENTION)
+    except ValueError:  # transformers has no such attention for these classes
+        return False
+    return True
 
 
 def wrap_model(
@@ -60,11 +95,13 @@ def wrap_model(
     if is_packed:
         register_attention()
         fuse_norms(model)
-        model.set_attn_implementation(ATTENTION)
-    return BridgedDecoder(config, model, linears=linears, is_packed=is_packed)
+    decoder = BridgedDecoder(config, model, linears=linears, is_packed=is_packed)
+    if is_packed:
+        decoder.attend_by(ATTENTION)
+    return decoder
 
 
-def _read(folder: Path, *, dtype: torch.dtype) -> Any:
+def _read(folder: Path, *, dtype: torch.dtype, runs_code: bool) -> Any:
     from transformers import AutoModelForCausalLM
 
     stored = _as_plain_numbers(folder)
@@ -74,7 +111,7 @@ def _read(folder: Path, *, dtype: torch.dtype) -> Any:
                 folder,
                 dtype=dtype,
                 local_files_only=True,
-                trust_remote_code=False,
+                trust_remote_code=runs_code,
                 output_loading_info=True,
                 # all of them are listed below, with what is missing
                 ignore_mismatched_sizes=True,

@@ -19,7 +19,6 @@ from cohort.core.errors import InputError, Problem
 from cohort.kernels.cross_entropy import linear_cross_entropy
 from cohort.models.attention import PackedAttention
 from cohort.models.bridge.backbone import BridgedDecoder
-from cohort.models.bridge.interfaces import ATTENTION
 from cohort.models.bridge.pass_state import BridgedPass, during
 
 __all__ = ["prove"]
@@ -354,11 +353,12 @@ def _own_attention(decoder: BridgedDecoder) -> Iterator[None]:
     if not decoder.is_packed:
         yield
         return
-    decoder.model.set_attn_implementation("eager")
+    before = decoder.attention
+    decoder.attend_by("eager")
     try:
         yield
     finally:
-        decoder.model.set_attn_implementation(ATTENTION)
+        decoder.attend_by(before)
 
 
 @contextmanager

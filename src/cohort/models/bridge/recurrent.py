@@ -95,16 +95,15 @@ def _trains(function: Function, device: torch.device) -> bool:
     return True
 
 
-def _convolution(
-    function: Function, bounds: SequenceBounds, x_1CT: Tensor, weight_CW: Tensor, *arguments: Any, **options: Any
-) -> Tensor:
-    """Return the causal convolution [1, C, T] of each sequence."""
+def _convolution(function: Function, bounds: SequenceBounds, x_1CT: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """Return the causal convolution [1, C, T] of each sequence; its taps [C, W] are the next argument, or named."""
+    weight_CW: Tensor = arguments[0] if arguments else options["weight"]
     given = {name: value for name, value in options.items() if name not in _OTHER_BOUNDS}
     num_rows = x_1CT.shape[2]
     source, places = bounds.with_gaps(num_rows, weight_CW.shape[-1] - 1, x_1CT.device)
     zero_1C1 = x_1CT.new_zeros(1, x_1CT.shape[1], 1)
     spread = torch.cat([x_1CT, zero_1C1], dim=2).index_select(2, source)
-    y_1CG: Tensor = function(spread, weight_CW, *arguments, **given)
+    y_1CG: Tensor = function(spread, *arguments, **given)
     return y_1CG.index_select(2, places)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.core.errors import InputError, Problem
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "other_tensors",
     "plain_linears",
     "text_decoder",
+    "whole_modules",
 ]
 
 # An expert sees some rows alone, and a router decides which: neither is a linear over the stream.
@@ -151,6 +153,21 @@ def _names_left_out(model: Any) -> frozenset[str]:
 def _is_router(model: nn.Module, name: str) -> bool:
     parent, _, own = name.rpartition(".")
     return own in _ROUTERS and any(child == "experts" for child, _ in model.get_submodule(parent).named_children())
+
+
+def whole_modules(model: Any) -> tuple[str, ...]:
+    """Return which of embedding and head an adapter can train a copy of: those that PEFT finds by these names.
+
+    A copy is one table, looked up or multiplied by; a head with a bias, or a table of another width, is something else.
+    """
+    paths = {id(module): name for name, module in model.named_modules()}
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    found = []
+    if paths.get(id(embedding)) == SAVED_PATHS[EMBEDDING] and embedding.weight.shape == head.weight.shape:
+        found.append(EMBEDDING)
+    if paths.get(id(head)) == SAVED_PATHS[HEAD] and head.bias is None:
+        found.append(HEAD)
+    return tuple(found)
 
 
 def other_tensors(model: nn.Module, linears: list[tuple[str, int, int]]) -> list[tuple[str, list[int]]]:

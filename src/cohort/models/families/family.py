@@ -6,7 +6,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ModelFamily", "no_windows", "windows_by_layer_type"]
+from cohort.models.config import LayerNorms, QueryGrowth
+
+__all__ = [
+    "NORMS_AROUND",
+    "ModelFamily",
+    "no_windows",
+    "rotates_windows_plainly",
+    "windowed_rotary_base",
+    "windows_by_layer_type",
+]
+
+_NORMS_BEFORE = LayerNorms()
+NORMS_AROUND = LayerNorms(
+    after_attention="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+"""Norms before and after each block, by the names that Gemma has for them."""
 
 
 def no_windows(settings: Any) -> tuple[int | None, ...]:
@@ -26,6 +43,20 @@ def windows_by_layer_type(settings: Any) -> tuple[int | None, ...]:
         for layer in range(int(settings.num_hidden_layers))
     ]
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def windowed_rotary_base(settings: Any) -> float:
+    """Return the base of the rotary frequencies of layers with a window, where the settings tell two kinds apart."""
+    # transformers 5 keeps the rules of both kinds of layers; 4 has a setting for the base of those with a window
+    rules: Mapping[str, Any] = getattr(settings, "rope_parameters", None) or {}
+    local = rules.get("sliding_attention")
+    return float(settings.rope_local_base_freq if local is None else local["rope_theta"])
+
+
+def rotates_windows_plainly(raw: Mapping[str, Any]) -> bool:
+    """Return whether the frequencies of layers with a window follow no scaling rule."""
+    local = (raw.get("rope_parameters") or {}).get("sliding_attention") or {}
+    return str(local.get("rope_type", "default")) == "default"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +87,7 @@ class ModelFamily:
     windows: Callable[[Any], tuple[int | None, ...]] = no_windows
     activation: Callable[[Any], str] = lambda settings: str(settings.hidden_act)
     norm_offset: float = 0.0
-    post_norms: bool = False
+    norms: LayerNorms = _NORMS_BEFORE
     embedding_scale: Callable[[Any], float] = lambda _: 1.0
     attention_scale: Callable[[Any], float | None] = lambda _: None
     attention_cap: Callable[[Any], float | None] = lambda _: None
@@ -64,7 +95,11 @@ class ModelFamily:
     gguf_architecture: str = ""
     gguf_pairs_rotated: bool = False
     refused: tuple[str, ...] = ()
-    has_fused_projections: bool = False
+    norms_all_heads: bool = False
+    has_fused_qkv: bool = False
+    has_fused_gate_up: bool = False
+    rotates_pairs: bool = False
+    query_growth: Callable[[Any], QueryGrowth | None] = lambda _: None
     rotates_part: bool = False
     local_rotary_base: Callable[[Any], float | None] = lambda _: None
     unrotated_layers: Callable[[Any], frozenset[int]] = lambda _: frozenset()

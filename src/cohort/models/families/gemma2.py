@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cohort.models.families.family import ModelFamily, windows_by_layer_type
+from cohort.models.families.family import NORMS_AROUND, ModelFamily, windows_by_layer_type
 
 __all__ = ["FAMILY"]
 
@@ -17,7 +17,7 @@ FAMILY = ModelFamily(
     windows=windows_by_layer_type,
     activation=lambda settings: str(settings.hidden_activation),
     norm_offset=1.0,
-    post_norms=True,
+    norms=NORMS_AROUND,
     embedding_scale=lambda settings: math.sqrt(settings.hidden_size),
     # only the 27B model divides by another number than its head's width
     attention_scale=lambda settings: (

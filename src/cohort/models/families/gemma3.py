@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
-from cohort.models.families.family import ModelFamily, windows_by_layer_type
+from cohort.models.families.family import (
+    NORMS_AROUND,
+    ModelFamily,
+    rotates_windows_plainly,
+    windowed_rotary_base,
+    windows_by_layer_type,
+)
 
 __all__ = ["FAMILY"]
-
-
-def _local_base(settings: Any) -> float:
-    # transformers 5 keeps the rules of both kinds of layers; 4 has a setting for the base of those with a window
-    rules: Mapping[str, Any] = getattr(settings, "rope_parameters", None) or {}
-    local = rules.get("sliding_attention")
-    return float(settings.rope_local_base_freq if local is None else local["rope_theta"])
-
-
-def _rotates_windows_plainly(raw: Mapping[str, Any]) -> bool:
-    local = (raw.get("rope_parameters") or {}).get("sliding_attention") or {}
-    return str(local.get("rope_type", "default")) == "default"
 
 
 FAMILY = ModelFamily(
@@ -32,7 +24,7 @@ FAMILY = ModelFamily(
     windows=windows_by_layer_type,
     activation=lambda settings: str(settings.hidden_activation),
     norm_offset=1.0,
-    post_norms=True,
+    norms=NORMS_AROUND,
     embedding_scale=lambda settings: math.sqrt(settings.hidden_size),
     # only the 27B model divides by another number than its head's width
     attention_scale=lambda settings: (
@@ -40,8 +32,8 @@ FAMILY = ModelFamily(
     ),
     attention_cap=lambda settings: settings.attn_logit_softcapping,
     logit_cap=lambda settings: settings.final_logit_softcapping,
-    local_rotary_base=_local_base,
-    computes=_rotates_windows_plainly,
+    local_rotary_base=windowed_rotary_base,
+    computes=rotates_windows_plainly,
     # the attention here is causal, and a model trained with another would compute nonsense without an error
     refused=("use_bidirectional_attention",),
 )

@@ -19,7 +19,8 @@ def _rotates_alike(raw: Mapping[str, Any]) -> bool:
 FAMILY = ModelFamily(
     model_type="phi3",
     architecture="Phi3ForCausalLM",
-    has_fused_projections=True,
+    has_fused_qkv=True,
+    has_fused_gate_up=True,
     rotates_part=True,
     windows=lambda settings: (settings.sliding_window,) * int(settings.num_hidden_layers),
     computes=_rotates_alike,

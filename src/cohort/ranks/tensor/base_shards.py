@@ -28,12 +28,12 @@ def check_degree(config: DecoderConfig, size: int) -> None:
     Raises:
         InputError: they do not divide its heads or widths.
     """
-    if config.has_fused_projections and size > 1:
+    if size > 1 and (whole := _kept_whole(config)) is not None:
         raise InputError(
             Problem(
                 where=Place(text="tensor parallelism"),
-                found=f"{size} ranks for a model whose q, k and v are one linear, adapted as a whole",
-                allowed="1: a rank's part of it is no range of its rows",
+                found=f"{size} ranks for a model whose {whole[0]}",
+                allowed=f"1: {whole[1]}",
                 hint="Write strategy: replicas, adapter_parallel or pipeline.",
             )
         )
@@ -53,6 +53,18 @@ def check_degree(config: DecoderConfig, size: int) -> None:
                 hint="Choose one of these.",
             )
         )
+
+
+def _kept_whole(config: DecoderConfig) -> tuple[str, str] | None:
+    """Return what of a model cannot be divided among ranks, and why; None where all can."""
+    no_range = "a rank's part of it is no range of its rows"
+    if config.has_fused_qkv:
+        return "q, k and v are one linear, adapted as a whole", no_range
+    if config.has_fused_gate_up:
+        return "gate and up are one linear, adapted as a whole", no_range
+    if config.norms_all_heads:
+        return "queries are normalised over all heads", "a rank has some of the heads"
+    return None
 
 
 def shard_config(config: DecoderConfig, *, size: int) -> DecoderConfig:
