@@ -58,7 +58,16 @@ def test_durations(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(950, "950"), (9999, "9,999"), (12_345, "12.3k"), (1_800_000, "1.80M"), (7_240_000_000, "7.24B")],
+    [
+        (950, "950"),
+        (9999, "9,999"),
+        (12_345, "12.3k"),
+        (999_949, "999.9k"),
+        (999_950, "1.00M"),
+        (1_800_000, "1.80M"),
+        (999_950_000, "1.00B"),
+        (7_240_000_000, "7.24B"),
+    ],
 )
 def test_counts(count: float, text: str) -> None:
     assert format_count(count) == text

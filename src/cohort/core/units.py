@@ -76,7 +76,8 @@ def format_duration(seconds: float) -> str:
 def format_count(count: float) -> str:
     """Return a count as ``950``, ``12.3k``, ``1.80M`` or ``7.24B``."""
     for limit, suffix in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if abs(count) >= limit:
+        # what would round up to 1000.0 of the unit below is 1.00 of this one
+        if abs(count) >= (limit if suffix == "k" else 0.99995 * limit):
             scaled = count / (1e3 if suffix == "k" else limit)
             return f"{scaled:.2f}{suffix}" if abs(scaled) < 10 else f"{scaled:.1f}{suffix}"
     return f"{count:,.0f}"

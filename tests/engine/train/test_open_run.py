@@ -53,6 +53,7 @@ def test_options_are_checked_by_name_and_stay_as_they_are() -> None:
         RunOptions(**wrong)
     assert [problem.where.key for problem in caught.value.problems] == [(name,) for name in wrong]
     assert "allowed: a whole number of at least 1, or None" in str(caught.value)
+    assert (RunOptions().checkpoint_seconds, RunOptions().checkpoint_share) == (60.0, 0.015)
     counted: Any = np.int64(64)
     assert RunOptions(token_budget=counted) == RunOptions(token_budget=64)
     options: Any = RunOptions(token_budget=64)
