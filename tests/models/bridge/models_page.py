@@ -17,7 +17,6 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from cohort.core.errors import InputError
-from cohort.models.bridge.interfaces import ATTENTION
 from cohort.models.bridge.loading import prove_either_way, wrap_model
 from cohort.models.config_file import read_config
 from cohort.models.weight_formats import PLAIN
@@ -51,7 +50,7 @@ def row_of(name: str) -> str:
         try:
             found = compare(folder)
         except InputError as error:
-            return f"| `{name}` | refused: {_short(error)} | | |\n"
+            return f"| `{name}` | refused: {_short(error.problems[0].found)} | | |\n"
         packs = "yes" if found.way == "native" else _packs(folder)
         require_equal(found)
     adapted = ", ".join(found.adapted)
@@ -74,15 +73,13 @@ def _packs(folder: Path) -> str:
         )
         prove_either_way(decoder, where="model")
     except InputError as error:
-        return f"no: {_short(error)}"
-    except ValueError as error:
-        return f"no: {str(error).split('.')[0]}"
-    return "yes" if decoder.attention == ATTENTION else "yes, over one mask of the stream"
+        return f"no: {_short(error.problems[0].found)}"
+    return "yes" if decoder.is_packed else f"sequence by sequence: {_short(decoder.why_one_by_one)}"
 
 
-def _short(error: InputError) -> str:
+def _short(found: str) -> str:
     """Return what was found, without the class that it was found of."""
-    found = error.problems[0].found.split(", ", 1)[-1].removeprefix("which ").removeprefix("whose ")
+    found = found.split(", ", 1)[-1].removeprefix("which ").removeprefix("whose ")
     found = found.split(" (relative")[0].split(": another")[0].replace("|", "/")
     return re.sub(r" for sequences of .* alone", " in one stream than alone", found)[:120]
 

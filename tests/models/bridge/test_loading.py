@@ -1,4 +1,4 @@
-"""How a stream attends: by our attention, by the model's own over one mask, or not at all."""
+"""How a stream is computed: as one row, or each sequence by itself where the model does not keep a row's apart."""
 
 from __future__ import annotations
 
@@ -6,34 +6,56 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 
 from cohort.core.errors import InputError
-from cohort.models.bridge.interfaces import ATTENTION, MASKED_ATTENTION
+from cohort.models.bridge.interfaces import ATTENTION
 from cohort.models.bridge.loading import prove_either_way
+from cohort.models.bridge.probe import prove
 from tests.models.bridge.architectures import save_tiny
 from tests.models.bridge.test_probe import wrapped
 
 
-def test_layers_that_read_the_mask_themselves_get_one_of_the_whole_stream(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("deepseek_v32", "fails on sequences in one stream"),  # an indexer picks the keys that each query sees
+        ("bamba", r"first behind model\.layers\.0"),  # a state that runs on over the bound
+        ("codegen", "with a sequence of the stream that is NaN"),  # a mask over the whole stream
+    ],
+)
+def test_sequences_that_a_row_does_not_keep_apart_are_computed_one_by_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, reason: str
 ) -> None:
-    """An indexer picks the keys that each query sees."""
-    decoder = wrapped(save_tiny("deepseek_v32", tmp_path))
+    decoder = wrapped(save_tiny(name, tmp_path))
+    with pytest.raises(InputError, match=reason):
+        prove(decoder, where="model")
     with caplog.at_level(logging.WARNING):
         prove_either_way(decoder, where="model")
-    assert decoder.attention == MASKED_ATTENTION
-    assert "over one mask of all sequences" in caplog.text
+    assert not decoder.is_packed
+    assert decoder.attention != ATTENTION
+    assert "each sequence of a pass is computed by itself" in caplog.text
+    assert decoder.why_one_by_one in caplog.text
 
 
-def test_our_attention_stays_where_it_is_right(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_row_stays_where_it_is_right(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     decoder = wrapped(save_tiny("seed_oss", tmp_path))
     prove_either_way(decoder, where="model")
+    assert decoder.is_packed
     assert decoder.attention == ATTENTION
+    assert decoder.why_one_by_one == ""
     assert not caplog.text
 
 
-def test_what_leaks_either_way_is_refused_with_the_first_reason(tmp_path: Path) -> None:
+def test_what_is_wrong_either_way_is_refused_with_the_first_reason(tmp_path: Path) -> None:
     decoder = wrapped(save_tiny("bamba", tmp_path))
+    decoder.head.__dict__["_bias_N"] = torch.ones(decoder.head.out_features)
     with pytest.raises(InputError, match=r"first behind model\.layers\.0"):
         prove_either_way(decoder, where="model")
-    assert decoder.attention == ATTENTION
+
+
+def test_a_router_in_another_number_format_is_left_alone(tmp_path: Path) -> None:
+    decoder = wrapped(save_tiny("hunyuan_v1_moe", tmp_path), dtype=torch.bfloat16)
+    routers = {name for name in decoder.linears if name.endswith(".wg")}
+    kept = {name for name in routers if decoder.weight_of(name).dtype == torch.float32}
+    assert kept == {name for name, why in decoder.unadaptable.items() if "keeps in float32" in why}

@@ -30,11 +30,13 @@ class AdaptedLinear(nn.Module):
 
     Attributes:
         packed: The product over the weight that the model came with.
+        dtype: Of that weight: some models keep a router in float32.
     """
 
-    def __init__(self, name: str, frozen: FrozenProduct, *, bias_N: Tensor | None) -> None:
+    def __init__(self, name: str, frozen: FrozenProduct, *, bias_N: Tensor | None, dtype: torch.dtype) -> None:
         """Compute ``frozen``, which adds ``bias`` as well."""
         super().__init__()
+        self.dtype = dtype
         self._name, self._bias_N = name, bias_N
         self.in_features, self.out_features = frozen.in_features, frozen.out_features
         self.packed = PackedLinear(frozen, parts=(LinearPart(name=name, out_features=frozen.out_features),))
@@ -87,7 +89,7 @@ def adapt_linears(model: nn.Module, names: Sequence[str], *, weight_format: Weig
         elif type(linear) is not nn.Linear and not _is_product(linear):
             continue
         frozen = weight_format.freeze(weight, bias)
-        found[name] = AdaptedLinear(name, frozen, bias_N=bias)
+        found[name] = AdaptedLinear(name, frozen, bias_N=bias, dtype=weight.dtype)
         setattr(holder, own, found[name])
         del linear, weight
     return found

@@ -1,7 +1,8 @@
 """A transformers model behind what :class:`~cohort.models.decoder.Decoder` offers to training and serving.
 
 On a CPU each sequence of a stream is computed by itself, so that a row has the same bits alone and in any pack whatever
-the model computes. On a GPU the stream is one row of the model, whose position ids begin again with each sequence.
+the model computes. On a GPU the stream is one row of the model, whose position ids begin again with each sequence; a
+model that does not keep the sequences of such a row apart is computed as on a CPU.
 
 Shapes:  T rows of the stream · L rows of one sequence · D hidden width · V vocabulary
 """
@@ -53,7 +54,7 @@ class BridgedDecoder(Decoder):
     Attributes:
         model: The model of transformers, its linears replaced.
         is_packed: Whether a stream is one row of the model; otherwise each sequence is computed by itself.
-        attention: How a packed one attends, by the name that transformers has for it.
+        why_one_by_one: Why a stream cannot be one row; empty where it can, and on a CPU.
         unadaptable: Linears that no adapter can adapt, and why; found by the probe.
         rows_seen: Where the probe wants to know it, the rows of each call of each linear.
     """
@@ -73,8 +74,13 @@ class BridgedDecoder(Decoder):
         self.linears = {name: (ins, outs) for name, ins, outs in config.bridged.linears}
         own = "whose class computes something else than a product"
         self.unadaptable = {name: own for name, _, _ in config.bridged.linears if name not in self._adapted}
+        for name, each in linears.items():
+            if each.dtype != self.dtype:
+                kept = f"{each.dtype}".removeprefix("torch.")
+                self.unadaptable[name] = f"which the model keeps in {kept}, unlike its other linears"
         self.rows_seen: dict[str, list[int]] | None = None
-        self.attention = ""
+        self._attention = self._own_attention = getattr(model.config, "_attn_implementation", None) or "eager"
+        self.why_one_by_one = ""
         self._takes_positions = "position_ids" in inspect.signature(self._body.forward).parameters
         tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
         self.num_bytes = sum(tensors.values()) + sum(each.packed.frozen.num_bytes for each in linears.values())
@@ -87,6 +93,11 @@ class BridgedDecoder(Decoder):
     def can_be_recorded(self) -> bool:
         return False
 
+    @property
+    def attention(self) -> str:
+        """How the model attends, by the name that transformers has for it."""
+        return self._attention
+
     def attend_by(self, attention: str) -> None:
         """Let the model attend in another way.
 
@@ -94,7 +105,13 @@ class BridgedDecoder(Decoder):
             ValueError: its classes have no such attention.
         """
         self.model.set_attn_implementation(attention)
-        self.attention = attention
+        self._attention = attention
+
+    def compute_one_by_one(self, why: str) -> None:
+        """Compute each sequence of a stream by itself from now on, with attention of the model's own."""
+        self.is_packed, self.why_one_by_one = False, why
+        if self._attention != self._own_attention:
+            self.attend_by(self._own_attention)
 
     def use_exact_products(self, *, exact: bool = True) -> None:
         """Refuse exact numerics on a GPU: products between the adapted linears are the model's own.

@@ -15,11 +15,9 @@ from cohort.models.attention import masked_attention
 from cohort.models.bridge.pass_state import current_pass
 from cohort.models.config import AttentionRule
 
-__all__ = ["ATTENTION", "MASKED_ATTENTION", "attend", "register_attention"]
+__all__ = ["ATTENTION", "attend", "register_attention"]
 
 ATTENTION = "cohort_packed"
-# transformers' own, over one mask of the whole stream, which it makes of position ids that begin again
-MASKED_ATTENTION = "sdpa"
 
 
 def register_attention() -> None:

@@ -17,7 +17,7 @@ from cohort.models.bridge.adapted import adapt_linears, mark_token_rows, recompu
 from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.description import stored_method
 from cohort.models.bridge.experts import adapt_experts
-from cohort.models.bridge.interfaces import ATTENTION, MASKED_ATTENTION, register_attention
+from cohort.models.bridge.interfaces import ATTENTION, register_attention
 from cohort.models.bridge.norms import fuse_norms
 from cohort.models.bridge.probe import prove
 from cohort.models.bridge.recurrent import bound_recurrent_functions
@@ -48,35 +48,26 @@ def load_bridged(
 
 
 def prove_either_way(decoder: BridgedDecoder, *, where: str) -> None:
-    """Prove a decoder with our attention or, where that fails, with the model's own over a mask of the whole stream.
+    """Prove a decoder with a stream as one row or, where that fails, with each sequence computed by itself.
 
-    Some layers read the mask themselves, such as an indexer that picks the keys each query sees.
+    Layers that attend over a mask of their own, or whose state runs on over a bound, need the second way.
 
     Raises:
         InputError: both fail; it tells what the first one did.
     """
     try:
         prove(decoder, where=where)
-    except InputError:
-        if not decoder.is_packed or not _takes_masks(decoder):
+        return
+    except InputError as error:
+        if not decoder.is_packed:
             raise
-        try:
-            prove(decoder, where=where)
-        except InputError:
-            decoder.attend_by(ATTENTION)
-        else:
-            _log.warning("the model attends by its own code, over one mask of all sequences of a pass, which is slower")
-            return
-        raise
-
-
-def _takes_masks(decoder: BridgedDecoder) -> bool:
-    """Let the model attend by itself; return whether its classes can."""
+        first = error
+    decoder.compute_one_by_one(first.problems[0].found)
     try:
-        decoder.attend_by(MASKED_ATTENTION)
-    except ValueError:  # transformers has no such attention for these classes
-        return False
-    return True
+        prove(decoder, where=where)
+    except InputError:
+        raise first from None
+    _log.warning("each sequence of a pass is computed by itself, which is slower: %s", first.problems[0].found)
 
 
 def wrap_model(
@@ -97,7 +88,10 @@ def wrap_model(
         fuse_norms(model)
     decoder = BridgedDecoder(config, model, linears=linears, is_packed=is_packed)
     if is_packed:
-        decoder.attend_by(ATTENTION)
+        try:
+            decoder.attend_by(ATTENTION)
+        except ValueError as error:  # transformers has no replaceable attention for these classes
+            decoder.compute_one_by_one(str(error).split(".")[0])
     return decoder
 
 

@@ -40,7 +40,6 @@ _GRADIENT_FACTOR = 10
 _ROWS_THAT_COUNT = 0.75
 # a convolution sees two rows before its own at least
 _ROWS_NEXT_TO_BOUND = 2
-_ELSEWHERE = "Train it on a CPU, where each sequence is computed by itself, or choose another base model."
 _REPORTED = "Report the architecture, or choose another base model."
 
 
@@ -85,6 +84,7 @@ def prove(decoder: BridgedDecoder, *, where: str) -> None:
                 raise InputError(_differs(decoder, what, difference, allowed, layer, where=where))
     if decoder.is_packed:
         _require_apart(decoder, sequences, offsets, found, where=where)
+        _require_contained(decoder, tokens_T, offsets, found, where=where)
     lengths = [len(tokens_T)] if decoder.is_packed else sorted(LENGTHS)
     for name in decoder.linears:
         rows = sorted(seen.get(name, ()))
@@ -103,6 +103,30 @@ def _require_apart(
     """
     changed = [sequences[0], sequences[1].flip(0), sequences[2]]
     after = _packed(decoder, torch.cat(changed), offsets, {}, where=where)
+    _require_equal(decoder, offsets, before, after, with_what="another sequence of the stream", where=where)
+
+
+def _require_contained(
+    decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], before: _Computed, *, where: str
+) -> None:
+    """Let the middle sequence be NaN, as a trial that diverges makes it: rows of the others stay.
+
+    A mask over the whole stream keeps sequences apart only as long as all numbers are finite: nothing times NaN is NaN.
+    """
+    diverged = range(offsets[1], offsets[2])
+    after = _packed(decoder, tokens_T, offsets, {}, where=where, diverged=diverged)
+    _require_equal(decoder, offsets, before, after, with_what="a sequence of the stream that is NaN", where=where)
+
+
+def _require_equal(
+    decoder: BridgedDecoder,
+    offsets: tuple[int, ...],
+    before: _Computed,
+    after: _Computed,
+    *,
+    with_what: str,
+    where: str,
+) -> None:
     others = [row for row in range(offsets[-1]) if not offsets[1] <= row < offsets[2]]
     allowed = max(_ROUNDINGS_APART * torch.finfo(decoder.dtype).eps, _TOLERANCE.get(decoder.dtype, 0.0) / 10)
     for what, own, other in (
@@ -115,10 +139,10 @@ def _require_apart(
             raise InputError(
                 Problem(
                     where=where,
-                    found=f"{decoder.config.architecture}, whose {what} of a sequence change with another sequence of "
-                    f"the stream (relative difference {apart:.2g})",
+                    found=f"{decoder.config.architecture}, whose {what} of a sequence change with {with_what} "
+                    f"(relative difference {apart:.2g})",
                     allowed=f"at most {allowed:.2g}: adapters that share a pass would see each other's rows",
-                    hint=_ELSEWHERE,
+                    hint=_REPORTED,
                 )
             )
 
@@ -165,11 +189,17 @@ def _alone(decoder: BridgedDecoder, sequences: Sequence[Tensor]) -> _Computed:
 
 
 def _packed(
-    decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], seen: dict[str, list[int]], *, where: str
+    decoder: BridgedDecoder,
+    tokens_T: Tensor,
+    offsets: tuple[int, ...],
+    seen: dict[str, list[int]],
+    *,
+    where: str,
+    diverged: range = range(0),
 ) -> _Computed:
     """Return what :func:`_in_stream` does; what a model raises about a stream becomes the reason."""
     try:
-        return _in_stream(decoder, tokens_T, offsets, seen)
+        return _in_stream(decoder, tokens_T, offsets, seen, diverged=diverged)
     except (torch.OutOfMemoryError, InputError):
         raise
     except Exception as error:  # the model's own code, which was written for a batch of padded rows
@@ -179,18 +209,23 @@ def _packed(
                 found=f"{decoder.config.architecture}, which fails on sequences in one stream: "
                 f"{' '.join(str(error).split()) or type(error).__name__}",
                 allowed="a model that computes a stream whose position ids begin again with each sequence",
-                hint=_ELSEWHERE if decoder.is_packed else _REPORTED,
+                hint=_REPORTED,
             )
         ) from error
 
 
 def _in_stream(
-    decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], seen: dict[str, list[int]]
+    decoder: BridgedDecoder,
+    tokens_T: Tensor,
+    offsets: tuple[int, ...],
+    seen: dict[str, list[int]],
+    *,
+    diverged: range = range(0),
 ) -> _Computed:
-    """Return the same of one stream, computed as training does."""
+    """Return the same of one stream, computed as training does; token rows that are ``diverged`` are NaN."""
     targets_T = torch.cat([tokens_T[1:], tokens_T.new_full((1,), -100)])
     targets_T[[stop - 1 for stop in offsets[1:]]] = -100
-    with torch.enable_grad(), _token_rows(decoder) as rows, _counted(decoder, seen):
+    with torch.enable_grad(), _token_rows(decoder, diverged=diverged) as rows, _counted(decoder, seen):
         hidden_TD = _stream(decoder, tokens_T, offsets)
         losses_T = linear_cross_entropy(
             hidden_TD, head=decoder.head, targets_T=targets_T, logit_cap=decoder.config.logit_cap
@@ -266,7 +301,7 @@ def _differs(
         found=f"{decoder.config.architecture}, which gives other {what} for sequences of {lengths} tokens in one "
         f"stream than for each alone (relative difference {difference:.2g}), first behind {layer}",
         allowed=f"at most {allowed:g}: adapters that share a pass would see each other's rows",
-        hint=_ELSEWHERE if decoder.is_packed else _REPORTED,
+        hint=_REPORTED,
     )
 
 
@@ -318,12 +353,17 @@ def _first_that_differs(
 
 
 @contextmanager
-def _token_rows(decoder: BridgedDecoder) -> Iterator[list[Tensor]]:
-    """Let the rows of the token table require a gradient; yields them as they are looked up."""
+def _token_rows(decoder: BridgedDecoder, *, diverged: range = range(0)) -> Iterator[list[Tensor]]:
+    """Let the rows of the token table require a gradient; yields them as they are looked up.
+
+    Rows of the stream that are ``diverged`` are NaN.
+    """
     rows: list[Tensor] = []
 
     def hook(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-        rows.append(output.detach().requires_grad_())
+        own = output.detach().clone()
+        own[:, diverged.start : diverged.stop] = torch.nan
+        rows.append(own.requires_grad_())
         return rows[-1] * 1
 
     handle = decoder.model.get_input_embeddings().register_forward_hook(hook)
