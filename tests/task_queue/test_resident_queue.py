@@ -68,7 +68,7 @@ def test_tasks_of_a_queue_join_the_base_and_a_wrong_one_fails_alone(folder: Path
     with open_queue(tmp_path / "queue") as store:
         failed = store.task("elsewhere")
     assert failed is not None
-    assert "a base model that the session's other tasks do not use" in failed.reason
+    assert "which is not the base model in memory" in failed.reason
     tune(tiny_task(folder, training={"seed": 3}), tmp_path / "three")
     found, expected = outcome_of(tmp_path / "queue" / "task-3"), outcome_of(tmp_path / "three")
     assert found["adapters"] == expected["adapters"]

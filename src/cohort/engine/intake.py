@@ -17,7 +17,7 @@ from cohort.engine.run_resume import ready_to_resume
 from cohort.engine.run_start import prepare_task
 from cohort.engine.session_task import SessionTask
 from cohort.engine.shared_base import SharedBase
-from cohort.engine.shared_fit import CannotShareError, fit_problems, several_gpus
+from cohort.engine.shared_fit import CannotShareError, fit_problems, several_gpus, too_long
 from cohort.engine.train.open_run import RunConditions, RunOptions
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.memory.size_inputs import SizeRequest
@@ -173,6 +173,8 @@ class Intake:
         self._leaving.add(name)
 
     def _hand_in(self, task: SessionTask) -> None:
+        if self._base is not None and (problem := too_long(task.preparation, sizes=self._base.backbone.sizes)):
+            raise InputError(problem)
         if self._first is not None and (
             problems := fit_problems(task.preparation, first=self._first, sizes=self._sizes, threads=task.threads)
         ):

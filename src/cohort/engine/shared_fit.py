@@ -9,7 +9,7 @@ from cohort.prepare.preparation import Preparation
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["CannotShareError", "fit_problems", "several_gpus"]
+__all__ = ["CannotShareError", "fit_problems", "several_gpus", "too_long"]
 
 _ALONE = "Tune this task in a session of its own."
 
@@ -104,7 +104,7 @@ def _size_problems(preparation: Preparation, *, first: Preparation, sizes: Sizes
                 hint=_ALONE,
             )
         )
-    longest = max(own.longest_row, int(preparation.inputs.data.validation.lengths.max()))
+    longest = _longest(preparation)
     if longest > (tokens := int(max(sizes.capacity.tokens_per_step, sizes.executor.token_budget, there.longest_row))):
         problems.append(
             Problem(
@@ -115,6 +115,26 @@ def _size_problems(preparation: Preparation, *, first: Preparation, sizes: Sizes
             )
         )
     return problems
+
+
+def too_long(preparation: Preparation, *, sizes: Sizes | None) -> Problem | None:
+    """Return what is wrong with a task whose longest row has no room in the passes that memory was planned for."""
+    if sizes is None:
+        return None
+    longest = _longest(preparation)
+    if longest <= (tokens := int(sizes.capacity.tokens_per_step)):
+        return None
+    return Problem(
+        where=preparation.task.where("dataset.max_length"),
+        found=f"a row of {longest:,} tokens",
+        allowed=f"at most {tokens:,}, for which the base model's passes have room",
+        hint="Write a lower max_length, or tune this task by itself.",
+    )
+
+
+def _longest(preparation: Preparation) -> int:
+    """Return the tokens of the longest row, or group of rows that share a pass."""
+    return max(_needs(preparation).longest_row, int(preparation.inputs.data.validation.lengths.max()))
 
 
 def _needs(preparation: Preparation) -> SizeInputs:

@@ -12,6 +12,7 @@ from cohort.memory.plan import MemoryPlan
 from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
 from cohort.prepare.fingerprints import model_fingerprint
+from cohort.prepare.numerics import NumericsChoice
 from cohort.prepare.placed_model import PlacedModel
 from cohort.tasks.task_file import TaskFile
 
@@ -27,12 +28,21 @@ class LoadedBackbone:
         model_hash: SHA-256 of its files.
         memory: The memory of its passes, as measured for the first task.
         sizes: The sizes of its executor, if it has one.
+        is_resident: Whether it stays in memory and others compute with it: a task that names no numerics has its own.
     """
 
     decoder: Decoder
     model_hash: str
     memory: MemoryPlan
     sizes: Sizes | None = None
+    is_resident: bool = False
+
+    @property
+    def numerics(self) -> NumericsChoice | None:
+        """What a task has that names none; None where it is chosen for the task."""
+        if not self.is_resident:
+            return None
+        return NumericsChoice(numerics=self.memory.machine.numerics, reason="as the base model in memory has them")
 
     def placed(self, demand: Demand, *, loaded_at: float) -> PlacedModel:
         """Return it as another task finds it."""
@@ -78,10 +88,12 @@ class LoadedBackbone:
             )
         # by content and not by name: two paths may hold the same weights, and one name two versions
         if model_fingerprint(directory) != self.model_hash:
+            unlike = "a base model that the session's other tasks do not use"
+            unlike = "which is not the base model in memory" if self.is_resident else unlike
             raise InputError(
                 Problem(
                     where=task.where("model_name_or_path"),
-                    found=f"{task.model_name_or_path}, a base model that the session's other tasks do not use",
+                    found=f"{task.model_name_or_path}, {unlike}",
                     allowed="the same weights and configuration",
                     hint="Tune it in a session of its own.",
                 )

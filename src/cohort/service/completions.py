@@ -13,6 +13,7 @@ from cohort.core.errors import CohortError
 from cohort.service.answers import AnswerFormat, Choice, error_body, stream_event
 from cohort.service.engine_thread import EngineThread, Subscription
 from cohort.service.metrics import RequestTimes, ServerMetrics
+from cohort.service.request_guard import tenant_of
 from cohort.service.schema import GenerationRequest
 from cohort.service.served_model import PreparedRequest, ServedModel
 from cohort.serving.engine import StepOutput
@@ -60,7 +61,8 @@ class CompletionAnswers:
             token_text=self._model.token_text,
         )
         times, choices = self._metrics.timed(), [Choice() for _ in prepared.sequences]
-        subscription = self._thread.submit(prepared.sequences, loop=asyncio.get_running_loop())
+        tenant = tenant_of(request)
+        subscription = self._thread.submit(prepared.sequences, loop=asyncio.get_running_loop(), tenant=tenant)
         self._metrics.count_prompt(prepared.num_prompt_tokens)
         if asked.stream:
             with_usage = asked.stream_options is not None and asked.stream_options.include_usage

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cohort.core.errors import CohortError
 from cohort.engine.turns.base_turns import BaseTurns
@@ -103,8 +103,13 @@ class EngineThread:
         sys.setswitchinterval(_SWITCH_SECONDS)
         self._thread.start()
 
-    def submit(self, requests: Sequence[SequenceRequest], *, loop: asyncio.AbstractEventLoop) -> Subscription:
+    def submit(
+        self, requests: Sequence[SequenceRequest], *, loop: asyncio.AbstractEventLoop, tenant: str = ""
+    ) -> Subscription:
         """Queue the sequences of one HTTP request, all or none.
+
+        Args:
+            tenant: Whose share of the base model those use that name none.
 
         Raises:
             QueueFullError: they are more than there is room for.
@@ -117,7 +122,8 @@ class EngineThread:
                 raise QueueFullError(f"{self.num_open} of at most {self._max_waiting} requests are waiting or running")
             self.num_open += len(requests)
         subscription = Subscription(loop)
-        self._commands.put(lambda: self._admit(subscription, requests))
+        own = [request if request.tenant else replace(request, tenant=tenant) for request in requests]
+        self._commands.put(lambda: self._admit(subscription, own))
         return subscription
 
     def cancel(self, subscription: Subscription) -> None:

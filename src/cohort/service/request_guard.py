@@ -7,11 +7,18 @@ import hmac
 import json
 from collections.abc import Callable, Mapping
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cohort.service.answers import error_body
 
-__all__ = ["RequestGuard"]
+__all__ = ["RequestGuard", "tenant_of"]
+
+
+def tenant_of(request: Request) -> str:
+    """Return whose share of the base model a request uses: the tenant that a guard found, or that of its key."""
+    state = request.state
+    return str(getattr(state, "tenant", None) or getattr(state, "key_id", ""))
 
 
 class RequestGuard:

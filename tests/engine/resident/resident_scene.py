@@ -27,7 +27,14 @@ from cohort.training.executor_settings import ExecutorSettings
 __all__ = ["Ends", "base_of", "order_of", "sweeping"]
 
 
-def base_of(model: Path, *, turns: BaseTurns | None = None, num_slots: int = 8, fill_tokens: int = 64) -> ResidentBase:
+def base_of(
+    model: Path,
+    *,
+    turns: BaseTurns | None = None,
+    num_slots: int = 8,
+    fill_tokens: int = 64,
+    tokens_per_step: int = 2048,
+) -> ResidentBase:
     """Load a model with room for adapters of 16 rows in each slot."""
     decoder: Decoder = load_decoder(model, dtype="float32", device=torch.device("cpu"))
     rows = 16 * num_slots
@@ -39,7 +46,7 @@ def base_of(model: Path, *, turns: BaseTurns | None = None, num_slots: int = 8, 
             executor=ExecutorSettings(
                 num_slots=num_slots, num_rank_rows=rows, token_budget=256, evaluation_token_budget=256
             ),
-            capacity=Capacity(rank_rows=rows, num_slots=num_slots, tokens_per_step=2048),
+            capacity=Capacity(rank_rows=rows, num_slots=num_slots, tokens_per_step=tokens_per_step),
         ),
         turns=turns or BaseTurns(),
         fill_tokens=fill_tokens,

@@ -111,3 +111,12 @@ def test_sweeps_that_close_leave_runs_that_go_on(folder: Path, tmp_path: Path, a
         sweeps.submit(order_of("ants", task_of(folder, "ants"), tmp_path / "ants", again))
         again.wait("ants")
     assert in_any_order(tmp_path / "ants") == alone["ants"]
+
+
+def test_a_row_that_the_plan_has_no_room_for_is_refused(folder: Path, tmp_path: Path) -> None:
+    ends, base = Ends(), base_of(folder / "model", tokens_per_step=4)
+    with sweeping(base) as sweeps:
+        sweeps.submit(order_of("ants", task_of(folder, "ants"), tmp_path / "ants", ends))
+        ends.wait("ants")
+    assert "at most 4, for which the base model's passes have room" in str(ends.found["ants"].error)
+    assert not (tmp_path / "ants").exists()

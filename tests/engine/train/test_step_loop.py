@@ -12,6 +12,8 @@ from cohort.core.clock import ManualClock
 from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.train.step_loop import StepLoop, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.turns.base_turns import BaseTurns
+from cohort.engine.turns.sweep_turns import SweepTurns
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Capacity
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -247,3 +249,44 @@ def test_a_function_that_hears_of_each_step_hears_of_it_before_the_next(tmp_path
     session.join(task.supervisor)
     session.run()
     assert executor.order == [f"{what} {number}" for number in range(1, 5) for what in ("launch", "read")]
+
+
+def test_a_tenant_that_comes_steps_next_whatever_the_others_hold(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor
+) -> None:
+    flood = Task(tmp_path / "flood", executor, [spec_of(number, num_steps=40) for number in range(20)], clock=clock)
+    late = Task(tmp_path / "late", executor, [spec_of(0, num_steps=6)], clock=clock, place=1)
+    came: list[int] = []
+
+    def at_boundary() -> None:
+        if len(executor.packs) == 12 and not came:
+            came.append(len(executor.packs))
+            session.join(late.supervisor, tenant="late")
+
+    turns = SweepTurns(BaseTurns(clock=clock.monotonic), fill_tokens=20)
+    session = session_of(executor, clock, at_boundary=at_boundary, turns=turns, stop_requested=lambda: is_late_done())
+
+    def is_late_done() -> bool:
+        return bool(came) and late.study.is_finished
+
+    session.join(flood.supervisor, tenant="flood")
+    with pytest.raises(StopRequestedError):
+        session.run()
+    # every slot was the flood's
+    assert all(len(pack) == 8 and KEY not in pack for pack in executor.packs[:12])
+    own = [KEY in pack for pack in executor.packs[12:]]
+    # the pass that ran when it came is the only one that it waited for, and then it has its half
+    assert own[0]
+    assert sum(own) == 6
+    assert len(own) <= 12
+
+
+def test_requests_for_room_of_one_tenant_are_as_they_were(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor
+) -> None:
+    turns = SweepTurns(BaseTurns(clock=clock.monotonic), fill_tokens=20)
+    task = Task(tmp_path / "run", executor, [spec_of(0), spec_of(1, num_steps=2)], clock=clock)
+    session = session_of(executor, clock, turns=turns)
+    session.join(task.supervisor, tenant="one")
+    session.run()
+    assert executor.packs == [(0, 1), (0, 1), (0,), (0,)]

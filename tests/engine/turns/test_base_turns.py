@@ -147,4 +147,5 @@ def test_the_time_of_a_pass_is_charged_by_tokens_and_tells_what_a_token_takes() 
         held.tokens = {"a": 30, "b": 10}
         clock.advance(8.0)
     assert turns.seconds_per_token(SWEEP) == pytest.approx(0.2)
+    assert turns.usage() == pytest.approx({("a", SWEEP): 6.0, ("b", SWEEP): 2.0})
     assert turns.leads(frozenset({"a", "b", "idle"})) == pytest.approx({"a": 6.0, "b": 2.0, "idle": 0.0})

@@ -58,7 +58,9 @@ class ResidentBase:
             limit_bytes=None,
             base_bytes=self.decoder.num_bytes,
         )
-        backbone = LoadedBackbone(decoder=self.decoder, model_hash=self.sha256, memory=memory, sizes=self.sizes)
+        backbone = LoadedBackbone(
+            decoder=self.decoder, model_hash=self.sha256, memory=memory, sizes=self.sizes, is_resident=True
+        )
         fill = self.fill_tokens or FILL_TOKENS[device.type]
         return SharedBase(
             backbone=backbone,

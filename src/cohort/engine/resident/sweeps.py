@@ -91,6 +91,12 @@ class Sweeps:
         with self._changed:
             return [*self._seated, *(order.name for order in (*self._waiting, *self._apart))]
 
+    @property
+    def waiting(self) -> list[str]:
+        """Tasks that wait for a seat."""
+        with self._changed:
+            return [order.name for order in self._waiting]
+
     def start(self) -> None:
         for thread in self._threads:
             thread.start()

@@ -18,9 +18,10 @@ from functools import partial
 from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
+from cohort.engine.train.loop_members import LoopMembers, own_events
 from cohort.engine.train.planned_course import PlannedCourse
 from cohort.engine.train.supervisor import Supervisor
-from cohort.engine.turns.step_turns import EveryoneSteps, ReadyStep, StepTurns
+from cohort.engine.turns.step_turns import EveryoneSteps, StepTurns
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.step_window import MOST_AHEAD_STEPS
 from cohort.ranks.training_executor import TrainingExecutor
@@ -78,16 +79,14 @@ class StepLoop:
         """Share of a step's tokens that residents leave free while no trial waits; 0 while one does."""
         self._window_steps, self._ahead_steps = window_steps, ahead_steps
         self._turns = turns or EveryoneSteps()
-        self._members: list[Supervisor] = []
-        self._tenants: dict[Supervisor, str] = {}
+        self._members = LoopMembers()
         # after an error in a window: a step by itself says whose it is
         self._is_careful = False
         self._has_warned = False
 
     def join(self, member: Supervisor, *, tenant: str = "") -> None:
         """Take in a task of ``tenant``; its trials compete for slots from the next step on."""
-        self._members.append(member)
-        self._tenants[member] = tenant
+        self._members.join(member, tenant=tenant)
 
     def leave(self, member: Supervisor) -> None:
         """Save a task's state at this step boundary, and let the others train on without it."""
@@ -117,7 +116,7 @@ class StepLoop:
             for member in [member for member in self._members if member.is_finished]:
                 # completed while its results are written
                 if self._guard(member, member.begin_last_checkpoint):
-                    self._forget(member)
+                    self._members.leave(member)
                     self._on_end(member)
             if not self._members:
                 return
@@ -144,20 +143,16 @@ class StepLoop:
         self._on_failure(member, error)
 
     def _remove(self, member: Supervisor) -> None:
-        self._forget(member)
+        self._members.leave(member)
         member.share.vacate()
 
-    def _forget(self, member: Supervisor) -> None:
-        self._members.remove(member)
-        del self._tenants[member]
-
     def _admit(self) -> None:
-        owned = {key: self._owner(key) for key in self._executor.resident}
+        owned = {key: self._members.owner(key) for key in self._executor.resident}
         wanting = [request for member in self._members for request in member.runnable()]
         resident = [
             member.request_of(trial_id, rank=self._executor.rank_of(key)) for key, (member, trial_id) in owned.items()
         ]
-        wanting, resident = self._arranged(wanting, resident)
+        wanting, resident = self._members.arranged(wanting, resident, turns=self._turns, capacity=self._capacity)
         vacated = [size for member in self._members for size in member.take_vacated()]
         planned = None if self._course is None else self._course.admission(wanting, resident)
         admission = (
@@ -190,22 +185,9 @@ class StepLoop:
                 self._guard(member, partial(member.record, [failure]))
         self.free_share = self._free_share(wanting)
 
-    def _arranged(self, wanting: Sequence[Request], resident: Sequence[Request]) -> tuple[list[Request], list[Request]]:
-        """Return both with the priorities that shares give them."""
-        inside = {request.trial_id for request in resident}
-        together = [*resident, *(request for request in wanting if request.trial_id not in inside)]
-        found = self._turns.arrange(
-            together,
-            tenants={request.trial_id: self._tenants[self._owner(request.trial_id)[0]] for request in together},
-            residents=frozenset(inside),
-            capacity=self._capacity,
-        )
-        by_key = {request.trial_id: request for request in found}
-        return [by_key[request.trial_id] for request in wanting], [by_key[request.trial_id] for request in resident]
-
     def _change(self, key: int, change: Callable[[Supervisor, int], None]) -> None:
         # of a task that an earlier change ended, nothing is left to change
-        if (found := self._find_owner(key)) is not None:
+        if (found := self._members.find_owner(key)) is not None:
             self._guard(found[0], partial(change, *found))
 
     def _free_share(self, wanting: Sequence[Request]) -> float:
@@ -233,7 +215,7 @@ class StepLoop:
             self._expect_evaluation(executor)
         self._is_careful = False
         try:
-            with self._turns.step(self._ready()) as keys:
+            with self._turns.step(self._members.ready(self._executor.resident)) as keys:
                 steps_done, failed = run_isolated(
                     self._executor.step,
                     keys,
@@ -243,22 +225,14 @@ class StepLoop:
                 )
         except Exception as error:
             # with residents of one task alone it is that task's, even where others wait for slots
-            owners = {self._owner(key)[0] for key in self._executor.resident}
+            owners = {self._members.owner(key)[0] for key in self._executor.resident}
             if len(owners) != 1 or is_executor_wide(error):
                 raise
             self.fail(owners.pop(), error)
             return
         for failure in executor.take_failures() if isinstance(executor, LocalExecutor) else ():
-            failed[failure.trial_id] = replace(failure, trial_id=self._owner(failure.trial_id)[1])
+            failed[failure.trial_id] = replace(failure, trial_id=self._members.owner(failure.trial_id)[1])
         self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
-
-    def _ready(self) -> list[ReadyStep]:
-        found = []
-        for key in self._executor.resident:
-            member, trial_id = self._owner(key)
-            tokens = max(1, round(member.request_of(trial_id).tokens_per_step))
-            found.append(ReadyStep(key=key, tenant=self._tenants[member], tokens=tokens))
-        return found
 
     def _step_ahead(self, executor: LocalExecutor, began: float) -> None:
         """Step up to the next evaluation; each step is launched before the one before it is read and recorded.
@@ -267,10 +241,12 @@ class StepLoop:
         which is dropped with it. No clock ends this early: it would decide which packs such a trial is in.
         """
         resident = executor.resident
-        to_evaluation = (member.steps_to_evaluation(trial_id) for member, trial_id in map(self._owner, resident))
+        to_evaluation = (
+            member.steps_to_evaluation(trial_id) for member, trial_id in map(self._members.owner, resident)
+        )
         # requests of people and a stop wait for a boundary, before which the device runs dry
         # by who is resident, not by all who wait: a step of sixty trials takes seconds, one of six a tenth of one
-        requests = (member.request_of(trial_id) for member, trial_id in map(self._owner, resident))
+        requests = (member.request_of(trial_id) for member, trial_id in map(self._members.owner, resident))
         num_left = min(self._ahead_steps(sum(request.tokens_per_step for request in requests)), *to_evaluation)
         if any(member.is_told_of_steps for member in self._members):
             num_left = 1
@@ -310,14 +286,17 @@ class StepLoop:
     def _take_window(self, began: float) -> None:
         left = {}
         for key in self._executor.resident:
-            member, trial_id = self._owner(key)
+            member, trial_id = self._members.owner(key)
             left[key] = member.steps_to_evaluation(trial_id)
         quotas = {key: min(self._window_steps, steps) for key, steps in left.items()}
         if self._course is not None:
             ranks = {key: self._executor.rank_of(key) for key in left}
             quotas = self._course.quotas(left, ranks=ranks, most_steps=self._window_steps)
         # whom the next window will step is known unless a trial comes or goes
-        following = {key: self._owner(key)[0].steps_after(self._owner(key)[1], quota) for key, quota in quotas.items()}
+        following = {
+            key: self._members.owner(key)[0].steps_after(self._members.owner(key)[1], quota)
+            for key, quota in quotas.items()
+        }
         self._executor.expect_window({key: min(self._window_steps, steps) for key, steps in following.items() if steps})
         window = self._executor.run(quotas)
         if window.error is not None and is_run_wide(window.error):
@@ -338,26 +317,15 @@ class StepLoop:
         """Give each task its own results of one step of each trial."""
         total = sum(event.num_tokens for event in steps_done)
         for member in [*self._members]:
-            own = _own(member, steps_done)
+            own = own_events(member, steps_done)
             lost = [failure for key, failure in failed.items() if member.share.trial_of(key) is not None]
             if own or lost:
                 # a task pays for its share of the pack's tokens
                 part = sum(event.num_tokens for event in own) / total if total else 1 / len(self._members)
                 self._guard(member, partial(member.took_step, own, lost, seconds=part * seconds))
 
-    def _find_owner(self, key: int) -> tuple[Supervisor, int] | None:
-        for member in self._members:
-            if (trial_id := member.share.trial_of(key)) is not None:
-                return member, trial_id
-        return None
-
-    def _owner(self, key: int) -> tuple[Supervisor, int]:
-        found = self._find_owner(key)
-        assert found is not None, f"trial {key} of the executor belongs to no task"
-        return found
-
     def _count_error(self, key: int, error: Exception) -> TrialFailed | None:
-        member, trial_id = self._owner(key)
+        member, trial_id = self._members.owner(key)
         return member.count_error(trial_id, error)
 
     def _warn_of_split(self, error: Exception) -> None:
@@ -371,14 +339,5 @@ class StepLoop:
                 )
 
     def _reload(self, key: int) -> None:
-        member, trial_id = self._owner(key)
+        member, trial_id = self._members.owner(key)
         member.reload(trial_id)
-
-
-def _own(member: Supervisor, steps_done: Sequence[StepDone]) -> list[StepDone]:
-    """Return the events of a task's trials, by the task's own numbers."""
-    found = []
-    for event in steps_done:
-        if (trial_id := member.share.trial_of(event.trial_id)) is not None:
-            found.append(replace(event, trial_id=trial_id))
-    return found

@@ -82,6 +82,7 @@ class BaseTurns:
         self._suspended: _Claim | None = None
         self._served_at = -float("inf")
         self._seconds_per_token: dict[WorkKind, float] = {}
+        self._usage: dict[tuple[str, WorkKind], float] = {}
         self.num_passes: dict[WorkKind, int] = dict.fromkeys(WorkKind, 0)
 
     @property
@@ -109,6 +110,11 @@ class BaseTurns:
 
     def weight(self, tenant: str) -> float:
         return self._taker.accounts.weight(tenant)
+
+    def usage(self) -> dict[tuple[str, WorkKind], float]:
+        """Return the seconds that each tenant was charged for each kind of work; for any thread."""
+        with self._changed:
+            return dict(self._usage)
 
     def leads(self, tenants: frozenset[str]) -> dict[str, float]:
         """Return by how much each tenant is ahead of the least charged one, in seconds over weight."""
@@ -226,9 +232,11 @@ class BaseTurns:
 
     def _charge(self, claim: _Claim, held: HeldTurn, *, now: float) -> None:
         seconds, tokens = max(0.0, now - held.began), held.tokens or dict.fromkeys(claim.work.tokens, 0)
-        self._taker.charge(held.turn, seconds=seconds, tokens=tokens)
+        kind = claim.work.kind
+        for tenant, own in self._taker.charge(held.turn, seconds=seconds, tokens=tokens).items():
+            self._usage[tenant, kind] = self._usage.get((tenant, kind), 0.0) + own
         if total := sum(tokens.values()):
-            kind, found = claim.work.kind, seconds / total
+            found = seconds / total
             before = self._seconds_per_token.get(kind, found)
             # of the last ten passes or so
             self._seconds_per_token[kind] = 0.9 * before + 0.1 * found

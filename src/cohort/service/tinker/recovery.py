@@ -175,7 +175,7 @@ class Recovery:
         if snapshot.state is not None:
             models = self._training.trainer.executor.models
             models.create(model.model_id, model.spec, seed=model.seed, frozen=model.frozen, state=snapshot.state)
-        self._training.trainer.open(model.model_id, first=snapshot.number + 1)
+        self._training.open(model.model_id, first=snapshot.number + 1)
         for sampler_id in snapshot.about["versions"]:
             weights_rD = self._snapshots.read_version(model.model_id, sampler_id)
             self._versions.publish(model, sampler_id, weights_rD)
@@ -207,7 +207,7 @@ class Recovery:
             if not self._told.lives(model_id):
                 continue
             first = self._found[model_id].number + 1 if model_id in self._found else 0
-            self._training.trainer.open(model_id, first=first)
+            self._training.open(model_id, first=first)
             for begin, end in self._told.skipped[model_id]:
                 self._training.trainer.skip(model_id, begin, end)
             for number in sorted(number for number in records if number >= first):

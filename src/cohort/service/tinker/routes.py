@@ -195,7 +195,9 @@ class TinkerRoutes:
         self._promises.make(
             request_id,
             fingerprint_of(body),
-            lambda: self._sampling.sample(asked, tokens, sampler=sampler, request_id=request_id),
+            lambda: self._sampling.sample(
+                asked, tokens, sampler=sampler, request_id=request_id, tenant=self._sessions.owner_of(request_id)
+            ),
             before=before,
         )
 

@@ -94,8 +94,10 @@ class SamplingCalls:
             raise InputError(problems)
         return tokens
 
-    async def sample(self, asked: Sample, tokens: list[int], *, sampler: Sampler, request_id: str) -> Answer:
-        """Return the samples of a checked call.
+    async def sample(
+        self, asked: Sample, tokens: list[int], *, sampler: Sampler, request_id: str, tenant: str
+    ) -> Answer:
+        """Return the samples of a checked call, in the share of ``tenant``.
 
         Raises:
             UnknownAdapterError: its version is no longer kept.
@@ -104,7 +106,7 @@ class SamplingCalls:
         """
         handle = None if sampler.adapter is None else self._thread.pool.handle(sampler.adapter)
         requests = self._requests(asked, tokens, handle=handle, request_id=request_id)
-        subscription = self._thread.submit(requests, loop=asyncio.get_running_loop())
+        subscription = self._thread.submit(requests, loop=asyncio.get_running_loop(), tenant=tenant)
         try:
             prompt = await self._prompt_logprobs(tokens, sampler) if asked.prompt_logprobs else None
             found: list[tuple[list[int], list[float]]] = [([], []) for _ in requests]

@@ -155,8 +155,12 @@ class TrainingCalls:
         def make() -> None:
             models.create(model.model_id, model.spec, seed=model.seed, frozen=model.frozen, state=state)
 
-        self.trainer.open(model.model_id, first=CREATION)
+        self.open(model.model_id, first=CREATION)
         await self.run(model.model_id, CREATION, fingerprint, make)
+
+    def open(self, model_id: str, *, first: int) -> None:
+        """Take calls of a model from number ``first`` on, in the share of its owner."""
+        self.trainer.open(model_id, first=first, tenant=self._sessions.owner_of(model_id))
 
     async def run(self, model_id: str, number: int, fingerprint: bytes, work: Any) -> Any:
         """Return what a call of a model gives, once it has run in its turn."""
@@ -216,7 +220,7 @@ class TrainingCalls:
             if work is not None and model_id in models:
                 work(model_id)
 
-        self.trainer.open(model_id, first=CREATION)
+        self.open(model_id, first=CREATION)
         self.trainer.submit(model_id, number=number, fingerprint=fingerprint, work=nothing)
 
     def _trains(self, body: PassBody) -> bool:

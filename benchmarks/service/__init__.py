@@ -1,0 +1,1 @@
+"""What a service does for many tenants."""

@@ -1,0 +1,216 @@
+"""Shares of four tenants over 200 small sweeps on two workers of one CPU core each, against their weights.
+
+Each worker is a process with one base model in memory, and has half of each tenant's jobs. What counts are the seconds
+that a worker's passes took, divided among the tenants in each pass by their tokens, from when all tenants have jobs in
+training until the first has none left that waits: after that its share is lent. A request comes now and then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measure import REPOSITORY, RESULTS, print_table, write_result
+from cohort.engine.resident.resident_base import ResidentBase
+from cohort.engine.resident.sweeps import SweepOrder, Sweeps
+from cohort.engine.session_task import TaskEnd
+from cohort.engine.turns.base_turns import BaseTurns
+from cohort.machine.machine import choose_machine
+from cohort.memory.sizes import Sizes
+from cohort.models.weights import load_decoder
+from cohort.scheduling.admission import Capacity
+from cohort.scheduling.shares.records import WorkKind
+from cohort.serving.adapter_pool import AdapterPool
+from cohort.serving.engine import ServingEngine
+from cohort.serving.sequence import SequenceRequest
+from cohort.tasks.loading import TaskFile, task_from_mapping
+from cohort.training.executor_settings import ExecutorSettings
+
+QUESTION = "How close to their weights are the shares of four tenants over 200 small sweeps on two CPU workers?"
+QUICKSTART = REPOSITORY / "examples" / "quickstart"
+WEIGHTS = {"ants": 4.0, "bees": 3.0, "cats": 2.0, "dogs": 1.0}
+NUM_SLOTS, SEATS = 32, 32
+
+
+def job(number: int, tenant: str) -> TaskFile:
+    """Return a small sweep; those of tenants differ in batch sizes, ranks and numbers of steps."""
+    place = list(WEIGHTS).index(tenant)
+    return task_from_mapping(
+        {
+            "model_name_or_path": "base_model",
+            "dataset": {"train": "train.jsonl", "validation": "validation.jsonl", "max_length": 64},
+            "lora": {"target_modules": "all-linear", "lora_alpha": "2r"},
+            "training": {"max_steps": 20 + 5 * place, "batch_size": (2, 4, 8, 4)[place], "seed": number},
+            "evaluation": {"max_examples": 32},
+            "search": {"space": {"learning_rate": [1e-3, 3e-3], "r": [(4, 8, 16, 4)[place]]}},
+            "early_exit": "none",
+            "num_gpus": 0,
+        },
+        base_directory=QUICKSTART,
+    )
+
+
+@dataclass
+class Window:
+    """The time in which every tenant has jobs: what each was charged when it began and when it ended."""
+
+    turns: BaseTurns
+    began: dict[str, float] | None = None
+    ended: dict[str, float] | None = None
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def used(self) -> dict[str, float]:
+        found: dict[str, float] = defaultdict(float)
+        for (tenant, _), seconds in self.turns.usage().items():
+            found[tenant] += seconds
+        return {tenant: found[tenant] for tenant in WEIGHTS}
+
+    def look(self, waiting: Counter[str]) -> None:
+        """Note the beginning and the end, by the jobs of each tenant that wait for a seat."""
+        used = self.used()
+        if self.began is None and all(used.values()):
+            self.began, self.began_at = used, time.perf_counter()
+        if self.began is not None and self.ended is None and any(not waiting[tenant] for tenant in WEIGHTS):
+            self.ended, self.ended_at = used, time.perf_counter()
+
+
+def base_of() -> ResidentBase:
+    decoder = load_decoder(QUICKSTART / "base_model", dtype="float32", device=torch.device("cpu"))
+    rows = 16 * NUM_SLOTS
+    return ResidentBase(
+        decoder=decoder,
+        directory=QUICKSTART / "base_model",
+        machine=choose_machine(0, where="benchmark"),
+        sizes=Sizes(
+            executor=ExecutorSettings(
+                num_slots=NUM_SLOTS, num_rank_rows=rows, token_budget=2048, evaluation_token_budget=2048
+            ),
+            capacity=Capacity(rank_rows=rows, num_slots=NUM_SLOTS, tokens_per_step=1e6),
+        ),
+        turns=BaseTurns(),
+    )
+
+
+def serve_now_and_then(base: ResidentBase, stop: threading.Event, waits: list[float]) -> None:
+    """Ask for 16 tokens every half second; note how long each pass had to wait for its turn."""
+    pool = AdapterPool(base.decoder)
+    engine = ServingEngine(base.decoder, adapters=pool, num_blocks=64)
+    while not stop.wait(0.5):
+        engine.submit(SequenceRequest(prompt_tokens=[5, 6, 7, 8], max_new_tokens=16, tenant="requests"))
+        while engine.has_work:
+            asked = time.perf_counter()
+            with base.turns.turn(WorkKind.SERVING, engine.ready_tokens()):
+                waits.append(time.perf_counter() - asked)
+                engine.step()
+    pool.close()
+
+
+def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
+    """Train a worker's jobs of each tenant, and return what it saw."""
+    torch.set_num_threads(1)
+    base = base_of()
+    sweeps = Sweeps(base, num_seats=SEATS)
+    names = {f"{tenant}-{worker}-{number}": tenant for number in range(jobs) for tenant in WEIGHTS}
+    open_names, failures, lock = set(names), list[str](), threading.Lock()
+    window = Window(turns=base.turns)
+
+    def ended(end: TaskEnd) -> None:
+        with lock:
+            open_names.discard(end.name)
+            if end.error is not None:
+                failures.append(str(end.error))
+            if not open_names:
+                window.is_over.set()
+
+    for name, tenant in names.items():
+        number = int(name.rpartition("-")[2])
+        sweeps.submit(
+            SweepOrder(
+                name=name,
+                read=lambda number=number, tenant=tenant: job(number, tenant),  # type: ignore[misc]
+                run_directory=folder / name,
+                tenant=tenant,
+                weight=WEIGHTS[tenant],
+                on_end=ended,
+            )
+        )
+    stop, waits = threading.Event(), list[float]()
+    requests = threading.Thread(target=serve_now_and_then, args=(base, stop, waits))
+    began = time.perf_counter()
+    sweeps.start()
+    requests.start()
+    while not window.is_over.wait(0.02):
+        window.look(Counter(names[name] for name in sweeps.waiting))
+    seconds = time.perf_counter() - began
+    stop.set()
+    requests.join()
+    sweeps.close()
+    assert not failures, failures[0]
+    before, after = window.began, window.ended
+    assert before is not None, "the jobs ended before every tenant had one in training"
+    assert after is not None, "a tenant had waiting jobs to the end"
+    charged = {tenant: after[tenant] - before[tenant] for tenant in WEIGHTS}
+    waits.sort()
+    return {
+        "charged": charged,
+        "window_seconds": window.ended_at - window.began_at,
+        "seconds": seconds,
+        "wait_ms_median": 1e3 * waits[len(waits) // 2],
+        "wait_ms_99": 1e3 * waits[int(0.99 * len(waits))],
+        "wait_ms_most": 1e3 * waits[-1],
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--worker", type=int, help="be this worker")
+    parser.add_argument("--folder", type=Path, help="of a worker's runs")
+    parser.add_argument("--out", type=Path, default=RESULTS / "tenant_shares.json")
+    options = parser.parse_args()
+    own = options.jobs // options.workers // len(WEIGHTS)
+    if options.worker is not None:
+        print(json.dumps(work(worker=options.worker, jobs=own, folder=options.folder)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.service.tenant_shares", "--jobs", str(options.jobs)]
+        command += ["--workers", str(options.workers), "--folder", folder, "--worker"]
+        workers = [
+            subprocess.Popen([*command, str(worker)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+            for worker in range(options.workers)
+        ]
+        found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in workers]
+    total_weight, rows = sum(WEIGHTS.values()), []
+    total = sum(sum(each["charged"].values()) for each in found)
+    for tenant, weight in WEIGHTS.items():
+        share, due = sum(each["charged"][tenant] for each in found) / total, weight / total_weight
+        rows.append({"tenant": tenant, "weight": weight, "share": share, "due": due, "error": share / due - 1})
+    print_table(rows, columns=list(rows[0]))
+    print_table(found, columns=[name for name in found[0] if name != "charged"])
+    headline = {
+        "largest_error_of_a_share": max(abs(row["error"]) for row in rows),
+        "window_seconds": min(each["window_seconds"] for each in found),
+        "jobs_per_minute": 60 * options.jobs / max(each["seconds"] for each in found),
+        "request_pass_wait_ms_median": max(each["wait_ms_median"] for each in found),
+        "request_pass_wait_ms_99": max(each["wait_ms_99"] for each in found),
+    }
+    write_result(options.out, question=QUESTION, headline=headline, rows=[*rows, *found])
+
+
+if __name__ == "__main__":
+    main()
