@@ -227,9 +227,8 @@ def _prepare(
 ) -> Preparation:
     started = clock.monotonic()
     say("reading and tokenising the data")
-    numerics = recorded_choice(begun.machine.numerics) if begun is not None else None
-    if begun is None and backbone is not None:
-        numerics = backbone.numerics
+    there = None if backbone is None else backbone.numerics
+    numerics = there if begun is None else recorded_choice(begun.machine.numerics)
     inputs, machine = read_inputs_and_machine(task, also=also, request=request, numerics=numerics)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
