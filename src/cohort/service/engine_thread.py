@@ -63,10 +63,10 @@ class EngineThread:
 
         Args:
             max_waiting: Most requests that are accepted and not finished.
-            turns: Asked before every pass, where other threads use the same base model.
+            turns: Asked before every pass, where other threads use the same base model; None where none does.
         """
         self._engine, self._pool, self._max_waiting = engine, pool, max_waiting
-        self._turns = turns or BaseTurns()
+        self._turns = turns
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._subscribers: dict[int, tuple[Subscription, int]] = {}
         self._stopped = threading.Event()
@@ -179,6 +179,8 @@ class EngineThread:
 
     def _step(self) -> list[StepOutput]:
         try:
+            if self._turns is None:
+                return self._engine.step(meanwhile=self._deliver_last)
             if self._turns.is_busy:
                 # a pass of training may take long
                 self._deliver_last()

@@ -167,7 +167,8 @@ def _opened(
         base=served,
     )
     turns = open_turns(settings)
-    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turns=turns)
+    is_shared = settings.tinker is not None or budget is not None
+    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turns=turns if is_shared else None)
     tinker = None
     if settings.tinker is not None:
         tinker = open_tinker(settings, limits, model=model, decoder=decoder, thread=thread, turns=turns)
