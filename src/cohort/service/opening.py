@@ -19,6 +19,7 @@ from cohort.core.hub_ids import split_revision
 from cohort.core.place import Place
 from cohort.data.chat import use_chat_template
 from cohort.engine.resident.memory_budget import MemoryBudget
+from cohort.engine.resident.resident_base import ResidentBase
 from cohort.machine.machine import Machine
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
@@ -34,7 +35,16 @@ from cohort.service.opening_checks import length_note, require_context, serving_
 from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServedSettings, ServerLimits
-from cohort.service.sweeps import ServedSweeps, open_sweeps, open_turns, plan_sweeps, require_sweeps, settle_threads
+from cohort.service.sweeps import (
+    ServedSweeps,
+    base_notes,
+    open_shared_base,
+    open_sweeps,
+    open_turns,
+    plan_sweeps,
+    require_sweeps,
+    settle_threads,
+)
 from cohort.service.tinker.tinker_service import TinkerService, open_tinker, require_trainable
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.engine import ServingEngine
@@ -57,7 +67,8 @@ class Opened:
         notes: For the user.
         divided: The ranks that serve together; None where one process has the whole model.
         tinker: The Tinker API, where it was asked for.
-        sweeps: The tasks that train on the model, where these were asked for.
+        base: The model as tasks train on it, where that was asked for.
+        sweeps: The tasks of a queue that do.
     """
 
     model: ServedModel
@@ -65,6 +76,7 @@ class Opened:
     notes: tuple[str, ...]
     divided: DividedModel | None = None
     tinker: TinkerService | None = None
+    base: ResidentBase | None = None
     sweeps: ServedSweeps | None = None
 
 
@@ -172,23 +184,18 @@ def _opened(
     tinker = None
     if settings.tinker is not None:
         tinker = open_tinker(settings, limits, model=model, decoder=decoder, thread=thread, turns=turns)
-    sweeps = None
+    shared, sweeps = None, None
     if budget is not None:
-        sweeps = open_sweeps(
-            settings,
-            budget,
-            decoder=decoder,
-            directory=source.directory,
-            machine=machine,
-            pool=pool,
-            turns=turns,
+        shared = open_shared_base(
+            settings, budget, decoder=decoder, directory=source.directory, machine=machine, turns=turns
         )
+        sweeps = None if settings.queue is None else open_sweeps(settings.queue, shared, pool=pool)
     if divided is not None:
         divided.watch(thread.lose)
     notes = _notes(settings, source, machine, engine)
-    if budget is not None and sweeps is not None:
-        notes = (*notes, budget.note, sweeps.note)
-    return Opened(model=model, thread=thread, notes=notes, divided=divided, tinker=tinker, sweeps=sweeps)
+    if budget is not None and shared is not None:
+        notes = (*notes, *base_notes(shared, budget))
+    return Opened(model=model, thread=thread, notes=notes, divided=divided, tinker=tinker, base=shared, sweeps=sweeps)
 
 
 def _engine(

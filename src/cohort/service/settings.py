@@ -69,7 +69,8 @@ class ServedSettings:
         tinker: Where the Tinker API keeps checkpoints; None does not open it.
         max_trained_models: Most models of the Tinker API on the device; others wait in host memory.
         queue: A queue's folder, whose tasks train on the model between requests; None trains none.
-        max_sweep_trials: Most trials of these tasks on the device; others wait in host memory.
+        trains_tasks: Whether tasks that come in another way than by a queue of its own train on the model, too.
+        max_sweep_trials: Most trials of tasks on the device; others wait in host memory.
         max_pass_seconds: While requests wait, no pass of training takes longer, where it can be cut.
     """
 
@@ -87,6 +88,7 @@ class ServedSettings:
     tinker: Path | None = None
     max_trained_models: int = 16
     queue: Path | None = None
+    trains_tasks: bool = False
     max_sweep_trials: int = 16
     max_pass_seconds: float = 0.25
     pool: AdapterPoolSettings = field(default_factory=AdapterPoolSettings)

@@ -36,7 +36,16 @@ from cohort.serving.kv_blocks import KvBlocks, blocks_for
 from cohort.task_queue.resident_queue import ResidentQueue, require_queue
 from cohort.training.executor_settings import ExecutorSettings
 
-__all__ = ["ServedSweeps", "open_sweeps", "open_turns", "plan_sweeps", "require_sweeps", "settle_threads"]
+__all__ = [
+    "ServedSweeps",
+    "base_notes",
+    "open_shared_base",
+    "open_sweeps",
+    "open_turns",
+    "plan_sweeps",
+    "require_sweeps",
+    "settle_threads",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +60,8 @@ _PASS_TOKENS = {"cpu": 2048, "cuda": 8192}
 class ServedSweeps:
     """The queue of a server, whose finished tasks are served by their names."""
 
-    def __init__(self, queue: ResidentQueue, pool: AdapterPool, *, pass_tokens: int, turns: BaseTurns) -> None:
-        self._queue, self._pool, self._pass_tokens, self._turns = queue, pool, pass_tokens, turns
+    def __init__(self, queue: ResidentQueue, pool: AdapterPool) -> None:
+        self._queue, self._pool = queue, pool
 
     def start(self) -> None:
         """Serve what is done already, and train what waits."""
@@ -68,13 +77,6 @@ class ServedSweeps:
     def directory(self) -> Path:
         return self._queue.directory
 
-    @property
-    def note(self) -> str:
-        return (
-            f"sweeps give way to requests after {1000 * self._turns.max_pass_seconds:.0f} ms: passes have up to "
-            f"{self._pass_tokens:,} tokens"
-        )
-
 
 def require_sweeps(settings: ServedSettings) -> None:
     """Check a server's sweeps before anything is loaded.
@@ -82,7 +84,7 @@ def require_sweeps(settings: ServedSettings) -> None:
     Raises:
         InputError: the model would be divided, or the queue cannot be worked off.
     """
-    if settings.queue is None:
+    if settings.queue is None and not settings.trains_tasks:
         return
     if settings.tensor_parallel_size > 1:
         raise InputError(
@@ -93,12 +95,13 @@ def require_sweeps(settings: ServedSettings) -> None:
                 hint="Leave --tensor-parallel-size out.",
             )
         )
-    require_queue(settings.queue, where=WHERE)
+    if settings.queue is not None:
+        require_queue(settings.queue, where=WHERE)
 
 
 def settle_threads(settings: ServedSettings, directory: Path, *, on_cpu: bool) -> None:
     """Compute with as many CPU threads as a sweep alone would: they are a part of its bits."""
-    if settings.queue is not None:
+    if settings.queue is not None or settings.trains_tasks:
         settle_thread_count(str(directory), on_cpu=on_cpu)
 
 
@@ -114,7 +117,7 @@ def plan_sweeps(settings: ServedSettings, config: DecoderConfig, machine: Machin
     Raises:
         InputError: it does not hold all that was asked for.
     """
-    if settings.queue is None:
+    if settings.queue is None and not settings.trains_tasks:
         return None
     computed: torch.dtype = getattr(torch, machine.dtype)
     device, layout = machine.device, AdapterLayout(linear_shapes(config))
@@ -147,25 +150,22 @@ def plan_sweeps(settings: ServedSettings, config: DecoderConfig, machine: Machin
     )
 
 
-def open_sweeps(
+def open_shared_base(
     settings: ServedSettings,
     budget: MemoryBudget,
     *,
     decoder: Decoder,
     directory: Path,
     machine: Machine,
-    pool: AdapterPool,
     turns: BaseTurns,
-) -> ServedSweeps:
-    """Return the sweeps of a model that is loaded, not yet started.
+) -> ResidentBase:
+    """Return a model that is loaded and served, for tasks that train on it.
 
     Args:
         directory: The model's files.
         machine: Where it computes, by the number of threads of this process.
-        pool: Where finished tasks are served.
         turns: Those of the thread that serves.
     """
-    assert settings.queue is not None, "asked for by --queue"
     most = _tokens_of_pass(decoder.config, machine.device.type)
     tokens = tokens_within(decoder, settings.max_pass_seconds, most=most)
     sizes = Sizes(
@@ -182,7 +182,7 @@ def open_sweeps(
             tokens_per_step=max(most, _STEP_TOKENS[machine.device.type]),
         ),
     )
-    base = ResidentBase(
+    return ResidentBase(
         decoder=decoder,
         directory=directory,
         machine=replace(machine, memory_bytes=budget.sweep_bytes + budget.wishes.pass_bytes),
@@ -190,11 +190,20 @@ def open_sweeps(
         turns=turns,
     )
 
+
+def open_sweeps(queue: Path, base: ResidentBase, *, pool: AdapterPool) -> ServedSweeps:
+    """Return the sweeps of a queue, not yet started; ``pool`` serves those that are finished."""
+
     def finished(name: str, run: Path) -> None:
         serve_finished(pool, name, run)
 
-    queue = ResidentQueue(settings.queue, Sweeps(base), on_done=finished)
-    return ServedSweeps(queue, pool, pass_tokens=tokens, turns=turns)
+    return ServedSweeps(ResidentQueue(queue, Sweeps(base), on_done=finished), pool)
+
+
+def base_notes(base: ResidentBase, budget: MemoryBudget) -> tuple[str, ...]:
+    """Return what to say of a base that is shared."""
+    ms, tokens = 1000 * base.turns.max_pass_seconds, base.sizes.executor.token_budget
+    return (budget.note, f"sweeps give way to requests after {ms:.0f} ms: passes have up to {tokens:,} tokens")
 
 
 def serve_finished(pool: AdapterPool, name: str, run: Path) -> None:

@@ -53,7 +53,7 @@ class RunningService:
 
 @contextmanager
 def running_service(
-    folder: Path, *, limits: LimitsSection | None = None, url: str | None = None
+    folder: Path, *, limits: LimitsSection | None = None, url: str | None = None, share_base: bool = False
 ) -> Iterator[RunningService]:
     """Serve the quickstart's model until the block ends."""
     file = ServiceFile(
@@ -62,7 +62,7 @@ def running_service(
         database=url,
         blobs=None if url is None else str(folder / "blobs"),
         port=0,
-        workers=WorkersSection(cpu=1),
+        workers=WorkersSection(cpu=1, share_base=share_base),
         serving=ServingSection(gpus=0, max_loras=2, max_lora_rank=16),
         limits=limits or LimitsSection(lease_seconds=3.0, max_file_mib=1),
     )

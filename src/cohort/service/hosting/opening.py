@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from cohort.core.errors import InputError, Problem
+from cohort.engine.resident.resident_base import ResidentBase
 from cohort.models.config_file import read_config
 from cohort.models.source import find_model
 from cohort.models.tokenizer import load_tokenizer
@@ -106,6 +109,7 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         bases=for_jobs,
         places=PoolRequest(gpus=file.workers.gpus, workers=_cpu_workers(file, on_cpu=on_cpu), ray=file.workers.ray),
         settings=settings,
+        base=_shared_base(file, bases, opened),
     )
     served = ServedModels(opened, store, cache=folder / "adapters")
     key = first_key(store)
@@ -120,6 +124,28 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         new_key=key,
         notes=tuple(notes),
     )
+
+
+def _shared_base(
+    file: ServiceFile, bases: tuple[BaseSection, ...], opened: Mapping[str, ServedBaseModel]
+) -> ResidentBase | None:
+    """Return the base that serves and trains; None where jobs train elsewhere.
+
+    Raises:
+        InputError: there are several bases.
+    """
+    if not file.workers.share_base:
+        return None
+    if len(bases) > 1:
+        raise InputError(
+            Problem(
+                where="service.yaml: workers.share_base",
+                found=f"true with {len(bases)} base models",
+                allowed="true with one base model",
+                hint="Serve one base, or write share_base: false.",
+            )
+        )
+    return opened[bases[0].name].opened.base
 
 
 def _cpu_workers(file: ServiceFile, *, on_cpu: bool) -> int | None:
@@ -150,11 +176,12 @@ def _served(base: BaseSection, file: ServiceFile) -> ServedSettings:
     serving = file.serving
     cache = None if serving.kv_cache_gib is None else int(serving.kv_cache_gib * 2**30)
     on_gpu = serving.gpus != 0 and torch.cuda.is_available()
-    if cache is None and on_gpu:
+    if cache is None and on_gpu and not file.workers.share_base:
         cache = int(_KV_SHARE_OF_GPU * torch.cuda.get_device_properties(0).total_memory)
     return ServedSettings(
         model=base.model,
         names=(base.name,),
+        trains_tasks=file.workers.share_base,
         chat_template=base.chat_template,
         max_model_len=serving.max_model_len,
         cache_bytes=cache,

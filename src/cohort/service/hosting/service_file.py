@@ -43,6 +43,11 @@ class WorkersSection(Section):
     gpus: int | None = _count(None, allowed="null (all), or a number of GPUs", description="GPUs that train")
     cpu: int | None = _count(None, allowed="null, or a number of workers", description="workers on the CPU instead")
     ray: str | None = setting(None, allowed="null, or a Ray address", description="a Ray cluster instead")
+    share_base: bool = setting(
+        False,
+        allowed="true | false",
+        description="train in the server's process, on the copy of the base that serves",
+    )
     jobs_at_once: int = _count(
         16,
         allowed="a whole number from 1 on",
@@ -173,6 +178,10 @@ def _require_fitting(file: ServiceFile, origin: TaskOrigin) -> None:
     if file.database is not None and file.blobs is None:
         hint = "Write blobs: a folder that all servers see, or s3://BUCKET/PREFIX."
         problems.append(("blobs", "nothing, with a database at a URL", "a folder or a URL", hint))
+    elsewhere = file.workers.ray is not None or (file.workers.cpu or 1) > 1 or (file.workers.gpus or 1) > 1
+    if file.workers.share_base and (elsewhere or len(file.bases) > 1):
+        hint = "Name one base and one device, or write share_base: false."
+        problems.append(("workers", "share_base with more", "share_base with one base on one device", hint))
     if file.workers.gpus is not None and file.workers.cpu is not None:
         problems.append(("workers", "gpus and cpu", "one of the two", "Leave one out."))
     if problems:

@@ -50,6 +50,7 @@ class JobParts:
     Attributes:
         base_of: Returns a base model by its name.
         organisation_of: Returns the name of the organisation of a project.
+        weight_of: Returns the weight of a project.
         threads: For what takes long: files are read, adapters stored.
     """
 
@@ -58,6 +59,7 @@ class JobParts:
     folders: Path
     base_of: Callable[[str], BaseForJobs]
     organisation_of: Callable[[str], str]
+    weight_of: Callable[[str], float]
     threads: Executor
     settings: RunnerSettings
 
@@ -178,7 +180,8 @@ class HeldJob:
         if task is None or task.state is TaskState.REMOVED:
             document = self.folder.task
             assert document is not None, "a job is prepared before it is queued"
-            self._parts.queue.put(self.job.id, task_of_document(document, name=self.job.id))
+            own, project = task_of_document(document, name=self.job.id), self.job.project_id
+            self._parts.queue.put(self.job.id, own, tenant=project, weight=self._parts.weight_of(project))
         elif task.state is TaskState.RUNNING or task.state.is_final:
             resumed = " again" if self.job.started_at is not None else ""
             self._write(JobStatus.RUNNING, f"Fine-tuning job started{resumed}")

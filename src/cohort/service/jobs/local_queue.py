@@ -38,8 +38,12 @@ class LocalQueue:
         """Return what is in the queue, by job."""
         return {task.name: task for task in self._store.tasks()}
 
-    def put(self, job_id: str, task: TaskFile) -> None:
-        """Add a job that is new here, or put back one that was taken out."""
+    def put(self, job_id: str, task: TaskFile, *, tenant: str = "", weight: float = 1.0) -> None:
+        """Add a job that is new here, or put back one that was taken out.
+
+        Args:
+            tenant, weight: Whose share of a base model it uses, where its base is shared.
+        """
         found = self._store.task(job_id)
         if found is not None and found.state is not TaskState.REMOVED:
             return
@@ -51,7 +55,7 @@ class LocalQueue:
         target.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
             link.symlink_to(target.absolute(), target_is_directory=True)
-        self._store.add([submission_of(job_id, task, clock=self._clock)])
+        self._store.add([submission_of(job_id, task, clock=self._clock, tenant=tenant, weight=weight)])
 
     def put_back(self, job_id: str) -> None:
         """Try a task again that failed for a reason that is over."""

@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cohort.core.errors import CohortError, InUseError
+from cohort.engine.resident.resident_base import ResidentBase
 from cohort.runs.lock import RunLock
 from cohort.scheduling.shares.jobs import JobShares, WaitingJob
+from cohort.service.jobs.base_dispatcher import BaseDispatcher
 from cohort.service.jobs.dispatcher import DispatcherProcess
 from cohort.service.jobs.held_job import HeldJob, JobParts
 from cohort.service.jobs.housekeeper import Housekeeper
@@ -59,6 +61,7 @@ class JobRunner:
         bases: Mapping[str, BaseForJobs],
         places: PoolRequest,
         settings: RunnerSettings,
+        base: ResidentBase | None = None,
     ) -> None:
         """Make a runner that does nothing yet.
 
@@ -67,7 +70,9 @@ class JobRunner:
             name: The node's, which no other has.
             bases: By the names that jobs use.
             places: Where workers run.
+            base: The base model in this process that jobs train on instead.
         """
+        self._base = base
         self._store, self._folder, self._name, self._settings = store, folder, name, settings
         self._bases, self._places = dict(bases), places
         self._lock = RunLock(folder / _LOCK_NAME)
@@ -118,8 +123,12 @@ class JobRunner:
 
     def _lead(self) -> None:
         queue = LocalQueue(self._folder / "queue", runs=self._folder / "runs")
-        # the kernel ends the dispatcher with this thread
-        dispatcher = DispatcherProcess(queue.directory, self._places)
+        dispatcher: DispatcherProcess | BaseDispatcher
+        if self._base is None:
+            # the kernel ends it with this thread
+            dispatcher = DispatcherProcess(queue.directory, self._places)
+        else:
+            dispatcher = BaseDispatcher(queue.directory, self._base)
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="cohort-job-files")
         parts = JobParts(
             store=self._store,
@@ -127,6 +136,7 @@ class JobRunner:
             folders=self._folder / "jobs",
             base_of=self._base_of,
             organisation_of=self._organisation_of,
+            weight_of=self._weight_of,
             threads=threads,
             settings=self._settings,
         )
@@ -143,7 +153,7 @@ class JobRunner:
             self._park_all()
             queue.close()
 
-    def _turn(self, parts: JobParts, dispatcher: DispatcherProcess) -> None:
+    def _turn(self, parts: JobParts, dispatcher: DispatcherProcess | BaseDispatcher) -> None:
         try:
             if not self._held:
                 self._reclaim(parts)
