@@ -52,14 +52,14 @@ def test_tasks_of_a_queue_join_the_base_and_a_wrong_one_fails_alone(folder: Path
         tmp_path / "queue", Sweeps(base_of(folder / "model")), on_done=lambda name, _: done.append(name)
     )
     clock = SystemClock()
-    for number in range(6):
+    for number in range(4):
         task = tiny_task(folder, training={"seed": number})
         enqueue([submission_of(f"task-{number}", task, clock=clock, tenant=f"tenant-{number % 2}")], tmp_path / "queue")
     elsewhere = tiny_task(folder).model_copy(update={"model_name_or_path": str(folder / "other")})
     enqueue([submission_of("elsewhere", elsewhere, clock=clock)], tmp_path / "queue")
     queue.start()
     try:
-        finished = {f"task-{number}": TaskState.DONE for number in range(6)}
+        finished = {f"task-{number}": TaskState.DONE for number in range(4)}
         wait_until(tmp_path / "queue", finished | {"elsewhere": TaskState.FAILED})
     finally:
         queue.close()
