@@ -83,6 +83,8 @@ class PackedLinear:
         if starts[-1] != frozen.out_features:
             raise ShapeError(f"parts are {starts[-1]} wide together, the frozen linear {frozen.out_features}")
         self._column_starts = starts[:-1]
+        # by name, the part that a bank has and the same at this linear's columns
+        self._placed: dict[str, tuple[LoraPart, LoraPart]] = {}
 
     def input_room(self, like: Tensor, lora: LoraContext | None) -> PaddedRows | None:
         """Return rows to write the input into where the product will be augmented; None where any input will do.
@@ -174,12 +176,20 @@ class PackedLinear:
 
     def adapted(self, lora: LoraContext) -> tuple[LoraPart, ...]:
         """Return the factors of those parts that ``lora`` adapts, each at its own columns."""
-        found = (
-            (lora.factors[part.name], start)
+        return tuple(
+            self._at_columns(part.name, lora.factors[part.name], start)
             for part, start in zip(self.parts, self._column_starts, strict=True)
             if part.name in lora.factors
         )
-        return tuple(part if part.column_start == start else replace(part, column_start=start) for part, start in found)
+
+    def _at_columns(self, name: str, part: LoraPart, start: int) -> LoraPart:
+        if part.column_start == start:
+            return part
+        # the same object in every pass of a bank: a part keeps views of its factors
+        kept = self._placed.get(name)
+        if kept is None or kept[0] is not part:
+            kept = self._placed[name] = (part, replace(part, column_start=start))
+        return kept[1]
 
 
 _NO_SLOTS = SlotTable(row_starts=(), ranks=(), scales=(), dropouts=())

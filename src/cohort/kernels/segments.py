@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -137,6 +138,11 @@ class SegmentTable:
             own = slice(rows.start - start, rows.stop - start)
             windows.append((slot, rows, slice(start, start + size), own))
         return tuple(windows)
+
+    @cached_property
+    def derived(self) -> dict[object, Any]:
+        """What a path computes of this table once, for all linears of a pass, under a key of its own."""
+        return {}
 
     def by_slot(self) -> SegmentTable:
         """Return the same segments with all rows of a slot as one span, for paths that work slot by slot."""

@@ -6,6 +6,7 @@ Shapes:  T rows of the stream · P rows of the padded buckets · B sequences of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -115,16 +116,12 @@ class PackedAttention:
         if room is not None:
             raise ShapeError("only Triton's kernels write attention's output into the next linear's room; give none")
         layout = self._layout(q_THE.shape[0], q_THE.device)
-        q_PHE, k_PGE, v_PGE = (layout.gather(rows) for rows in (q_THE, k_TGE, v_TGE))
-        outputs = []
-        for bucket in layout.buckets:
-            stop = bucket.start + bucket.count * bucket.length
-            q, k, v = (
-                rows[bucket.start : stop].view(bucket.count, bucket.length, rows.shape[1], rows.shape[2])
-                for rows in (q_PHE, k_PGE, v_PGE)
-            )
+        outputs, (q_PHE, k_PGE, v_PGE) = [], map(layout.gather, (q_THE, k_TGE, v_TGE))
+        for bucket, *own in zip(layout.buckets, *map(layout.by_bucket, (q_PHE, k_PGE, v_PGE)), strict=True):
+            q, k, v = (rows.unflatten(0, (bucket.count, bucket.length)) for rows in own)
             outputs.append(causal_attention(q, k, v, rule=rule, sinks_H=sinks_H).flatten(0, 1))
-        o_PHE = torch.cat(outputs) if outputs else q_PHE[..., :1].expand(-1, -1, v_PGE.shape[2])
+        nothing_PHE = q_PHE[..., :1].expand(-1, -1, v_PGE.shape[2])
+        o_PHE = nothing_PHE if not outputs else outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return layout.scatter(o_PHE)
 
     def _tiles_on(self, device: torch.device) -> AttentionTiles:
@@ -209,6 +206,10 @@ class _Layout:
         """Return the stream rows [T, X, E], zeros in rows of no sequence."""
         rows: Tensor = _FromBuckets.apply(x_PXE, self)
         return rows
+
+    def by_bucket(self, x_PXE: Tensor) -> Sequence[Tensor]:
+        # one split: the gradient of each slice would be as large as all rows
+        return [x_PXE] if len(self.buckets) == 1 else x_PXE.split([each.count * each.length for each in self.buckets])
 
     def pick_padded(self, x_TXE: Tensor) -> Tensor:
         return x_TXE.index_select(0, self.rows_P)

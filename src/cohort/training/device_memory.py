@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cohort.core.errors import MemoryLimitError
+from cohort.core.freed_memory import keep_freed_memory
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
 from cohort.core.units import format_bytes
 
@@ -150,6 +151,8 @@ class DeviceMemory:
             base_bytes: On a CPU, the bytes of base model and bank.
         """
         self.device = torch.device(device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self._meter: StorageMeter | None = None
         if self.device.type == "cpu" and limit_bytes is not None:
             self._meter = StorageMeter(limit_bytes=limit_bytes, base_bytes=base_bytes)

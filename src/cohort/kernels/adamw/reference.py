@@ -74,6 +74,9 @@ def update(
     """Step parameters and moments in place; ``rates`` are those of scaled entries over the slot's."""
     if clip is not None:
         grads = grads * clip
+    if rates is None and params.device.type == "cpu" and params.dtype == grads.dtype == exp_avg.dtype:
+        _fused(params, grads, exp_avg, exp_avg_sq, slot=slot)
+        return
     decay = slot.learning_rate * slot.weight_decay
     params.mul_(1 - decay if rates is None else 1 - decay * rates)
     exp_avg.lerp_(grads, 1 - slot.beta1)
@@ -81,3 +84,22 @@ def update(
     step_size = slot.learning_rate / (1 - slot.beta1**slot.step)
     denominator = (exp_avg_sq.sqrt() / math.sqrt(1 - slot.beta2**slot.step)).add_(slot.eps)
     params.addcdiv_(exp_avg if rates is None else exp_avg * rates, denominator, value=-step_size)
+
+
+def _fused(params: Tensor, grads: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, slot: SlotUpdate) -> None:
+    """Step by torch's own fused kernel: one pass over the memory, not nine."""
+    torch._fused_adamw_(
+        [params],
+        [grads],
+        [exp_avg],
+        [exp_avg_sq],
+        [],
+        [torch.tensor(float(slot.step))],
+        lr=slot.learning_rate,
+        beta1=slot.beta1,
+        beta2=slot.beta2,
+        weight_decay=slot.weight_decay,
+        eps=slot.eps,
+        amsgrad=False,
+        maximize=False,
+    )

@@ -11,7 +11,7 @@ Shapes:  T rows of the stream · Z rows of one slot · L rows of one sample · K
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,15 +21,19 @@ from torch import Tensor
 from cohort.kernels.dropout import keep_mask, kept_rows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.row_runs import add_row_product, row_product
+from cohort.kernels.packed_linear.slot_stretches import (
+    Stretch,
+    add_gradient,
+    is_power_of_two,
+    stretch_backward,
+    stretch_forward,
+    stretches,
+)
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.packed_linear.term_heights import TermShape, least_height
 from cohort.kernels.segments import SegmentTable, SlotSamples
 
 __all__ = ["per_sample_backward", "per_sample_forward"]
-
-# Up to here a sum over a sample's rows has the same bits whether the BLAS adds it to the sink or we do: MKL's cuts of
-# longer ones begin above 192 rows.
-MOST_ROWS_ADDED = 128
 
 
 @dataclass(kw_only=True, slots=True)
@@ -67,34 +71,67 @@ class _Term:
         return x_ZK if keep_ZK is None else kept_rows(x_ZK, keep_ZK, probability=self.dropout)
 
 
-def _terms(
-    x_TK: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], slots: SlotTable, segments: SegmentTable
-) -> Iterator[_Term]:
-    """Yield the terms by part and slot; rows of no adapter stand last and have none."""
-    asks = x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous()
-    num_threads = torch.get_num_threads()
-    for part in parts:
-        least_of_rank: dict[int, int | None] = {0: None}
-        for own in segments.slot_samples:
-            rank = slots.ranks[own.slot]
-            if rank not in least_of_rank:
-                shape = TermShape(
-                    in_features=x_TK.shape[1],
-                    out_features=part.b_RN.shape[1],
-                    product_width=frozen.out_features,
-                    rank=rank,
-                    factor_stride=part.a_RK.stride(0),
-                    num_threads=num_threads,
-                )
-                least_of_rank[rank] = least_height(shape) if asks else None
-            yield _Term(
-                part=part,
-                own=own,
-                rank_rows=slots.rank_rows(own.slot),
-                scale=slots.scales[own.slot],
-                dropout=slots.dropouts[own.slot],
-                least=least_of_rank[rank],
-            )
+@dataclass(kw_only=True, slots=True)
+class _Linear:
+    """One linear in one pass: what its terms share."""
+
+    parts: Sequence[LoraPart]
+    slots: SlotTable
+    asks: bool
+    in_features: int
+    product_width: int
+    num_threads: int
+
+    @classmethod
+    def of(cls, x_TK: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], slots: SlotTable) -> _Linear:
+        return cls(
+            parts=parts,
+            slots=slots,
+            asks=x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous(),
+            in_features=x_TK.shape[1],
+            product_width=frozen.out_features,
+            num_threads=torch.get_num_threads(),
+        )
+
+    def least(self, part: LoraPart, rank: int) -> int | None:
+        """Return from how many rows on a row keeps its bits; None takes sample by sample."""
+        if not self.asks or rank == 0:
+            return None
+        n, stride = part.b_RN.shape[1], part.a_RK.stride(0)
+        return _least(self.in_features, n, self.product_width, rank, stride, self.num_threads)
+
+    def pieces(self, stretch: Stretch | SlotSamples) -> Iterator[tuple[LoraPart, Stretch | _Term]]:
+        """Yield the terms of each part: of the whole stretch where its runs are tall enough, of each slot elsewhere."""
+        for part in self.parts:
+            if isinstance(stretch, SlotSamples):
+                yield part, self._term(part, stretch)
+                continue
+            least = self.least(part, stretch.rank)
+            if least is not None and least <= stretch.least_run:
+                yield part, stretch
+            else:
+                for own in stretch.slots:
+                    yield part, self._term(part, own)
+
+    def _term(self, part: LoraPart, own: SlotSamples) -> _Term:
+        slots, slot = self.slots, own.slot
+        return _Term(
+            part=part,
+            own=own,
+            rank_rows=slots.rank_rows(slot),
+            scale=slots.scales[slot],
+            dropout=slots.dropouts[slot],
+            least=self.least(part, slots.ranks[slot]),
+        )
+
+
+# by plain numbers: each piece of each linear asks, and a shape takes longer to build and to hash than to look up
+@functools.cache
+def _least(k: int, n: int, width: int, rank: int, stride: int, num_threads: int) -> int | None:
+    shape = TermShape(
+        in_features=k, out_features=n, product_width=width, rank=rank, factor_stride=stride, num_threads=num_threads
+    )
+    return least_height(shape)
 
 
 def per_sample_forward(
@@ -106,28 +143,37 @@ def per_sample_forward(
     segments: SegmentTable,
     row_keys_T: Tensor | None,
 ) -> tuple[Tensor, list[list[Tensor]]]:
-    """Return y [T, N] and, by part and slot, the kept intermediates S: [Z, r], or [L, r] of each sample."""
+    """Return y [T, N] and the kept intermediates S of each piece: [S, r] or [Z, r], or [L, r] of each sample."""
     y_TN = frozen.forward(x_TK)
+    linear = _Linear.of(x_TK, frozen=frozen, parts=parts, slots=slots)
     kept: list[list[Tensor]] = []
-    for term in _terms(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments):
-        x_ZK, y_ZN = x_TK[term.own.rows], y_TN[term.own.rows, term.part.columns]
-        x_ZK = term.dropped(x_ZK, term.keep(row_keys_T, num_features=x_TK.shape[1]))
-        a_rK, b_rN = term.a_rK, term.b_rN
-        if term.least is not None:
-            s_Zr = row_product(x_ZK, a_rK.t(), least=term.least)
-            if _is_power_of_two(term.scale):
-                add_row_product(y_ZN, s_Zr, b_rN, alpha=term.scale, least=term.least)
+    for stretch in stretches(segments, slots, drops=row_keys_T is not None):
+        x_runs = x_TK[stretch.rows].split_with_sizes(stretch.runs) if isinstance(stretch, Stretch) else ()
+        for part, piece in linear.pieces(stretch):
+            if isinstance(piece, Stretch):
+                kept.append([stretch_forward(y_TN, x_runs=x_runs, part=part, stretch=piece)])
             else:
-                y_ZN.add_(row_product(s_Zr, b_rN, least=term.least), alpha=term.scale)
-            kept.append([s_Zr])
-            continue
-        intermediates = []
-        for x_LK, y_LN in zip(_by_sample(x_ZK, term), _by_sample(y_ZN, term), strict=True):
-            s_Lr = _aligned(x_LK) @ a_rK.t()
-            y_LN.add_(s_Lr @ b_rN, alpha=term.scale)
-            intermediates.append(s_Lr)
-        kept.append(intermediates)
+                kept.append(_term_forward(y_TN, x_TK, piece, row_keys_T))
     return y_TN, kept
+
+
+def _term_forward(y_TN: Tensor, x_TK: Tensor, term: _Term, row_keys_T: Tensor | None) -> list[Tensor]:
+    x_ZK, y_ZN = x_TK[term.own.rows], y_TN[term.own.rows, term.part.columns]
+    x_ZK = term.dropped(x_ZK, term.keep(row_keys_T, num_features=x_TK.shape[1]))
+    a_rK, b_rN = term.a_rK, term.b_rN
+    if term.least is not None:
+        s_Zr = row_product(x_ZK, a_rK.t(), least=term.least)
+        if is_power_of_two(term.scale):
+            add_row_product(y_ZN, s_Zr, b_rN, alpha=term.scale, least=term.least)
+        else:
+            y_ZN.add_(row_product(s_Zr, b_rN, least=term.least), alpha=term.scale)
+        return [s_Zr]
+    intermediates = []
+    for x_LK, y_LN in zip(_by_sample(x_ZK, term), _by_sample(y_ZN, term), strict=True):
+        s_Lr = _aligned(x_LK) @ a_rK.t()
+        y_LN.add_(s_Lr @ b_rN, alpha=term.scale)
+        intermediates.append(s_Lr)
+    return intermediates
 
 
 def per_sample_backward(
@@ -144,19 +190,41 @@ def per_sample_backward(
     """Return dx [T, K] and add every sample's dA and dB to the parts' sinks, in sample order."""
     dy_TN = dy_TN.contiguous()
     dx_TK = frozen.grad_input(dy_TN)
-    x_samples = segments.split(x_TK)
-    terms = _terms(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments)
-    for term, intermediates in zip(terms, kept, strict=True):
-        dy_ZN, dx_ZK = dy_TN[term.own.rows, term.part.columns], dx_TK[term.own.rows]
-        keep_ZK = term.keep(row_keys_T, num_features=x_TK.shape[1])
-        own_samples = x_samples[term.own.places]
-        if keep_ZK is not None:
-            own_samples = _by_sample(term.dropped(x_TK[term.own.rows], keep_ZK), term)
-        if term.least is not None:
-            _whole_slot_backward(dy_ZN, dx_ZK, s_Zr=intermediates[0], x_samples=own_samples, term=term, keep_ZK=keep_ZK)
-        else:
-            _samples_backward(dy_ZN, dx_ZK, s_samples=intermediates, x_samples=own_samples, term=term, keep_ZK=keep_ZK)
+    linear, remaining = _Linear.of(x_TK, frozen=frozen, parts=parts, slots=slots), iter(kept)
+    for stretch in stretches(segments, slots, drops=row_keys_T is not None):
+        x_samples: Sequence[Tensor] = ()
+        dx_runs: Sequence[Tensor] = ()
+        if isinstance(stretch, Stretch):
+            x_samples = x_TK[stretch.rows].split_with_sizes(stretch.lengths)
+            dx_runs = dx_TK[stretch.rows].split_with_sizes(stretch.runs)
+        for part, piece in linear.pieces(stretch):
+            intermediates = next(remaining)
+            if isinstance(piece, Stretch):
+                stretch_backward(
+                    dy_TN, s_Sr=intermediates[0], x_samples=x_samples, dx_runs=dx_runs, part=part, stretch=piece
+                )
+            else:
+                _term_backward(dy_TN, dx_TK, x_TK=x_TK, intermediates=intermediates, term=piece, row_keys_T=row_keys_T)
     return dx_TK
+
+
+def _term_backward(
+    dy_TN: Tensor,
+    dx_TK: Tensor,
+    *,
+    x_TK: Tensor,
+    intermediates: Sequence[Tensor],
+    term: _Term,
+    row_keys_T: Tensor | None,
+) -> None:
+    rows = term.own.rows
+    dy_ZN, dx_ZK = dy_TN[rows, term.part.columns], dx_TK[rows]
+    keep_ZK = term.keep(row_keys_T, num_features=x_TK.shape[1])
+    x_samples = _by_sample(term.dropped(x_TK[rows], keep_ZK), term)
+    if term.least is not None:
+        _whole_slot_backward(dy_ZN, dx_ZK, s_Zr=intermediates[0], x_samples=x_samples, term=term, keep_ZK=keep_ZK)
+    else:
+        _samples_backward(dy_ZN, dx_ZK, s_samples=intermediates, x_samples=x_samples, term=term, keep_ZK=keep_ZK)
 
 
 def _whole_slot_backward(
@@ -164,15 +232,15 @@ def _whole_slot_backward(
 ) -> None:
     least, a_rK, alpha = term.least, term.a_rK, term.scale
     assert least is not None, "rows of other heights have other bits"
-    if not _is_power_of_two(alpha):
+    if not is_power_of_two(alpha):
         dy_ZN, alpha = dy_ZN * alpha, 1.0
     ds_Zr = row_product(dy_ZN, term.b_rN.t(), least=least)
     sink_a, sink_b = _sinks(term)
     s_of_samples, ds_of_samples = (rows_Zr.t().split_with_sizes(term.own.lengths, 1) for rows_Zr in (s_Zr, ds_Zr))
     dy_samples = _by_sample(dy_ZN, term)
     for s_rL, dy_LN, ds_rL, x_LK in zip(s_of_samples, dy_samples, ds_of_samples, x_samples, strict=True):
-        _add_gradient(sink_b, s_rL, dy_LN, alpha=alpha)
-        _add_gradient(sink_a, ds_rL, x_LK, alpha=alpha)
+        add_gradient(sink_b, s_rL, dy_LN, alpha=alpha)
+        add_gradient(sink_a, ds_rL, x_LK, alpha=alpha)
     if keep_ZK is None:
         add_row_product(dx_ZK, ds_Zr, a_rK, alpha=alpha, least=least)
     else:
@@ -211,19 +279,6 @@ def _sinks(term: _Term) -> tuple[Tensor, Tensor]:
     return grad_a_RK[term.rank_rows], grad_b_RN[term.rank_rows]
 
 
-def _add_gradient(sink_rW: Tensor, left_rL: Tensor, right_LW: Tensor, *, alpha: float) -> None:
-    # by its length alone, which is the sample's own
-    if left_rL.shape[1] <= MOST_ROWS_ADDED and sink_rW.dtype == left_rL.dtype:
-        sink_rW.addmm_(left_rL, right_LW, alpha=alpha)
-    else:
-        sink_rW.add_(left_rL @ right_LW, alpha=alpha)
-
-
 def _aligned(x_LK: Tensor) -> Tensor:
     # where rows are no multiple of 16 bytes a first row is aligned by chance, and the product's bits follow
     return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
-
-
-def _is_power_of_two(scale: float) -> bool:
-    """Return whether ``scale`` rounds nothing, wherever in a chain of products it multiplies."""
-    return math.frexp(scale)[0] == 0.5

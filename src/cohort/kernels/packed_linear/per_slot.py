@@ -9,12 +9,12 @@ Shapes:  T rows of the stream · W rows of a window · K input width · N output
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from torch import Tensor
 
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
+from cohort.kernels.packed_linear.slot_stretches import is_power_of_two
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
@@ -32,16 +32,12 @@ def per_slot_forward(
         for slot, rows, x_WK, own in windows:
             rank_rows = slots.rank_rows(slot)
             s_Wr, scale = x_WK @ part.a_RK[rank_rows].T, slots.scales[slot]
-            if not _is_power_of_two(scale):
+            if not is_power_of_two(scale):
                 s_Wr *= scale
                 scale = 1.0
             # a power of two rounds nothing, before the second product or after it: the usual scale of 2 costs no pass
             y_part[rows].add_((s_Wr @ part.b_RN[rank_rows])[own], alpha=scale)
     return y_TN
-
-
-def _is_power_of_two(scale: float) -> bool:
-    return math.frexp(scale)[0] == 0.5
 
 
 def _windows(x_TK: Tensor, *, slots: SlotTable, segments: SegmentTable) -> list[tuple[int, slice, Tensor, slice]]:

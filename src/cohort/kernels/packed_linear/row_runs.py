@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cohort.kernels.packed_linear.term_heights import MOST_ROWS
 
-__all__ = ["add_row_product", "row_product"]
+__all__ = ["add_row_product", "even_heights", "row_product"]
 
 
 def row_product(x_TI: Tensor, w_IW: Tensor, *, least: int) -> Tensor:
@@ -24,7 +24,7 @@ def row_product(x_TI: Tensor, w_IW: Tensor, *, least: int) -> Tensor:
     if num_rows < least:
         return torch.mm(F.pad(x_TI, (0, 0, 0, least - num_rows)), w_IW)[:num_rows]
     y_TW = x_TI.new_empty(num_rows, w_IW.shape[1])
-    heights = _even_heights(num_rows)
+    heights = even_heights(num_rows)
     for x_RI, y_RW in zip(x_TI.split_with_sizes(heights), y_TW.split_with_sizes(heights), strict=True):
         torch.mm(x_RI, w_IW, out=y_RW)
     return y_TW
@@ -39,13 +39,13 @@ def add_row_product(y_TW: Tensor, x_TI: Tensor, w_IW: Tensor, *, alpha: float, l
         filled = (0, 0, 0, least - num_rows)
         y_TW.copy_(F.pad(y_TW, filled).addmm_(F.pad(x_TI, filled), w_IW, alpha=alpha)[:num_rows])
     else:
-        heights = _even_heights(num_rows)
+        heights = even_heights(num_rows)
         for y_RW, x_RI in zip(y_TW.split_with_sizes(heights), x_TI.split_with_sizes(heights), strict=True):
             y_RW.addmm_(x_RI, w_IW, alpha=alpha)
 
 
 @functools.cache
-def _even_heights(num_rows: int) -> list[int]:
+def even_heights(num_rows: int) -> list[int]:
     """Cut rows into as few runs as may be, all about as tall: none is below half of :data:`MOST_ROWS`."""
     num_runs = -(-num_rows // MOST_ROWS)
     base, taller = divmod(num_rows, num_runs)

@@ -8,12 +8,16 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from torch import Tensor
 
 from cohort.core.errors import SegmentError
 
-__all__ = ["LoraPart", "SlotTable"]
+__all__ = ["LoraPart", "SlotFactors", "SlotTable"]
+
+# Views that a part keeps at most: trials come and go, each at rank rows of its own.
+_MOST_VIEWS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,17 @@ class SlotTable:
         return slice(self.row_starts[slot], self.row_starts[slot] + self.ranks[slot])
 
 
+class SlotFactors(NamedTuple):
+    """Views of one slot's factors and sinks, as its products read them."""
+
+    a_rK: Tensor
+    a_Kr: Tensor
+    b_rN: Tensor
+    b_Nr: Tensor
+    grad_a_rK: Tensor | None
+    grad_b_rN: Tensor | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoraPart:
     """The stacked factors of one named linear: all slots' rank rows one below the other.
@@ -104,3 +119,19 @@ class LoraPart:
     def columns(self) -> slice:
         """Columns of the fused output that this part owns."""
         return slice(self.column_start, self.column_start + self.b_RN.shape[1])
+
+    def of_slot(self, first: int, stop: int) -> SlotFactors:
+        """Return views of rank rows ``first : stop``; every product of every pass asks for them, so they are kept."""
+        views = self._views
+        found = views.get((first, stop))
+        if found is None:
+            a_rK, b_rN = self.a_RK[first:stop], self.b_RN[first:stop]
+            grads = (None if sink is None else sink[first:stop] for sink in (self.grad_a_RK, self.grad_b_RN))
+            if len(views) >= _MOST_VIEWS:
+                views.clear()
+            found = views[first, stop] = SlotFactors(a_rK, a_rK.t(), b_rN, b_rN.t(), *grads)
+        return found
+
+    @cached_property
+    def _views(self) -> dict[tuple[int, int], SlotFactors]:
+        return {}
