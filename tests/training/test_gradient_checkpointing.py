@@ -83,9 +83,9 @@ def test_passes_up_to_the_limit_keep_and_larger_ones_do_not(decoder: Decoder, ex
     peaks = training_peaks(executor)
     assert {peak.size.recomputed for peak in peaks} == {False, True}
     assert executor.gradient_checkpointing.num_passes == sum(peak.size.recomputed for peak in peaks)
-    # 16 rows of filler, and up to a multiple of 16
-    assert all(peak.size.recomputed for peak in peaks if peak.size.num_rows > 64)
-    assert not any(peak.size.recomputed for peak in peaks if peak.size.num_rows <= 48)
+    # rows are filled up to a multiple of 16: passes of 48 may be of either kind
+    assert all(peak.size.recomputed for peak in peaks if peak.size.num_rows > 48)
+    assert not any(peak.size.recomputed for peak in peaks if peak.size.num_rows <= 32)
 
 
 def test_memory_falls_to_the_streams_and_one_layer(decoder: Decoder) -> None:

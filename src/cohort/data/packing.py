@@ -19,7 +19,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
 
 __all__ = [
-    "FILLER_ROWS",
+    "LEAST_ROWS",
     "ROW_MULTIPLE",
     "UNTRAINED",
     "HostStream",
@@ -28,12 +28,13 @@ __all__ = [
     "lay_out",
     "pack",
     "split_micro_batches",
+    "stream_rows",
 ]
 
-# what makes the rows of a float32 product bit-stable on CPUs: at least 32 rows, a multiple of 16 (measured;
-# below 16 rows BLAS libraries take other code paths)
+# what makes the rows of a float32 product bit-stable on CPUs: at least 32 rows, a multiple of 16 (measured; below
+# 16 rows BLAS libraries take other code paths)
 ROW_MULTIPLE = 16
-FILLER_ROWS = 16
+LEAST_ROWS = 32
 # the target of a row that predicts nothing, as in torch.nn.functional.cross_entropy
 UNTRAINED = -100
 
@@ -59,7 +60,7 @@ class SlotSample:
 class PackedBatch:
     """One packed stream: samples one after the other, sorted by slot, then filler rows of no sample.
 
-    On a CPU the filler has at least 16 rows, which row-wise bit stability needs; on a GPU it only rounds up to 16.
+    Filler rounds the rows up to 16, on a CPU to 32 at least, which row-wise bit stability needs.
 
     Attributes:
         tokens_T: int64 token ids.
@@ -99,8 +100,7 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
         SegmentError: the samples are not sorted by slot, or there is none.
     """
     used = sum(len(entry.sample.tokens) for entry in samples)
-    filler = FILLER_ROWS if torch.device(device).type == "cpu" else 0
-    num_rows = -(-(used + filler) // ROW_MULTIPLE) * ROW_MULTIPLE
+    num_rows = stream_rows(used, on_gpu=torch.device(device).type != "cpu")
     stream = lay_out(samples, num_slots=num_slots, num_rows=num_rows)
     keys = () if stream.row_keys is None else (stream.row_keys,)
     staged = stage_together([stream.tokens, stream.positions, stream.targets, stream.trained_rows, *keys], device)
@@ -114,6 +114,12 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
         row_keys_T=staged[4] if keys else None,
         trained_offsets=tuple(np.searchsorted(stream.trained_rows, stream.sequence_offsets).tolist()),
     )
+
+
+def stream_rows(num_used: int, *, on_gpu: bool) -> int:
+    """Return the rows of a stream whose samples have ``num_used``."""
+    rounded = -(-num_used // ROW_MULTIPLE) * ROW_MULTIPLE
+    return rounded if on_gpu else max(rounded, LEAST_ROWS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak, PassSize
 from cohort.core.numerics import Numerics
-from cohort.data.packing import FILLER_ROWS, ROW_MULTIPLE
+from cohort.data.packing import stream_rows
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
@@ -113,7 +113,7 @@ def worst_pass(tokens: int, *, decoder: Decoder, widest: int, usual: int, longes
     Rows have half of the usual length where their number counts, and the longest length where that counts.
     """
     on_gpu = decoder.device.type == "cuda"
-    num_rows = -(-(tokens + (0 if on_gpu else FILLER_ROWS)) // ROW_MULTIPLE) * ROW_MULTIPLE
+    num_rows = stream_rows(tokens, on_gpu=on_gpu)
     passes = range(0, max(1, widest), WIDEST_RANK)
     columns = sum(rank_class(min(WIDEST_RANK, widest - first)) for first in passes) if on_gpu else widest
     return PassSize(
