@@ -39,7 +39,8 @@ def drawn_pack(seed: int) -> tuple[SegmentTable, SlotTable]:
 def passed(segments: SegmentTable, slots: SlotTable, *, seed: int, keys: Tensor | None) -> list[Tensor]:
     """Return y, dx and all sinks of a pass forward and backward."""
     generator = torch.Generator().manual_seed(seed)
-    bank, sinks = torch.randn(slots.end_of_rank_rows, STRIDE, generator=generator), []
+    bank = torch.randn(slots.end_of_rank_rows, STRIDE, generator=generator)
+    sinks: list[Tensor] = []
     parts, column, place = [], 0, 0
     for index, width in enumerate(WIDTHS):
         a, b = bank[:, place : place + K], bank[:, place + K : place + K + width]
@@ -51,9 +52,11 @@ def passed(segments: SegmentTable, slots: SlotTable, *, seed: int, keys: Tensor 
         column, place = column + width, place + K + width
     frozen = FrozenLinear(torch.randn(column, K, generator=generator))
     x, dy = (torch.randn(segments.num_rows, width, generator=generator) for width in (K, column))
-    given = {"frozen": frozen, "parts": parts, "slots": slots, "segments": segments, "row_keys_T": keys}
-    y, kept = per_sample_forward(x, **given)
-    return [y, per_sample_backward(dy, x_TK=x, kept=kept, **given), *sinks]
+    y, kept = per_sample_forward(x, frozen=frozen, parts=parts, slots=slots, segments=segments, row_keys_T=keys)
+    dx = per_sample_backward(
+        dy, x_TK=x, kept=kept, frozen=frozen, parts=parts, slots=slots, segments=segments, row_keys_T=keys
+    )
+    return [y, dx, *sinks]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -80,8 +83,8 @@ def test_neighbours_of_one_rank_are_taken_together_where_nothing_rounds_or_drops
     # 300 rows are three runs of 100, and slot 4 has no rows
     assert (first.runs, first.slots_of_runs, first.lengths) == ([100, 100, 100, 14, 9], [0, 0, 0, 1, 2], [300, 5, 9, 9])
     assert (second.rank, second.rows, second.slots_of_samples) == (16, slice(323, 341), [0, 1])
-    for field, value in (("scales", (2.0, 3.0, *(2.0,) * 4)), ("dropouts", (0.0, 0.1, *(0.0,) * 4))):
-        other = replace(plain, **{field: value})
+    rounding = replace(plain, scales=(2.0, 3.0, *(2.0,) * 4))
+    for other in (rounding, replace(plain, dropouts=(0.0, 0.1, *(0.0,) * 4))):
         kinds = [isinstance(found, Stretch) for found in stretches(segments, other, drops=True)]
         assert kinds == [True, False, True, True]
     undropped = stretches(segments, replace(plain, dropouts=(0.1,) * 6), drops=False)
