@@ -8,6 +8,7 @@ the clock is the process's own CPU time, which other programs do not lengthen, b
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def rate(step: Callable[[], int], *, seconds: float) -> float:
 
 
 def measure_cell(steps: dict[str, Callable[[], int]], *, rounds: int, seconds: float) -> dict[str, float]:
-    """Return the median rate of each way, and of the ratio of each to PEFT's in the same round."""
+    """Return the median rate of each way, and of its ratio to PEFT's in the same round the median and both ends."""
     for step in steps.values():
         step()
         step()
@@ -84,13 +85,16 @@ def measure_cell(steps: dict[str, Callable[[], int]], *, rounds: int, seconds: f
         # every other round goes backwards: what comes after a way depends on the caches that it leaves
         for name, step in list(steps.items())[:: -1 if turn % 2 else 1]:
             rates[name].append(rate(step, seconds=seconds))
-    found = {f"{name}_tokens_per_second": round(statistics.median(own)) for name, own in rates.items()}
-    ratios = {
-        name: statistics.median(ours / theirs for ours, theirs in zip(own, rates["peft"], strict=True))
-        for name, own in rates.items()
-        if name != "peft"
-    }
-    return {**found, **{f"{name}_vs_peft": ratio for name, ratio in ratios.items()}}
+    found = {f"{name}_tokens_per_second": float(round(statistics.median(own))) for name, own in rates.items()}
+    for name in (name for name in steps if name != "peft"):
+        ratios = sorted(ours / theirs for ours, theirs in zip(rates[name], rates["peft"], strict=True))
+        found |= {
+            f"{name}_vs_peft": statistics.median(ratios),
+            f"{name}_vs_peft_least": ratios[0],
+            f"{name}_vs_peft_most": ratios[-1],
+        }
+    # other programs take caches and the memory's bandwidth, which CPU seconds do not leave out
+    return {**found, "load_average": os.getloadavg()[0]}
 
 
 def main() -> None:
