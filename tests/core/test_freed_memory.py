@@ -29,5 +29,5 @@ def test_buffers_of_some_megabytes_are_used_again() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     kept, faults = done.stdout.split()
     assert kept == "True"
-    # thirty buffers of 1,024 pages each, which would be mapped afresh
-    assert int(faults) < 3_000, done.stdout
+    # thirty buffers of 1,024 pages each would be mapped afresh; the heap may still grow by a few
+    assert int(faults) < 10_000, done.stdout
