@@ -97,6 +97,8 @@ class AdapterBank:
         self.num_slots = num_slots
         self.trains = trains
         self.is_exact = False
+        # where a pass calls a linear once for each sequence: the last call would write over what the others gave
+        self.adds_gradients = False
         self._slots = RankRowSlots(num_slots=num_slots, num_rank_rows=num_rank_rows)
         self.num_rank_rows = self._slots.num_rank_rows
         shape = (self.num_rank_rows, layout.width)
@@ -162,7 +164,7 @@ class AdapterBank:
     @property
     def writes_gradients(self) -> bool:
         """Whether a pass may write a slot's gradients over what the bank holds instead of adding to it."""
-        return choose_backend(self.compute_RD) is Backend.TRITON
+        return choose_backend(self.compute_RD) is Backend.TRITON and not self.adds_gradients
 
     def context(
         self, segments: SegmentTable, *, row_keys_T: Tensor | None = None, fresh_slots: Collection[int] = ()

@@ -105,6 +105,11 @@ class Decoder:
         """Whether a CUDA graph can hold its passes: nothing in them waits for the device."""
         return True
 
+    @property
+    def calls_linears_once(self) -> bool:
+        """Whether a pass calls each linear once, with all rows of the stream."""
+        return True
+
     def use_exact_products(self, *, exact: bool = True) -> None:
         """Give each row the same bits in any stream from now on, on a GPU, too; or, without ``exact``, no longer.
 

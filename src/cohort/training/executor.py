@@ -94,6 +94,7 @@ class Executor:
             compute_dtype=compute_dtype,
             moments=optimizer.moments,
         )
+        self.bank.adds_gradients = not decoder.calls_linears_once
         set_numerics(settings.numerics, decoder=decoder, bank=self.bank)
         self._residents: dict[int, Resident] = {}
         self._expected: frozenset[int] | None = None

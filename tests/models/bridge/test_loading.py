@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from cohort.adapters import bank as bank_module
 from cohort.core.errors import InputError
+from cohort.kernels.backend import Backend
 from cohort.models.bridge.interfaces import ATTENTION
 from cohort.models.bridge.loading import prove_either_way
 from cohort.models.bridge.probe import prove
-from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.architectures import executor_of, rows_of, save_tiny
 from tests.models.bridge.test_probe import wrapped
 
 
@@ -59,3 +61,15 @@ def test_a_router_in_another_number_format_is_left_alone(tmp_path: Path) -> None
     routers = {name for name in decoder.linears if name.endswith(".wg")}
     kept = {name for name in routers if decoder.weight_of(name).dtype == torch.float32}
     assert kept == {name for name, why in decoder.unadaptable.items() if "keeps in float32" in why}
+
+
+@pytest.mark.parametrize(("name", "is_packed"), [("seed_oss", True), ("codegen", False)])
+def test_gradients_of_sequences_one_by_one_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_packed: bool
+) -> None:
+    """The grouped kernels write a step's first gradients over the last ones, which every sequence would do."""
+    decoder = wrapped(save_tiny(name, tmp_path))
+    prove_either_way(decoder, where="model")
+    bank = executor_of(decoder, rows_of(12), device="cpu").bank
+    monkeypatch.setattr(bank_module, "choose_backend", lambda _: Backend.TRITON)
+    assert decoder.is_packed == bank.writes_gradients == is_packed

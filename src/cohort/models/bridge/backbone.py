@@ -94,6 +94,10 @@ class BridgedDecoder(Decoder):
         return False
 
     @property
+    def calls_linears_once(self) -> bool:
+        return self.is_packed
+
+    @property
     def attention(self) -> str:
         """How the model attends, by the name that transformers has for it."""
         return self._attention

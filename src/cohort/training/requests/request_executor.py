@@ -109,6 +109,7 @@ class RequestExecutor:
             compute_dtype=compute_dtype,
             moments=AdamW.moments,
         )
+        self._bank.adds_gradients = not decoder.calls_linears_once
         set_numerics(numerics, decoder=decoder, bank=self._bank)
         self.models = ClientModels(decoder, self._bank)
 
