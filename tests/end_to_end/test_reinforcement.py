@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from cohort.tasks.loading import TaskFile
+from tests.end_to_end.test_bridged import write_bridged
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf)
@@ -101,9 +103,53 @@ def test_a_trial_whose_rewards_fail_ends_with_the_row_named_and_the_others_go_on
 
 
 def test_what_answers_cannot_be_drawn_with_is_refused_together(folder: Path, tmp_path: Path) -> None:
-    task = task_of(folder, lora={"lora_dropout": 0.1, "modules_to_save": ["lm_head"]}, dataset={"max_length": 512})
+    rows = [{"prompt": "1" * 200}, {"prompt": "2+1="}]
+    (folder / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset = {"train": "long.jsonl", "validation": "train.jsonl", "max_length": 512}
+    task = task_of(folder, lora={"lora_dropout": 0.1, "modules_to_save": ["lm_head"]}, dataset=dataset)
     with pytest.raises(InputError) as caught:
         tune(task, tmp_path / "run")
     places = [str(problem.where) for problem in caught.value.problems]
-    assert any("lora_dropout" in place for place in places)
     assert any("modules_to_save" in place for place in places)
+    assert any("long.jsonl:1" in place for place in places)
+
+
+def test_two_processes_draw_and_train_the_bits_of_one_and_name_the_same_failure(folder: Path, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {
+        "rewards": "my_rewards.py:fails_at_five",
+        "lora": {"lora_dropout": 0.1},
+        "training": {"max_steps": 3},
+        "search": {"space": {"batch_size": [1, 4]}},
+    }
+    one, two = tmp_path / "one", tmp_path / "two"
+    tune(task_of(folder, **sections), one, options=OPTIONS)
+    tune(task_of(folder, **sections), two, options=replace(OPTIONS, num_ranks=2))
+    assert outcome_of(two)["steps"] == outcome_of(one)["steps"]
+    assert outcome_of(two)["adapters"] == outcome_of(one)["adapters"]
+    ends = []
+    for run in (one, two):
+        with RunReader.open(run / "run.db") as reader:
+            ends.append([(trial.status.value, trial.message) for trial in reader.trials()])
+    assert ends[0] == ends[1]
+
+
+def test_a_model_that_transformers_computes_is_swept_by_reward_and_resumed(tmp_path: Path) -> None:
+    folder = write_bridged(tmp_path / "inputs", "gpt_oss")
+    (folder / "my_rewards.py").write_text(REWARD)
+    task = task_of(
+        folder,
+        objective={"type": "grpo", "num_generations": 2, "max_completion_length": 4},
+        lora={"target_modules": "all-linear", "lora_dropout": 0.0},
+        training={"max_steps": 2},
+        evaluation={"max_examples": 2},
+        search={"space": {"learning_rate": [1e-3, 3e-2]}},
+    )
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    tune(task, whole, options=OPTIONS, clock=TickingClock())
+    with pytest.raises(KeyboardInterrupt):
+        tune(task, killed, options=OPTIONS, watcher=Interrupting(2), clock=TickingClock())
+    resume(killed, options=OPTIONS)
+    assert outcome_of(killed)["steps"] == outcome_of(whole)["steps"]
+    assert outcome_of(killed)["adapters"] == outcome_of(whole)["adapters"]
+    with RunReader.open(whole / "run.db") as reader:
+        assert max(step.metrics["sampler_difference"] for step in reader.log.steps()) < 1e-4

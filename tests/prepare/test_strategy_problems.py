@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("adapter_parallel", {"memory": {"host_streamed_layers": 3}}, ["3 with strategy: adapter_parallel"]),
         ("replicas", {}, []),
         ("replicas", {"microbatches": "solver"}, ["solver with strategy: replicas, which has no pipeline"]),
+        ("auto", {"microbatches": "solver"}, ["solver with strategy: auto, which may choose another"]),
         (
             "replicas",
             {"packing": "planned", "early_exit": {"rule": "median"}},

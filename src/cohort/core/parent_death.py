@@ -11,15 +11,16 @@ __all__ = ["die_with_parent"]
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent: int | None = None) -> None:
+def die_with_parent(parent: int | None = None, *, sent: int = signal.SIGKILL) -> None:
     """Ask the kernel (Linux) to kill this process when the thread that started it ends.
 
     Args:
         parent: The process that started this one: where it is gone already, this one ends now. None: the caller
             notices by other means.
+        sent: The signal, for one that does something else at its parent's end.
     """
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, sent)
     except (AttributeError, OSError):
         # not Linux: the process notices its closed connection once it reads from it
         return

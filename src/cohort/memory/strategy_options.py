@@ -24,6 +24,8 @@ def unfit_for_auto(task: TaskFile, strategy: str) -> str | None:
     """Return why ``auto`` leaves a strategy that works to those who ask for it: it predicts steps, not answers."""
     if strategy == "pipeline" and task.evaluation.generates:
         return "answers for the metric pass its stages one at a time"
+    if task.rewards is not None:
+        return "trials train on answers that each rank decodes by itself"
     return None
 
 

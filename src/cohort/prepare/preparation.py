@@ -111,6 +111,9 @@ class Preparation:
     @property
     def window_steps(self) -> int:
         """Most steps between two boundaries of several ranks; 1 for one rank."""
+        if self.objective.samples_answers:
+            # each call trains those that are first to have their answers
+            return 1
         num_ranks, tokens = self.num_ranks, self._tokens_per_step
         if isinstance(self.group, PipelineGroup):
             return pipeline_window_steps(

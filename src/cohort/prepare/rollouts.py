@@ -9,9 +9,9 @@ from cohort.core.errors import Problem
 from cohort.core.units import counted
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import AnswerScoring, TokenisedRows
+from cohort.memory.rank_groups import GROUP_STRATEGIES
 from cohort.models.config import DecoderConfig
 from cohort.prepare.objectives import task_objective
-from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["rollout_problems", "scored_rows", "with_scoring"]
@@ -51,21 +51,12 @@ def rollout_problems(
     def refused(key: str, found: str, allowed: str, hint: str) -> Problem:
         return Problem(where=task.where(key), found=f"{found} with {name}", allowed=allowed, hint=hint)
 
-    if num_ranks > 1:
-        yield refused("num_gpus", counted(num_ranks, "rank"), "one GPU, or the CPU", "Write num_gpus: 1.")
-    if config.bridged is not None:
+    if num_ranks > 1 and task.strategy in GROUP_STRATEGIES:
         yield refused(
-            "model_name_or_path",
-            f"{config.architecture}, whose layers transformers computes,",
-            "an architecture that is native",
-            "Choose a model of one of the native families (docs/models.md).",
-        )
-    if any(float(value) > 0 for value in possible_values(task, "lora_dropout")):
-        yield refused(
-            "lora.lora_dropout",
-            "dropout",
-            "0: what is trained has to be what drew the answers",
-            "Write lora_dropout: 0.",
+            "strategy",
+            f"{task.strategy}, which divides a model among {counted(num_ranks, 'rank')},",
+            "replicas | adapter_parallel: each rank decodes the answers of its own trials",
+            "Write strategy: replicas.",
         )
     if task.lora.modules_to_save:
         yield refused(
@@ -73,13 +64,6 @@ def rollout_problems(
             ", ".join(task.lora.modules_to_save),
             "adapters alone",
             "Remove modules_to_save.",
-        )
-    if config.logit_cap is not None and any(float(value) != 1 for value in possible_values(task, "temperature")):
-        yield refused(
-            "objective.temperature",
-            f"a temperature other than 1 and {config.architecture}, which caps its logits,",
-            "temperature: 1",
-            "Write temperature: 1.",
         )
     yield from _long_prompts(config, data)
 

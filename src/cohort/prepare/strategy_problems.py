@@ -66,11 +66,12 @@ def _solver_problems(task: TaskFile) -> list[Problem]:
     if task.microbatches != "solver":
         return []
     where, problems = task.where("microbatches"), []
-    if task.strategy not in ("auto", "pipeline"):
+    if task.strategy != "pipeline":
+        which = "which may choose another" if task.strategy == "auto" else "which has no pipeline"
         problems.append(
             Problem(
                 where=where,
-                found=f"solver with strategy: {task.strategy}, which has no pipeline",
+                found=f"solver with strategy: {task.strategy}, {which}",
                 allowed="solver with strategy: pipeline",
                 hint="Remove microbatches, or write strategy: pipeline.",
             )

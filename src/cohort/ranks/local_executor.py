@@ -85,8 +85,8 @@ class LocalExecutor(Executor, TrainingExecutor):
         others = sorted(set(wanted) - {resident.spec.trial_id for resident in sampling})
         return (*(super().step(others) if others else ()), *self._sampled().step(sampling))
 
+    @verb
     def take_failures(self) -> tuple[TrialFailed, ...]:
-        """Return the trials that could not take a step since the last call, for a reason of their own."""
         return () if self._rollouts is None else self._rollouts.take_failures()
 
     def evaluate(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cohort.adapters.bank import BankFullError
-from cohort.core.events import StepDone
+from cohort.core.events import StepDone, TrialFailed
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
@@ -128,6 +128,12 @@ class ReplicatedExecutor(RemoteExecutor):
         if error is not None:
             raise error
         return tuple(events[key] for key in self.resident if key in events)
+
+    def take_failures(self) -> tuple[TrialFailed, ...]:
+        if not any(place.spec.objective.samples_answers for place in self._places.values()):
+            return ()
+        found = self._ranks.ask_all(Call.of(LocalExecutor.take_failures))
+        return tuple(failure for of_rank in found for failure in of_rank)
 
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         """Run up to ``quotas`` steps of each trial, each rank at its own pace.

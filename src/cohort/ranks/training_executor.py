@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torch import Tensor
 
-from cohort.core.events import StepDone
+from cohort.core.events import StepDone, TrialFailed
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
@@ -213,6 +213,10 @@ class TrainingExecutor(TrialExecutor):
     def expect_window(self, quotas: Mapping[int, int]) -> None:  # noqa: ARG002
         """Learn, before a window runs, which steps the window after it will probably take."""
         return
+
+    def take_failures(self) -> tuple[TrialFailed, ...]:
+        """Return the trials that could not take a step since the last call, for a reason of their own."""
+        return ()
 
     @property
     @abstractmethod

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, implementation
-from cohort.kernels.cross_entropy import linear_cross_entropy
+from cohort.kernels.cross_entropy import linear_cross_entropy, price_rows
 from tests.kernels.closeness import assert_near, low_precision, relative_error
 from tests.kernels.dense_head import DenseHead
 
@@ -43,6 +43,41 @@ def test_capped_logits(triton_device: str, backend: Backend) -> None:
     expected = F.cross_entropy(capped, targets, reduction="none")
     assert_near(losses, expected)
     assert_near(*(torch.autograd.grad(x.sum(), y)[0] for x, y in ((losses, hidden), (expected, exact))))
+
+
+@pytest.mark.parametrize("backend", Backend)
+@pytest.mark.parametrize("logit_cap", [None, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_row_has_a_scale_of_its_own_in_the_precision_of_the_losses(
+    triton_device: str, backend: Backend, logit_cap: float | None, dtype: torch.dtype
+) -> None:
+    if dtype == torch.bfloat16:
+        dtype = low_precision(triton_device)
+    hidden, head, targets = _problem(70, 24, 301, dtype=dtype, device=triton_device)
+    hidden, targets = hidden.detach(), targets.clamp(min=0)
+    scales = torch.tensor([1.0, 0.5, 1 / 0.7], device=triton_device).repeat(24)[:70]
+    rows = torch.arange(70, device=triton_device)
+    losses, gradients = price_rows(
+        hidden,
+        head=head,
+        targets_M=targets,
+        rows_M=rows,
+        scales_M=scales,
+        logit_cap=logit_cap,
+        chunk_rows=32,
+        backend=backend,
+    )
+    # the head rounds its logits to the dtype of the hidden states, and nothing behind it does
+    logits = head.forward(hidden)
+    if logit_cap is not None:
+        logits = logit_cap * torch.tanh(logits / logit_cap)
+    exact = logits.double().requires_grad_()
+    expected = F.cross_entropy(exact * scales.double()[:, None], targets, reduction="none")
+    assert relative_error(losses, expected) < 2e-6
+    (of_logits,) = torch.autograd.grad(expected.sum(), exact)
+    if logit_cap is not None:
+        of_logits = of_logits * (1 - (exact.detach() / logit_cap).square())
+    assert_near(gradients, of_logits @ head.weight_VD.double(), roundings=4)
 
 
 def test_float32_losses_for_lower_precision() -> None:

@@ -21,6 +21,12 @@ def sleeps(completions, **columns):
     Path(__file__).with_suffix(".pid").write_text(str(os.getpid()))
     time.sleep(60)
 
+def has_children(completions, **columns):
+    import subprocess, sys
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    Path(__file__).with_suffix(".pid").write_text(str(child.pid))
+    time.sleep(60)
+
 def never_lets_go(completions, **columns):
     Path(__file__).with_suffix(".pid").write_text(str(os.getpid()))
     # backtracks for ages, and no thread of the process runs meanwhile
@@ -38,8 +44,10 @@ runner.collect()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
-@pytest.mark.parametrize("function", ["sleeps", "never_lets_go"])
-def test_a_function_that_hangs_does_not_outlive_a_killed_program(tmp_path: Path, function: str) -> None:
+@pytest.mark.parametrize("function", ["sleeps", "never_lets_go", "has_children"])
+def test_neither_a_function_that_hangs_nor_what_it_started_outlives_a_killed_program(
+    tmp_path: Path, function: str
+) -> None:
     module = tmp_path / "rewards.py"
     module.write_text(FUNCTIONS)
     program = subprocess.Popen([sys.executable, "-c", PROGRAM, f"{module}:{function}"])

@@ -89,14 +89,14 @@ def prompt_rows(model: Path, *, prompts: Sequence[str] = PROMPTS, plan: RewardPl
 
 
 def sampling_trial(
-    trial_id: int, *, r: int = 4, batch_size: int = 2, num_steps: int = 4, **objective: Any
+    trial_id: int, *, r: int = 4, batch_size: int = 2, num_steps: int = 4, dropout: float = 0.0, **objective: Any
 ) -> TrialSpec:
     """Return a trial with a seed of its own; ``objective`` are values of it."""
     values = {"num_generations": 4, "max_completion_length": 6, **objective}
     return TrialSpec(
         trial_id=trial_id,
         seed=100 + trial_id,
-        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r),
+        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout),
         learning_rate=1e-2,
         batch_size=batch_size,
         num_steps=num_steps,

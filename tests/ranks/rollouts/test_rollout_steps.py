@@ -39,6 +39,7 @@ TRIALS = (
     ),
     sampling_trial(2, num_steps=STEPS, r=2, num_generations=6, beta=0.1, num_iterations=2, loss_type="grpo"),
     sampling_trial(3, num_steps=STEPS, batch_size=3, max_completion_length=3, loss_type="gspo"),
+    sampling_trial(4, num_steps=STEPS, dropout=0.3, num_iterations=2, beta=0.1),
 )
 
 
@@ -103,6 +104,19 @@ def test_steps_report_what_was_drawn_and_how_far_the_sampler_is_from_the_trainin
         assert event.answers
         assert all(answer.prompt in PROMPTS for answer in event.answers)
     assert all(("kl" in event.metrics) == (event.trial_id == 2) for event in events)
+
+
+def test_dropout_is_in_the_training_pass_alone_and_the_first_ratio_is_still_one(
+    model: Path, rows: TokenisedRows
+) -> None:
+    _, (dropped, *_) = trained(executor_on(model, rows), [sampling_trial(0, num_steps=STEPS, dropout=0.5)])
+    _, (whole, *_) = trained(executor_on(model, rows), [sampling_trial(0, num_steps=STEPS)])
+    # a fresh adapter adds nothing: the answers are the same, and the masks are in the gradients
+    assert dropped.answers == whole.answers
+    assert dropped.grad_norm != whole.grad_norm
+    assert dropped.metrics["clip_share"] == 0.0
+    _, events = trained(executor_on(model, rows), [sampling_trial(0, num_steps=STEPS, dropout=0.5)])
+    assert events[-1].metrics["sampler_difference"] > 1e-4
 
 
 def test_answers_are_drawn_after_the_trial_has_trained_and_depend_on_the_step(

@@ -230,7 +230,7 @@ class StepLoop:
                 raise
             self.fail(owners.pop(), error)
             return
-        for failure in executor.take_failures() if isinstance(executor, LocalExecutor) else ():
+        for failure in executor.take_failures():
             failed[failure.trial_id] = replace(failure, trial_id=self._members.owner(failure.trial_id)[1])
         self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
 

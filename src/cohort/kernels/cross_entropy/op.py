@@ -103,6 +103,7 @@ def price_rows(
     logit_cap: float | None = None,
     chunk_rows: int | None = None,
     with_gradient: bool = True,
+    scales_M: Tensor | None = None,
     backend: Backend | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the losses [M] of some rows, and the gradient [M, D] of each row's loss ([0, D] without gradients).
@@ -113,6 +114,7 @@ def price_rows(
     Args:
         targets_M: Of each of the rows.
         rows_M: int64 numbers of rows of ``hidden_TD``.
+        scales_M: What the logits of each row are multiplied by, behind the cap and in the precision of the losses.
     """
     if chunk_rows is None:
         chunk_rows = default_chunk_rows(
@@ -131,7 +133,12 @@ def price_rows(
         _, targets_C, logits_CV, tanh_CV = head_logits(
             hidden_TD, head=head, rows_C=rows_M[start:stop], targets_C=targets_M[start:stop], logit_cap=logit_cap
         )
-        losses_C = kernels.cross_entropy_rows(logits_CV, targets_C=targets_C, with_gradient=with_gradient)
+        scales_C = None
+        if scales_M is not None:
+            scales_C = torch.nn.functional.pad(scales_M[start:stop], (0, len(targets_C) - count), value=1.0)
+        losses_C = kernels.cross_entropy_rows(
+            logits_CV, targets_C=targets_C, with_gradient=with_gradient, scales_C=scales_C
+        )
         losses_M[start:stop] = losses_C[:count]
         if with_gradient:
             if tanh_CV is not None:

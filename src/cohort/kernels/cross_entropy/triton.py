@@ -28,11 +28,13 @@ def _cross_entropy_kernel(
     logits_ptr,
     targets_ptr,
     losses_ptr,
+    scales_ptr,
     row_stride,
     VOCABULARY: tl.constexpr,
     BLOCK: tl.constexpr,
     TURN: tl.constexpr,
     WITH_GRADIENT: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * row_stride
@@ -47,6 +49,10 @@ def _cross_entropy_kernel(
     else:
         inside = (target >= 0) & (target < VOCABULARY)
         target_logit = tl.load(logits_ptr + target, mask=inside, other=float("nan")).to(tl.float32)
+        factor = 1.0
+        if SCALED:
+            factor = tl.load(scales_ptr + row)
+            target_logit = target_logit * factor
         # finite, so that -inf logits (and padding) never meet as inf - inf
         running_max = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
         running_sum = tl.zeros([BLOCK], dtype=tl.float32)
@@ -54,6 +60,8 @@ def _cross_entropy_kernel(
         for start in range(0, VOCABULARY, BLOCK * TURN):
             mask = start + steps < VOCABULARY
             x = tl.load(logits_ptr + start + steps, mask=mask, other=float("-inf")).to(tl.float32)
+            if SCALED:
+                x = x * factor
             turn_max = tl.maximum(running_max, tl.max(x, axis=0))
             running_sum = running_sum * tl.exp(running_max - turn_max) + tl.sum(tl.exp(x - turn_max[None, :]), axis=0)
             running_max = turn_max
@@ -67,12 +75,21 @@ def _cross_entropy_kernel(
                 places = start + steps
                 mask = places < VOCABULARY
                 x = tl.load(logits_ptr + places, mask=mask, other=float("-inf")).to(tl.float32)
+                if SCALED:
+                    x = x * factor
                 gradient = tl.exp(x - largest) * scale - tl.where(places == target, 1.0, 0.0)
+                if SCALED:
+                    gradient = gradient * factor
                 tl.store(logits_ptr + places, gradient.to(logits_ptr.dtype.element_ty), mask=mask)
 
 
-def cross_entropy_rows(logits_CV: Tensor, *, targets_C: Tensor, with_gradient: bool) -> Tensor:
-    """Return each row's loss [C] in float32; with ``with_gradient`` the logits become ``softmax - onehot`` in place."""
+def cross_entropy_rows(
+    logits_CV: Tensor, *, targets_C: Tensor, with_gradient: bool, scales_C: Tensor | None = None
+) -> Tensor:
+    """Return each row's loss [C] in float32; with ``with_gradient`` the logits become their gradient in place.
+
+    ``scales_C`` (positive) multiply the logits of each row first, in float32.
+    """
     assert logits_CV.stride(1) == 1, "the head returns rows of logits that lie densely: the gradient is written there"
     num_rows, vocabulary = logits_CV.shape
     losses_C = torch.empty(num_rows, dtype=torch.float32, device=logits_CV.device)
@@ -83,11 +100,13 @@ def cross_entropy_rows(logits_CV: Tensor, *, targets_C: Tensor, with_gradient: b
                 logits_CV,
                 targets_C,
                 losses_C,
+                targets_C if scales_C is None else scales_C.to(torch.float32),
                 logits_CV.stride(0),
                 VOCABULARY=vocabulary,
                 BLOCK=block,
                 TURN=STEPS_PER_TURN,
                 WITH_GRADIENT=with_gradient,
+                SCALED=scales_C is not None,
                 num_warps=max(1, NUM_WARPS * block // BLOCK),
             )
     return losses_C

@@ -15,15 +15,13 @@ import linecache
 import math
 import os
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, SupportsFloat
 
-from cohort.core.parent_death import die_with_parent
+from cohort.core.process_guard import guard_this_group
 from cohort.metrics.functions import FunctionRefusedError, find_function, raised_text
 from cohort.metrics.rewards.kinds import REWARD_KINDS
 from cohort.metrics.rewards.reward import RewardColumnError
@@ -43,9 +41,7 @@ def main(arguments: Sequence[str]) -> None:
     devnull = os.open(os.devnull, os.O_RDWR)
     for own in (0, 1, 2):
         os.dup2(devnull, own)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    # a regular expression that hangs holds the interpreter's lock: the thread would not run
-    die_with_parent()
+    guard_this_group(connection)
     functions: dict[str, _Function] = {}
     _limit_memory(memory_limit)
     while True:
@@ -54,13 +50,6 @@ def main(arguments: Sequence[str]) -> None:
         except (EOFError, OSError):
             return
         connection.send_bytes(json.dumps(_answered(message, functions)).encode())
-
-
-def _end_with(parent: int) -> None:
-    # a function that hangs would outlive a program that was killed
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def _limit_memory(num_bytes: int) -> None:

@@ -183,7 +183,7 @@ class Decoding:
             num_blocks=num_blocks,
             settings=_SETTINGS,
             # adapters change in their places, which is where a recorded pass reads them
-            records_graphs=True,
+            records_graphs=self._decoder.ring is None,
         )
         for own in open_answers:
             self._submit(own)

@@ -31,11 +31,16 @@ __all__ = ["DatumResult", "SlotDatum", "measure_tokens", "train_tokens"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SlotDatum:
-    """A datum on its way into a stream, with the slot of its model and the loss of its call."""
+    """A datum on its way into a stream, with the slot of its model and the loss of its call.
+
+    Attributes:
+        row_keys: Dropout keys of its rows, int64 [L]; None where nothing is dropped.
+    """
 
     slot: int
     datum: Datum
     loss: TokenLoss
+    row_keys: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,7 +103,6 @@ class _Priced:
 
     entries: Sequence[SlotDatum]
     hidden_TD: Tensor
-    scale_T1: Tensor | None
     logps_M: Tensor
     jacobian_MD: Tensor
     rows: Sequence[NDArray[np.int64]]
@@ -117,7 +121,7 @@ class _Priced:
     ) -> _Priced:
         device = bank.weights_RD.device
         batch = _packed(entries, num_slots=bank.num_slots, device=device)
-        lora = bank.context(batch.segments, fresh_slots=fresh_slots)
+        lora = bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
         hidden_TD = decoder.forward(
             batch.tokens_T,
             positions_T=batch.positions_T,
@@ -126,16 +130,14 @@ class _Priced:
             gradient_checkpointing=gradient_checkpointing,
         )
         rows, columns, targets = _places(entries, batch.sequence_offsets)
-        scale_T1 = _inverse_temperatures(entries, batch.sequence_offsets, like=hidden_TD)
-        assert scale_T1 is None or decoder.config.logit_cap is None, "capped logits are not proportional to the states"
-        priced_TD = hidden_TD.detach()
         losses_M, jacobian_MD = price_rows(
-            priced_TD if scale_T1 is None else priced_TD * scale_T1,
+            hidden_TD.detach(),
             head=decoder.head,
             targets_M=to_device_unwaited(np.concatenate(targets), device),
             rows_M=to_device_unwaited(np.concatenate(rows), device),
             logit_cap=decoder.config.logit_cap,
             with_gradient=trains,
+            scales_M=_inverse_temperatures(entries, device=device),
         )
         # in the order of the data, each datum's targets position by position
         order = np.argsort(np.concatenate(columns), kind="stable")
@@ -143,7 +145,6 @@ class _Priced:
         return cls(
             entries=entries,
             hidden_TD=hidden_TD,
-            scale_T1=scale_T1,
             logps_M=logps_M,
             jacobian_MD=jacobian_MD,
             rows=rows,
@@ -165,8 +166,7 @@ class _Priced:
             total_TD = part_TD if total_TD is None else total_TD + part_TD
             start = stop
         assert total_TD is not None, "a pass has at least one datum"
-        total_TD = total_TD.to(self.hidden_TD.dtype)
-        return total_TD if self.scale_T1 is None else total_TD * self.scale_T1
+        return total_TD.to(self.hidden_TD.dtype)
 
     def results(self, terms_M: Tensor) -> list[DatumResult]:
         """Wait for the pass and return what it found of each datum."""
@@ -191,6 +191,7 @@ def _packed(entries: Sequence[SlotDatum], *, num_slots: int, device: torch.devic
                 tokens=entry.datum.tokens.astype(np.int32),
                 trained=np.zeros(len(entry.datum.tokens), dtype=np.bool_),
             ),
+            row_keys=entry.row_keys,
         )
         for entry in entries
     ]
@@ -217,17 +218,21 @@ def _places(
     return [np.concatenate(r) for r in rows], [np.concatenate(c) for c in columns], [np.concatenate(t) for t in targets]
 
 
-def _inverse_temperatures(entries: Sequence[SlotDatum], offsets: Sequence[int], *, like: Tensor) -> Tensor | None:
-    """Return what each row's final hidden state is multiplied by [T, 1]: the head has no bias, so logits are as well.
+def _inverse_temperatures(entries: Sequence[SlotDatum], *, device: torch.device) -> Tensor | None:
+    """Return what the logits of each target are multiplied by, float32, first targets of all positions first.
 
-    None where every temperature is 1.
+    None where every temperature is 1. Logits and not hidden states: 16 bits would round the products.
     """
     if all(entry.datum.temperature == 1.0 for entry in entries):
         return None
-    scales = np.ones((like.shape[0], 1))
-    for entry, offset in zip(entries, offsets[:-1], strict=True):
-        scales[offset : offset + len(entry.datum.tokens)] = 1.0 / entry.datum.temperature
-    return to_device_unwaited(scales, like.device).to(like.dtype)
+    most = max(entry.datum.targets.shape[1] for entry in entries)
+    scales = [
+        np.full(entry.datum.targets.shape[0], 1.0 / entry.datum.temperature, dtype=np.float32)
+        for column in range(most)
+        for entry in entries
+        if column < entry.datum.targets.shape[1]
+    ]
+    return to_device_unwaited(np.concatenate(scales), device)
 
 
 def _terms(logps_M: Tensor, entries: Sequence[SlotDatum]) -> Tensor:

@@ -20,6 +20,7 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
+from cohort.kernels.dropout import row_keys
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
@@ -138,7 +139,9 @@ class AnswerTraining:
         """Measure the answers of trials that are held to the frozen model by it: the same passes without adapters."""
         held = [step.resident.slot for step in steps if step.objective.beta != 0]
         asked = [
-            replace(entry, place=replace(entry.place, slot=_NO_ADAPTER)) for slot in held for entry in entries[slot]
+            replace(entry, place=replace(entry.place, slot=_NO_ADAPTER, row_keys=None))
+            for slot in held
+            for entry in entries[slot]
         ]
         losses = {step.resident.slot: _loss(step, first=True) for step in steps}
         of_entry = [losses[slot] for slot in held for _ in entries[slot]]
@@ -214,7 +217,8 @@ def _slot_data(
         entry, loss = data[id(place)]
         # unread where the pass's own are the old ones
         own = old.get(id(place), np.zeros(len(entry.answer)))
-        found.append(SlotDatum(slot=place.slot, datum=entry.datum(old=own), loss=loss))
+        datum = entry.datum(old=own)
+        found.append(SlotDatum(slot=place.slot, datum=datum, loss=loss, row_keys=place.row_keys))
     return found
 
 
@@ -234,7 +238,9 @@ def _entries(step: AnsweredStep, advantages: NDArray[np.float64]) -> list[_Entry
         )
         found.append(
             _Entry(
-                place=SlotSample(slot=step.resident.slot, sample=sample),
+                place=SlotSample(
+                    slot=step.resident.slot, sample=sample, row_keys=_row_keys(step, number, num_rows=len(tokens) - 1)
+                ),
                 answer=answer.tokens,
                 advantage=float(advantage),
                 weight=weight,
@@ -243,6 +249,16 @@ def _entries(step: AnsweredStep, advantages: NDArray[np.float64]) -> list[_Entry
             )
         )
     return found
+
+
+def _row_keys(step: AnsweredStep, number: int, *, num_rows: int) -> NDArray[np.int64] | None:
+    """Return the dropout keys of an answer's rows: one mask for all updates on it, another for each answer."""
+    spec = step.resident.spec
+    if not spec.adapter.lora_dropout:
+        return None
+    size = len(step.answers[0])
+    sample_id = step.row_ids[number // size] * size + number % size
+    return row_keys(num_rows, trial_seed=spec.seed, step=step.resident.step, sample_id=sample_id)
 
 
 def _loss(step: AnsweredStep, *, first: bool) -> TokenLoss:
