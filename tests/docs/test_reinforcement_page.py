@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cohort.core.place import Place
 from cohort.metrics.rewards.kinds import REWARD_KINDS
-from cohort.tasks.sections.rewards_section import RewardsSection
+from cohort.tasks.sections.rewards_section import RewardsSection, parse_rewards
 from cohort.tasks.yaml_lines import parse_yaml
 from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 from tests.conftest import REPOSITORY
@@ -47,7 +47,7 @@ def test_every_loss_is_there() -> None:
 
 
 def test_the_section_is_valid_and_the_function_is_a_reward(tmp_path: Path) -> None:
-    (text,) = [own for own in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if own.startswith("rewards:")]
+    text, _ = [own for own in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if own.startswith("rewards:")]
     document = parse_yaml(text, where=Place(file="page"))
     assert document is not None
     assert RewardsSection(**document.data["rewards"]).plan().names == ("correct", "regex", "length")
@@ -57,3 +57,21 @@ def test_the_section_is_valid_and_the_function_is_a_reward(tmp_path: Path) -> No
     correct = namespace["correct"]
     assert callable(correct)
     assert correct(prompts=["a", "b"], completions=["is 4", "5"], answer=["4", None]) == [1.0, None]
+
+
+def test_the_function_that_replies_plays_its_game() -> None:
+    _, text = [own for own in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if own.startswith("rewards:")]
+    document = parse_yaml(text, where=Place(file="page"))
+    assert document is not None
+    section = parse_rewards(document.data["rewards"])
+    assert isinstance(section, dict)
+    assert RewardsSection(**section).plan().most_turns == 6
+    code = next(own for own in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL) if "def reply" in own)
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    reply = namespace["reply"]
+    assert callable(reply)
+    said = [{"role": "user", "content": "Guess."}, {"role": "assistant", "content": "3"}]
+    assert reply(messages=said, answer="5", turn=1, is_last=False) == "Higher."
+    assert reply(messages=said, answer="3", turn=2, is_last=False) == 0.9
+    assert reply(messages=said, answer="5", turn=6, is_last=True) == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def task_of(folder: Path, *, rewards: Any = "my_rewards.py:low_letters", **secti
         folder,
         **{
             "objective": {"type": "grpo", "num_generations": 3, "max_completion_length": 6},
-            "rewards": {"functions": [rewards], "workers": 1},
+            "rewards": {"functions": [rewards], "workers": 1} if isinstance(rewards, str) else rewards,
             "lora": {"lora_dropout": 0.0},
             "training": {"max_steps": 4},
             "search": {"space": {"learning_rate": [1e-3, 3e-2], "num_generations": [2, 4]}},
@@ -131,6 +132,36 @@ def test_two_processes_draw_and_train_the_bits_of_one_and_name_the_same_failure(
         with RunReader.open(run / "run.db") as reader:
             ends.append([(trial.status.value, trial.message) for trial in reader.trials()])
     assert ends[0] == ends[1]
+
+
+def test_a_sweep_over_answers_of_several_turns_is_resumed_in_an_interpreter_of_its_own(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "my_game.py").write_text(
+        "import sys\n"
+        "def reply(messages, turn, is_last):\n"
+        "    assert 'numpy' not in sys.modules\n"
+        "    low = sum(letter < 'm' for letter in messages[-1]['content'])\n"
+        "    return low / turn if is_last or turn == 2 else 'again:'\n"
+    )
+    task = task_of(
+        folder,
+        rewards={
+            "functions": [{"function": "my_game.py:reply", "turns": 3}],
+            "workers": 1,
+            "python": sys.executable,
+        },
+        objective={"type": "grpo", "num_generations": 3, "max_completion_length": 24},
+        training={"max_steps": 2},
+        search={"space": {"learning_rate": [1e-3, 3e-2]}},
+    )
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    tune(task, whole, options=OPTIONS, clock=TickingClock())
+    with pytest.raises(KeyboardInterrupt):
+        tune(task, killed, options=OPTIONS, watcher=Interrupting(2), clock=TickingClock())
+    resume(killed, options=OPTIONS)
+    assert outcome_of(killed)["steps"] == outcome_of(whole)["steps"]
+    assert outcome_of(killed)["adapters"] == outcome_of(whole)["adapters"]
 
 
 def test_a_model_that_transformers_computes_is_swept_by_reward_and_resumed(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import torch
 from cohort.models.attention import causal_attention
 from cohort.models.config import AttentionRule
 from cohort.models.config_file import read_config
-from cohort.serving.cached_attention import CachedAttention, NewPositions, rounded_key_length
+from cohort.models.tiled_attention import TiledAttention, rounded_key_length
+from cohort.serving.cached_attention import CachedAttention, NewPositions
 from cohort.serving.kv_blocks import KvBlocks
 from tests.models.tiny_checkpoints import save_checkpoint
 
@@ -81,6 +82,32 @@ def test_chunks_and_neighbours_change_no_bit_of_a_prompt(tmp_path: Path) -> None
 
     whole = outputs([length], blocks=[1, 2, 3, 4, 5], neighbour=False)
     assert torch.equal(outputs([16, 64, length], blocks=[7, 3, 9, 1, 2], neighbour=True), whole)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_decoded_positions_in_whole_tiles_have_the_bits_of_tiled_attention(rule: AttentionRule, tmp_path: Path) -> None:
+    config = read_config(save_checkpoint(tmp_path, "Llama"))
+    cache = KvBlocks(config, num_blocks=8, dtype=torch.float32, device=CPU)
+    length, prompt = 43, 21
+    q, k, v = (
+        torch.randn(length, heads, config.head_dim)
+        for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+    )
+    found = []
+    for start, count, is_prompt in [(0, prompt, True), *((place, 1, False) for place in range(prompt, length))]:
+        new = [NewPositions(blocks=[4, 2, 7], start=start, count=count, is_prompt=is_prompt)]
+        stream = [x[start : start + count] for x in (q, k, v)]
+        if start % 3 == 0:
+            # a neighbour in the same pass
+            new.append(NewPositions(blocks=[1], start=5, count=1, is_prompt=False))
+            stream = [torch.cat([x, torch.randn(1, *x.shape[1:])]) for x in stream]
+        attention = CachedAttention(cache, new, device=CPU, whole_tiles=True)
+        found.append(attention.attend(0, *stream, rule=rule)[:count])
+    # among other sequences, and rows of none behind them
+    around = [torch.cat([torch.randn(9, *x.shape[1:]), x, torch.randn(12, *x.shape[1:])]) for x in (q, k, v)]
+    whole = TiledAttention((0, 9, 9 + length)).attend(0, *around, rule=rule)[9 : 9 + length]
+    assert torch.equal(torch.cat(found), whole)
+    torch.testing.assert_close(whole, causal_attention(q[None], k[None], v[None], rule=rule)[0])
 
 
 def test_keys_are_read_up_to_a_rounded_length() -> None:

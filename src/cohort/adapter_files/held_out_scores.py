@@ -21,9 +21,12 @@ from cohort.prepare.metrics import answer_prompts, reference_row
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.reference import Reference, require_same_reference
 from cohort.prepare.rollouts import scored_rows
+from cohort.ranks.rollouts.conversations import Conversations
+from cohort.ranks.rollouts.decoding import AskedAnswer, Decoding
+from cohort.ranks.rollouts.open_step import EndedConversation
 from cohort.ranks.rollouts.reward_evaluation import evaluated_rewards
 from cohort.ranks.rollouts.scoring import Scorers
-from cohort.serving.generate import GenerateRequest
+from cohort.serving.generate import GenerateRequest, generation_tokens
 from cohort.serving.sampler import Sampling
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
@@ -163,10 +166,21 @@ class HeldOutScores:
                 scorers=scorers,
                 model_stops=loaded.decoder.config.eos_token_ids,
                 answers_to=lambda requests, _, sampling: loaded.answers(requests, sampling=sampling),
+                conversations_of=lambda asked, own, row_ids: self._conversations(scorers, asked, own, row_ids),
+                context=loaded.decoder.config.max_position_embeddings,
             )
         finally:
             scorers.close()
         return [found[slot] for slot in slots]
+
+    def _conversations(
+        self, scorers: Scorers, asked: Sequence[AskedAnswer], rows: TokenisedRows, row_ids: Sequence[int]
+    ) -> list[EndedConversation]:
+        loaded = self._loaded
+        bank = loaded.bank or AdapterBank(AdapterLayout({}), num_slots=1, num_rank_rows=1, device=loaded.machine.device)
+        tokens = generation_tokens(loaded.decoder)
+        decoding = Decoding(loaded.decoder, bank, slot_of=lambda slot: slot, token_budget=tokens, records=False)
+        return Conversations(scorers).held(decoding, asked, rows=rows, row_ids=row_ids)
 
     def _answer_scores(self, slots: Sequence[int | None]) -> list[dict[str, RowValues]]:
         loaded, rows = self._loaded, self._rows

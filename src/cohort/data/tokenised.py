@@ -57,11 +57,13 @@ class AnswerScoring:
         tokenizer: Directory or hub id of the tokenizer that turns answers into text.
         rewards: The task's reward functions; what they are is for those who call them.
         num_generations: Answers that are drawn to each row of an evaluation; 0 takes the likeliest one.
+        chat_template: The template that conversations go on with; None for the tokenizer's own.
     """
 
     tokenizer: str
     rewards: Hashable
     num_generations: int = 0
+    chat_template: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

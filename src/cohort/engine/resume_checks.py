@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.numerics import AUTO
+from cohort.core.numerics import AUTO, Numerics
 from cohort.core.place import Place
 from cohort.engine.changed_rows import RESTORE_OR_POINT_TO, row_problems, short
 from cohort.metrics import metric_name
@@ -67,7 +67,7 @@ def require_same_task(
         for key, then, now in found
         if not _is_place(key, then, now)
         and not _has_no_effect(key, task)
-        and not (key == "numerics" and _keeps_numerics(then, now, machine))
+        and not (key == "numerics" and _keeps_numerics(then, now, task=task, machine=machine))
         and not (then is None and _is_default(key, now, task))
     ]
     if differences:
@@ -106,10 +106,11 @@ def _has_no_effect(key: str, task: TaskFile) -> bool:
     return section in KEYS_THAT_MAY_CHANGE
 
 
-def _keeps_numerics(then: str | None, now: str, machine: MachineFacts | None) -> bool:
+def _keeps_numerics(then: str | None, now: str, *, task: TaskFile, machine: MachineFacts | None) -> bool:
     """Return whether a task leaves a run the numerics that it began with, or names the same."""
     if machine is not None and _kind(machine.device) == "cpu":
-        return True
+        # answers that a trial trains on are drawn in other tiles where it asks for that
+        return task.rewards is None or (then == Numerics.EXACT) == (now == Numerics.EXACT)
     decided = None if machine is None else machine.numerics
     began_with = decided if then == AUTO else then
     return now in (AUTO, began_with)

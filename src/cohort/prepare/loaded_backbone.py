@@ -66,7 +66,7 @@ class LoadedBackbone:
                 )
             )
         numerics = self.memory.machine.numerics
-        if numerics != machine.numerics and machine.device.type != "cpu":
+        if numerics != machine.numerics and (machine.device.type != "cpu" or task.rewards is not None):
             why = f" ({machine.numerics_reason})" if machine.numerics_reason else ""
             raise InputError(
                 Problem(

@@ -9,7 +9,7 @@ from cohort.core.errors import Problem
 from cohort.core.place import Place
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import function_path
-from cohort.metrics.rewards import RewardFinding, RewardRunner
+from cohort.metrics.rewards import ConversationRunner, RewardFinding, RewardPlan, RewardRunner, Said
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["reward_identities", "reward_problems"]
@@ -30,6 +30,8 @@ def reward_problems(task: TaskFile, rows: TokenisedRows) -> list[Problem]:
     plan = task.rewards.plan()
     # each answer counts, also one that was asked before
     plan = replace(plan, workers=1, functions=tuple(replace(own, cache=False) for own in plan.functions))
+    if plan.most_turns:
+        return _conversation_problems(plan, rows, where=_where(task, 0))
     places = {own.name: place for place, own in enumerate(plan.functions)}
     with RewardRunner(plan) as runner:
         refusals = runner.problems()
@@ -44,6 +46,41 @@ def reward_problems(task: TaskFile, rows: TokenisedRows) -> list[Problem]:
             hint=_HINT,
         )
         for finding in findings
+    ]
+
+
+def _conversation_problems(plan: RewardPlan, rows: TokenisedRows, *, where: Place) -> list[Problem]:
+    """Return why a function cannot reply: it is called with an empty answer to the first row, its only one."""
+    _, refusals = RewardRunner(plan).looked_up()
+    if refusals:
+        return [replace(refusal.problem(Place()), where=where) for refusal in refusals]
+    columns = json.loads(rows.columns[0])
+    prompt = columns["prompt"]
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    runner = ConversationRunner(plan)
+    try:
+        number = runner.submit(
+            Said(
+                conversation=0,
+                messages=[*messages, {"role": "assistant", "content": ""}],
+                columns=columns,
+                turn=1,
+                is_last=True,
+                seed=0,
+            )
+        )
+        reply = runner.collect([number])[number]
+    finally:
+        runner.close()
+    if reply.finding is None:
+        return []
+    return [
+        Problem(
+            where=where,
+            found=f"{runner.name}, which {reply.finding}, for an empty answer to {rows.sources[0]}",
+            allowed="a function that returns a text, messages, a number or None for any answer, an empty one included",
+            hint="Correct the function; of an answer that it cannot read return a reward such as 0.",
+        )
     ]
 
 

@@ -36,6 +36,7 @@ def scored_rows(rows: TokenisedRows, *, task: TaskFile) -> TokenisedRows:
         tokenizer=task.model_name_or_path,
         rewards=task.rewards.plan(),
         num_generations=task.evaluation.num_generations,
+        chat_template=task.dataset.chat_template,
     )
     return replace(rows, scoring=scoring)
 

@@ -11,6 +11,9 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.answers import AnswerGenerator, Prompt, TokenStream
 from cohort.ranks.calls import Standing, verb
 from cohort.ranks.peer_source import PeerSource, has_parts
+from cohort.ranks.rollouts.conversations import Conversations
+from cohort.ranks.rollouts.decoding import AskedAnswer, Decoding
+from cohort.ranks.rollouts.open_step import EndedConversation
 from cohort.ranks.rollouts.reward_evaluation import evaluated_rewards
 from cohort.ranks.rollouts.rollout_steps import RolloutSteps
 from cohort.ranks.shared_bytes import BytesHandle
@@ -127,7 +130,19 @@ class LocalExecutor(Executor, TrainingExecutor):
             answers_to=lambda requests, stops, sampling: self._generator.answers(
                 requests, stream=self._streams(stops, sampling)
             ),
+            conversations_of=self._conversations_of,
+            context=self.decoder.config.max_position_embeddings,
         )
+
+    def _conversations_of(
+        self, asked: Sequence[AskedAnswer], rows: TokenisedRows, row_ids: Sequence[int]
+    ) -> list[EndedConversation]:
+        # a pool beside that of answers on their way, which lasts as long as the evaluation
+        decoding = Decoding(
+            self.decoder, self.bank, slot_of=self.slot_of, token_budget=self._generator.token_budget, records=False
+        )
+        with self.memory.observe(PassKind.EVALUATE, None):
+            return Conversations(self._sampled().scorers).held(decoding, asked, rows=rows, row_ids=row_ids)
 
     def _sampled(self) -> RolloutSteps:
         """Return the steps of trials that sample answers; the first call begins to keep keys and values for them."""
@@ -138,6 +153,7 @@ class LocalExecutor(Executor, TrainingExecutor):
                 slot_of=self.slot_of,
                 train=self.train_answers,
                 token_budget=self.settings.answer_tokens or self._generator.token_budget,
+                as_trained=self.draws_as_trained,
             )
         return self._rollouts
 

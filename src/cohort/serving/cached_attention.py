@@ -23,17 +23,12 @@ from cohort.kernels.paged_attention import PagedTiles, paged_attention
 from cohort.kernels.staging import stage_together, to_device_unwaited
 from cohort.models.attention import masked_attention
 from cohort.models.config import AttentionRule
+from cohort.models.tiled_attention import TILE_QUERIES, rounded_key_length, visible_keys
 from cohort.serving.kv_blocks import BLOCK_ROWS, NULL_BLOCK, KvBlocks, blocks_for, rows_of
 
-__all__ = ["CachedAttention", "NewPositions", "rounded_key_length"]
+__all__ = ["CachedAttention", "NewPositions"]
 
-TILE_QUERIES = BLOCK_ROWS
-# Keys are read up to a tile's own end, rounded up: fewer buckets on a GPU, less wasted work on a CPU.
-CPU_KEY_MULTIPLE = 32
-GPU_KEY_MULTIPLE = 256
-# from here on a CPU rounds more coarsely as well
-LONG_KEYS = 512
-LONG_KEY_MULTIPLE = 128
+assert TILE_QUERIES == BLOCK_ROWS, "a prompt is cut where its blocks begin"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +46,6 @@ class NewPositions:
     is_prompt: bool
 
 
-def rounded_key_length(length: int, *, on_cpu: bool) -> int:
-    """Return how many keys are read for a tile that ends at ``length``."""
-    multiple = GPU_KEY_MULTIPLE if not on_cpu else CPU_KEY_MULTIPLE if length <= LONG_KEYS else LONG_KEY_MULTIPLE
-    return -(-length // multiple) * multiple
-
-
 @dataclass
 class _Bucket:
     """Tiles of equal shape. ``kept``: which of its queries are no padding, and ``kept_rows`` where they go."""
@@ -72,22 +61,23 @@ class _Bucket:
     def visible(self, rule: AttentionRule, *, dtype: torch.dtype) -> Tensor:
         """Mask [B, 1, Q, L]: the keys that each query sees; what is added to scores where no cap comes between."""
         if rule not in self.masks:
-            keys = torch.arange(self.key_length, device=self.positions_BQ.device)
-            mask = keys <= self.positions_BQ[..., None]
-            if rule.window is not None:
-                mask &= keys > self.positions_BQ[..., None] - rule.window
-            if rule.cap is None:
-                # torch makes this of a mask of bools, once in each layer
-                mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
-            self.masks[rule] = mask[:, None]
+            self.masks[rule] = visible_keys(self.positions_BQ, key_length=self.key_length, rule=rule, dtype=dtype)
         return self.masks[rule]
 
 
 class CachedAttention:
     """Satisfies :class:`cohort.models.attention.AttentionContext` over sequences whose earlier keys are stored."""
 
-    def __init__(self, cache: KvBlocks, sequences: Sequence[NewPositions], *, device: torch.device) -> None:
-        """Take the sequences in stream order."""
+    def __init__(
+        self, cache: KvBlocks, sequences: Sequence[NewPositions], *, device: torch.device, whole_tiles: bool = False
+    ) -> None:
+        """Take the sequences in stream order.
+
+        Args:
+            whole_tiles: Compute a position that is decoded at its place in a tile of 16, on a CPU: it then has the bits
+                that :class:`~cohort.models.tiled_attention.TiledAttention` gives it among its neighbours.
+        """
+        self._whole_tiles = whole_tiles
         self._cache, self._device, self._sequences = cache, device, tuple(sequences)
         self._longest = max(each.start + each.count for each in sequences)
         self._tiles: tuple[PagedTiles, ...] | None = None
@@ -120,7 +110,7 @@ class CachedAttention:
             return o_THE
         if self._buckets is None:
             own_rows = [rows_of(each.blocks) for each in self._sequences]
-            self._buckets = _buckets(self._sequences, own_rows, device=self._device)
+            self._buckets = _buckets(self._sequences, own_rows, device=self._device, whole_tiles=self._whole_tiles)
         for bucket in self._buckets:
             shape = bucket.positions_BQ.shape
             q_BQHE = q_THE.index_select(0, bucket.query_rows).unflatten(0, shape)
@@ -176,32 +166,39 @@ def _paged_tiles(sequences: Sequence[NewPositions], *, device: torch.device) -> 
 @dataclass
 class _Tile:
     rows: NDArray[np.int64]
-    """Stream rows of its queries; the first again where it has fewer."""
+    """Stream rows of its queries; the first of its own where it has none."""
     positions: NDArray[np.int64]
-    count: int
+    own: NDArray[np.int64]
+    """Places of its own queries."""
     pool_rows: NDArray[np.int64]
 
 
 def _buckets(
-    sequences: Sequence[NewPositions], own_rows: Sequence[NDArray[np.int64]], *, device: torch.device
+    sequences: Sequence[NewPositions],
+    own_rows: Sequence[NDArray[np.int64]],
+    *,
+    device: torch.device,
+    whole_tiles: bool = False,
 ) -> list[_Bucket]:
     by_shape: dict[tuple[int, int], list[_Tile]] = {}
     null_rows = rows_of([NULL_BLOCK])
     row = 0
     for each, pool_rows in zip(sequences, own_rows, strict=True):
         stop = each.start + each.count
-        size = TILE_QUERIES if each.is_prompt else 1
-        for start in range(each.start, stop, size):
-            count = min(size, stop - start)
+        size = TILE_QUERIES if each.is_prompt or whole_tiles else 1
+        for start in range(each.start // size * size, stop, size):
+            own = np.arange(max(start, each.start), min(start + size, stop)) - start
             # a tile reads to its own end, however few of its queries there are
             key_length = rounded_key_length(start + size, on_cpu=device.type == "cpu")
             missing = blocks_for(key_length) - len(pool_rows) // BLOCK_ROWS
             padded = pool_rows if missing <= 0 else np.concatenate([pool_rows, np.tile(null_rows, missing)])
-            offsets = np.arange(size)
-            offsets[count:] = 0
-            tile = _Tile(row + offsets, start + offsets, count, padded[:key_length])
+            rows = np.full(size, row)
+            rows[own] += np.arange(len(own))
+            positions = start + np.arange(size)
+            positions[rows == row] = start + own[0]
+            tile = _Tile(rows, positions, own, padded[:key_length])
             by_shape.setdefault((size, key_length), []).append(tile)
-            row += count
+            row += len(own)
     return [
         _bucket(tiles, size=size, key_length=key_length, device=device)
         for (size, key_length), tiles in sorted(by_shape.items())
@@ -209,7 +206,7 @@ def _buckets(
 
 
 def _bucket(tiles: Sequence[_Tile], *, size: int, key_length: int, device: torch.device) -> _Bucket:
-    kept = np.concatenate([index * size + np.arange(tile.count) for index, tile in enumerate(tiles)])
+    kept = np.concatenate([index * size + tile.own for index, tile in enumerate(tiles)])
     query_rows = np.concatenate([tile.rows for tile in tiles])
     staged = stage_together(
         [

@@ -77,6 +77,7 @@ class ServingEngine:
         records_graphs: bool = False,
         ranks: ServingRanks | None = None,
         scores_of: ScoresOf | None = None,
+        as_trained: bool = False,
     ) -> None:
         """Allocate ``num_blocks`` blocks of 16 positions of keys and values.
 
@@ -87,6 +88,8 @@ class ServingEngine:
             records_graphs: Run passes that only decode as CUDA graphs, where the model has the kernels.
             ranks: The other ranks of a divided model; None where it is not divided.
             scores_of: Gives the scores of final hidden states; None: the model's logits.
+            as_trained: Take the products and tiles of training passes on a CPU, so that a token's logarithm there has
+                the bits of :class:`~cohort.models.tiled_attention.TiledAttention`'s passes, where the BLAS allows it.
         """
         context = decoder.config.max_position_embeddings
         self.max_model_len = context if max_model_len is None else min(max_model_len, context)
@@ -106,10 +109,15 @@ class ServingEngine:
             self._computer = BridgedPassComputer(decoder, adapters=adapters, scores_of=scores_of)
         else:
             self._computer = PassComputer(
-                decoder, adapters=adapters, **sizes, records_graphs=records_graphs, scores_of=scores_of
+                decoder,
+                adapters=adapters,
+                **sizes,
+                records_graphs=records_graphs,
+                scores_of=scores_of,
+                as_trained=as_trained,
             )
         self.num_cache_bytes = self._computer.num_cache_bytes
-        self._runner = PassRunner(self._computer, ranks=ranks)
+        self._runner = PassRunner(self._computer, ranks=ranks, as_trained=as_trained)
         self._live: dict[int, LiveSequence] = {}
         self._texts: dict[int, TextStream] = {}
         self._next_number = 0

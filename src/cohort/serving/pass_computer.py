@@ -87,6 +87,7 @@ class PassComputer:
         max_model_len: int,
         records_graphs: bool = False,
         scores_of: ScoresOf | None = None,
+        as_trained: bool = False,
     ) -> None:
         """Allocate ``num_blocks`` blocks of keys and values, and one of zeros.
 
@@ -94,8 +95,9 @@ class PassComputer:
             max_model_len: Most tokens of a sequence.
             records_graphs: Run passes that only decode as CUDA graphs, where the model has the kernels.
             scores_of: Gives the scores of final hidden states [B, D]; None: the model's logits.
+            as_trained: As of :class:`~cohort.serving.engine.ServingEngine`.
         """
-        self._scores_of = scores_of
+        self._scores_of, self._as_trained = scores_of, as_trained
         self._decoder, self._adapters = decoder, adapters
         self._cache = KvBlocks(
             decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device, layers=decoder.part
@@ -175,7 +177,7 @@ class PassComputer:
         hidden_TD = self._decoder.forward(
             tokens_T,
             positions_T=positions_T,
-            attention=CachedAttention(self._cache, sequences, device=device),
+            attention=CachedAttention(self._cache, sequences, device=device, whole_tiles=self._as_trained),
             lora=lora,
         )
         if not len(last):
@@ -193,7 +195,11 @@ class PassComputer:
     def _lora(self, parts: Sequence[SequencePart], *, counts: Sequence[int], num_rows: int) -> LoraContext | None:
         slots = [-1 if part.slot is None else part.slot for part in parts]
         table = SegmentTable.from_samples(
-            counts, slots=slots, num_slots=self._adapters.num_slots, num_rows=num_rows, multiplies_slots=True
+            counts,
+            slots=slots,
+            num_slots=self._adapters.num_slots,
+            num_rows=num_rows,
+            multiplies_slots=not self._as_trained,
         )
         return self._adapters.context(table)
 

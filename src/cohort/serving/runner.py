@@ -10,6 +10,7 @@ import torch
 from cohort.serving.bridged_passes import BridgedPassComputer
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import record_of
+from cohort.serving.priced_logprobs import priced_logprobs
 from cohort.serving.ranks import ServingRanks
 from cohort.serving.sampler import AskedLogprobs, Scores, TokenLogprobs, pick_with_logprobs
 from cohort.serving.scheduler import StepPlan
@@ -31,8 +32,11 @@ class NextToken:
 class PassRunner:
     """Runs planned passes: rank 0's part of them, once the other ranks know."""
 
-    def __init__(self, computer: PassComputer | BridgedPassComputer, *, ranks: ServingRanks) -> None:
-        self._computer, self._ranks = computer, ranks
+    def __init__(
+        self, computer: PassComputer | BridgedPassComputer, *, ranks: ServingRanks, as_trained: bool = False
+    ) -> None:
+        """``as_trained`` is that of :class:`~cohort.serving.engine.ServingEngine`."""
+        self._computer, self._ranks, self._as_trained = computer, ranks, as_trained
 
     @torch.no_grad()
     def run(self, plan: StepPlan, *, meanwhile: Callable[[], None] | None = None) -> list[NextToken]:
@@ -45,7 +49,10 @@ class PassRunner:
         scores = self._computer.compute(record)
         if meanwhile is not None:
             meanwhile()
-        return [] if scores is None else _picked(sampled, scores)
+        found = [] if scores is None else _picked(sampled, scores)
+        if self._as_trained and scores is not None:
+            _price(found, scores)
+        return found
 
 
 def _picked(sequences: Sequence[LiveSequence], scores: Scores) -> list[NextToken]:
@@ -67,6 +74,25 @@ def _picked(sequences: Sequence[LiveSequence], scores: Scores) -> list[NextToken
         if found[row].token is not None:
             found[row].logprobs = own
     return found
+
+
+def _price(found: Sequence[NextToken], scores: Scores) -> None:
+    """Replace the logarithms of tokens by those that a training pass computes from the same logits."""
+    asked = [
+        (row, own.token, own.logprobs)
+        for row, own in enumerate(found)
+        if own.token is not None and own.logprobs is not None
+    ]
+    if not asked:
+        return
+    priced = priced_logprobs(
+        scores.logits_BV,
+        rows=[row for row, _, _ in asked],
+        picked=[token for _, token, _ in asked],
+        temperatures=[_logprob_temperature(found[row].sequence.request) for row, _, _ in asked],
+    )
+    for (_, _, logprobs), value in zip(asked, priced, strict=True):
+        logprobs.picked = value
 
 
 def _logprob_temperature(request: SequenceRequest) -> float:

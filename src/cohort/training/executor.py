@@ -14,6 +14,7 @@ from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
+from cohort.core.numerics import Numerics
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.staging import lists_unwaited
@@ -275,6 +276,12 @@ class Executor:
             resident.step += 1
         return LaunchedStep(samples=samples, numbers=numbers)
 
+    @property
+    def draws_as_trained(self) -> bool:
+        """Whether decoding and training passes over answers have the same products and tiles."""
+        is_on_cpu = self.bank.weights_RD.device.type == "cpu"
+        return is_on_cpu and self.settings.numerics is Numerics.EXACT and self.decoder.config.bridged is None
+
     def train_answers(self, steps: Sequence[AnsweredStep]) -> tuple[StepDone, ...]:
         """Run one optimizer step of each trial on the answers it has given; return their events in slot order.
 
@@ -290,6 +297,7 @@ class Executor:
             policy=self.gradient_checkpointing,
             too_large=self._too_large.in_training,
             update=lambda residents: self._update(residents).tolist(),
+            as_drawn=self.draws_as_trained,
         ).train(steps)
         for step in steps:
             self._residents[step.resident.spec.trial_id].step += 1

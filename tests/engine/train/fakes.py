@@ -16,7 +16,7 @@ from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import ManualClock
-from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.core.rank_work import RankWork
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
@@ -89,6 +89,9 @@ class FakeExecutor:
         weights = torch.zeros(spec.adapter.r, WIDTH) if state is None else state.adapter.weights.clone()
         self._trials[spec.trial_id] = (spec, weights, 0 if state is None else state.step)
         return len(self._trials) - 1
+
+    def take_failures(self) -> tuple[TrialFailed, ...]:
+        return ()
 
     def step(self, keys: Sequence[int]) -> list[StepDone]:
         self.packs.append(tuple(keys))

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from cohort.core.events import StepDone, TrialFailed
+from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.packed_linear.term_heights import TermShape, least_height
 from cohort.metrics.rewards import Rewards
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rollouts import scoring
@@ -75,11 +77,14 @@ def trained(executor: LocalExecutor, specs: Sequence[TrialSpec]) -> tuple[dict[i
     return digests, events
 
 
-def test_a_trial_has_the_same_bits_alone_in_a_pack_and_parked_in_between(model: Path, rows: TokenisedRows) -> None:
-    packed, events = trained(executor_on(model, rows), TRIALS)
+@pytest.mark.parametrize("numerics", Numerics)
+def test_a_trial_has_the_same_bits_alone_in_a_pack_and_parked_in_between(
+    model: Path, rows: TokenisedRows, numerics: Numerics
+) -> None:
+    packed, events = trained(executor_on(model, rows, numerics=numerics), TRIALS)
     for spec in TRIALS:
         # other passes, and a pool of keys and values that holds few answers at a time
-        executor = executor_on(model, rows, token_budget=64, answer_tokens=48)
+        executor = executor_on(model, rows, token_budget=64, answer_tokens=48, numerics=numerics)
         executor.load(spec)
         while executor.steps_of(spec.trial_id) < STEPS:
             executor.step()
@@ -104,6 +109,42 @@ def test_steps_report_what_was_drawn_and_how_far_the_sampler_is_from_the_trainin
         assert event.answers
         assert all(answer.prompt in PROMPTS for answer in event.answers)
     assert all(("kl" in event.metrics) == (event.trial_id == 2) for event in events)
+
+
+def rows_keep_their_bits(executor: LocalExecutor, rank: int) -> bool:
+    """Return whether this machine's BLAS gives the rows of a rank's products the same bits at any height."""
+    layers = [linear for layer in executor.decoder.layers for linear in layer.linears]
+    shapes = {
+        TermShape(
+            in_features=linear.frozen.in_features,
+            out_features=part.out_features,
+            product_width=linear.frozen.out_features,
+            rank=rank,
+            factor_stride=executor.bank.weights_RD.shape[1],
+            num_threads=torch.get_num_threads(),
+        )
+        for linear in layers
+        for part in linear.parts
+    }
+    return all(least_height(shape) is not None for shape in shapes)
+
+
+def test_in_exact_numerics_sampler_and_training_pass_give_each_token_the_same_logarithm(
+    model: Path, rows: TokenisedRows
+) -> None:
+    executor = executor_on(model, rows, numerics=Numerics.EXACT)
+    trials = [
+        sampling_trial(0, num_steps=STEPS),
+        # over several tiles
+        sampling_trial(1, num_steps=STEPS, r=8, batch_size=1, max_completion_length=40, temperature=0.7, top_p=0.9),
+        sampling_trial(2, num_steps=STEPS, r=3, batch_size=1, num_iterations=2),
+    ]
+    _, events = trained(executor, trials)
+    for event in events:
+        is_stable = rows_keep_their_bits(executor, trials[event.trial_id].adapter.r)
+        # a rank that is no multiple of 4 is never multiplied with other samples
+        assert not is_stable or event.trial_id != 2
+        assert event.metrics["sampler_difference"] <= (0.0 if is_stable else 1e-5)
 
 
 def test_dropout_is_in_the_training_pass_alone_and_the_first_ratio_is_still_one(

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DEFAULT_MEMORY_LIMIT", "DEFAULT_TIME_LIMIT", "PlannedReward", "RewardPlan"]
+__all__ = ["DEFAULT_MEMORY_LIMIT", "DEFAULT_TIME_LIMIT", "DEFAULT_TURNS", "PlannedReward", "RewardPlan"]
 
 DEFAULT_TIME_LIMIT = 30.0
 """Seconds that one call of a reward may take."""
 DEFAULT_MEMORY_LIMIT = 2 * 1024**3
 """Bytes that a reward's process may allocate."""
+
+DEFAULT_TURNS = 8
+"""Most answers of a conversation with an environment that has a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class PlannedReward:
         cache: Whether a value may be used again for the same row and completion. False calls the function with all
             completions that are given together, each time.
         source: The program that defines the function, where a script did.
+        turns: Most answers of a conversation, of a function that replies to them; 0 for one that rewards an answer.
     """
 
     name: str
@@ -35,12 +39,19 @@ class PlannedReward:
     options: str = "{}"
     cache: bool = True
     source: str = ""
+    turns: int = 0
+
+    @property
+    def converses(self) -> bool:
+        """Whether it replies to answers until it gives the reward (:mod:`.conversing`)."""
+        return self.turns > 0
 
     @property
     def shown(self) -> str:
         """The reward in words: its name, and its weight where that is not 1."""
         weight = "" if self.weight == 1 else " (measured only)" if not self.weight else f" (weight {self.weight:g})"
-        return f"{self.name}{weight}"
+        turns = f" (up to {self.turns} turns)" if self.converses else ""
+        return f"{self.name}{weight}{turns}"
 
     def call(self) -> dict[str, str]:
         """Return what names the function in a message to a process."""
@@ -60,6 +71,7 @@ class RewardPlan:
         memory_limit: Bytes that a process may allocate.
         workers: Processes that compute rewards.
         environment: Variables that the processes inherit besides those that every program needs.
+        python: The interpreter of another environment that they run in; empty for this one.
     """
 
     functions: tuple[PlannedReward, ...]
@@ -67,6 +79,12 @@ class RewardPlan:
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     workers: int = 2
     environment: tuple[str, ...] = ()
+    python: str = ""
+
+    @property
+    def most_turns(self) -> int:
+        """Most answers of a conversation; 0 where an answer is rewarded by itself."""
+        return max(own.turns for own in self.functions)
 
     @property
     def names(self) -> tuple[str, ...]:

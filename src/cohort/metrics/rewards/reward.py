@@ -40,6 +40,7 @@ class RewardKind:
         package: The package it needs that Cohort does not, as pip calls it.
         module: How that package is imported.
         extra: The extra of Cohort that installs it.
+        converses: Whether the function replies to answers until it gives the reward (:mod:`.conversing`).
     """
 
     name: str
@@ -51,6 +52,7 @@ class RewardKind:
     package: str = ""
     module: str = ""
     extra: str = ""
+    converses: bool = False
 
     def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return all its options: those of an entry, and the defaults of the others."""

@@ -68,6 +68,8 @@ def _answered(message: Mapping[str, Any], functions: dict[str, _Function]) -> di
         if key not in functions:
             functions[key] = _Function(message["function"], message["options"], source=message["source"])
         found = functions[key]
+        if "conversation" in message:
+            return {"identity": found.identity, **found.replied(message["conversation"])}
         values = found.call(message) if "completions" in message else []
         return {"identity": found.identity, "values": values}
     except FunctionRefusedError as error:
@@ -134,6 +136,35 @@ class _Function:
         if inspect.iscoroutine(found):
             found = asyncio.run(found)
         return _checked(found, count=len(message["completions"]))
+
+    def replied(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the function replies to the last answer of a conversation: ``messages``, or a ``reward``."""
+        given = {**said["columns"], **{name: said[name] for name in ("messages", "turn", "is_last", "seed", "number")}}
+        if self.parameters is not None:
+            given = {key: value for key, value in given.items() if key in self.parameters}
+        found = self.function(**given)
+        if inspect.iscoroutine(found):
+            found = asyncio.run(found)
+        return _checked_reply(found)
+
+
+def _checked_reply(found: Any) -> dict[str, Any]:
+    if found is None:
+        return {"reward": None}
+    if isinstance(found, str):
+        return {"messages": [{"role": "user", "content": found}]}
+    messages = [found] if isinstance(found, Mapping) else found
+    if isinstance(messages, Sequence) and messages and all(isinstance(own, Mapping) for own in messages):
+        if all(isinstance(own.get("role"), str) and isinstance(own.get("content"), str) for own in messages):
+            return {"messages": [dict(own) for own in messages]}
+        raise _WrongResultError(f"returned {found!r:.80}, whose messages are not all {{role: TEXT, content: TEXT}}")
+    number = math.nan
+    if isinstance(found, SupportsFloat):
+        with suppress(TypeError, ValueError, RuntimeError, OverflowError):
+            number = float(found)
+    if not math.isfinite(number):
+        raise _WrongResultError(f"returned {found!r:.80}, which is no text, no messages, no finite number and not None")
+    return {"reward": number}
 
 
 def _define_script(source: str) -> None:

@@ -14,8 +14,10 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
+import cohort
 from cohort.core.units import format_bytes, format_duration
 from cohort.metrics.rewards.plan import PlannedReward, RewardPlan
 
@@ -86,6 +88,21 @@ class WorkerProcess:
             CallFailedError: it raised, took too long, used too much memory, ended its process or returned no rewards.
         """
         return self._twice(lambda: self._called(message))
+
+    def reply(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a function replies to an answer: ``messages``, or a ``reward``.
+
+        Raises:
+            RefusedError, CallFailedError: as :meth:`call`.
+        """
+
+        def replied() -> Mapping[str, Any]:
+            self._loaded(message)
+            found: Mapping[str, Any] = self._exchange(message, limit=self._plan.time_limit, does="for one reply")
+            self._num_calls += 1
+            return found
+
+        return self._twice(replied)
 
     def _twice(self, what: Callable[[], ResultT]) -> ResultT:
         """Return what a call gives; a process that ends is replaced, and one that had other calls before is retried."""
@@ -170,7 +187,7 @@ class WorkerProcess:
                 self._process = subprocess.Popen(
                     [
                         # __main__ stays empty, for what a script defines
-                        *(sys.executable, "-P", "-c", _PROGRAM),
+                        *(self._plan.python or sys.executable, "-P", "-c", _PROGRAM),
                         *(str(theirs.fileno()), str(self._plan.memory_limit)),
                     ],
                     env=worker_environment(self._plan, home=self._home),
@@ -199,8 +216,8 @@ class WorkerProcess:
 def worker_environment(plan: RewardPlan, *, home: str) -> dict[str, str]:
     """Return the environment of a process: the variables of the plan, what every program needs, nothing else."""
     inherited = {name: os.environ[name] for name in (*_INHERITED, *plan.environment) if name in os.environ}
-    # found as here: the current directory by its name
-    path = [own or os.getcwd() for own in sys.path]
+    # found as here: the current directory by its name. Another environment has packages of its own, and of ours Cohort.
+    path = [str(Path(cohort.__file__).parents[1])] if plan.python else [own or os.getcwd() for own in sys.path]
     return {
         IS_WORKER: "1",
         "HOME": home,

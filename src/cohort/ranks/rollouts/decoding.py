@@ -24,13 +24,15 @@ from cohort.serving.sequence import AdapterRef, FinishReason, SequenceRequest
 from cohort.training.device_memory import is_out_of_memory, release_cached
 from cohort.training.rollouts.answered_step import GivenAnswer
 
-__all__ = ["AnswerKey", "AskedAnswer", "Decoding"]
+__all__ = ["BASE_MODEL", "AnswerKey", "AskedAnswer", "Decoding"]
 
 # an answer that has begun runs to its end: begun again it would cost its tokens twice
 _SETTINGS = SchedulerSettings(max_num_seqs=2048, max_num_batched_tokens=8192, reserves_growth=True)
 
 AnswerKey = tuple[int, int, int]
 """Trial, prompt of its step and place in the prompt's group."""
+BASE_MODEL = -1
+"""In the place of a trial: the frozen model alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +63,26 @@ class Decoding:
     """
 
     def __init__(
-        self, decoder: Decoder, bank: AdapterBank, *, slot_of: Callable[[int], int], token_budget: int
+        self,
+        decoder: Decoder,
+        bank: AdapterBank,
+        *,
+        slot_of: Callable[[int], int],
+        token_budget: int,
+        as_trained: bool = False,
+        records: bool = True,
     ) -> None:
         """Decode with adapters in ``bank``.
 
         Args:
             slot_of: The slot of a trial.
             token_budget: Most positions whose keys and values are kept at once; one answer gets what it needs.
+            as_trained: As of :class:`~cohort.serving.engine.ServingEngine`.
+            records: Record passes as CUDA graphs, which takes longer than a few answers save.
         """
+        self._as_trained = as_trained
+        # layers that are copied in pass by pass are no place that a graph could know
+        self._records = records and decoder.ring is None
         self._decoder, self._bank, self._slot_of = decoder, bank, slot_of
         self._token_budget = token_budget
         self._engine: ServingEngine | None = None
@@ -183,7 +197,8 @@ class Decoding:
             num_blocks=num_blocks,
             settings=_SETTINGS,
             # adapters change in their places, which is where a recorded pass reads them
-            records_graphs=self._decoder.ring is None,
+            records_graphs=self._records,
+            as_trained=self._as_trained,
         )
         for own in open_answers:
             self._submit(own)
@@ -201,6 +216,8 @@ class _TrainingRows:
 
     def acquire(self, adapter: AdapterRef) -> Admission | None:
         assert isinstance(adapter, tuple), "requests name a trial and the version of its weights"
+        if adapter[0] == BASE_MODEL:
+            return Admission(slot=None, version=adapter)
         return Admission(slot=self._slot_of(adapter[0]), version=adapter)
 
     def waits_for_slot(self, adapter: AdapterRef) -> bool:

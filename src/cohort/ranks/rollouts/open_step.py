@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from cohort.core.events import ReadAnswer
 from cohort.core.seeds import derive_seed
 from cohort.data.tokenised import TokenisedRows
-from cohort.ranks.rollouts.decoding import AskedAnswer
+from cohort.ranks.rollouts.decoding import AnswerKey, AskedAnswer
 from cohort.serving.sampler import Sampling
 from cohort.training.rollouts.answered_step import AnsweredStep, GivenAnswer, objective_of
 from cohort.training.step_samples import Resident
 
-__all__ = ["OpenStep", "answer_seed", "reward_columns"]
+__all__ = ["EndedConversation", "OpenStep", "answer_seed", "reward_columns"]
 
 # characters of a prompt's end and of an answer's beginning that people read in the report
 _READ_PROMPT, _READ_ANSWER = 300, 600
@@ -35,6 +35,21 @@ def reward_columns(rows: TokenisedRows, row_id: int) -> dict[str, Any]:
     return columns
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EndedConversation:
+    """A conversation that nobody goes on with.
+
+    Attributes:
+        reward: NaN where it has none.
+        finding: What went wrong, with row and function named; None for nothing.
+    """
+
+    key: AnswerKey
+    answer: GivenAnswer
+    reward: float
+    finding: str | None = None
+
+
 @dataclass(kw_only=True, eq=False)
 class OpenStep:
     """A step whose answers are on their way.
@@ -46,6 +61,7 @@ class OpenStep:
         rewards: float64 [G, S]; None before they are there.
         findings: What went wrong in reward functions, in words, in the order of the answers.
         num_tries: How often rewards were asked for.
+        ended: Conversations that are there, by prompt and place.
     """
 
     resident: Resident
@@ -56,6 +72,7 @@ class OpenStep:
     rewards: NDArray[np.float64] | None = None
     findings: tuple[str, ...] = ()
     num_tries: int = 0
+    ended: dict[tuple[int, int], EndedConversation] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, resident: Resident) -> OpenStep:
@@ -88,6 +105,21 @@ class OpenStep:
     def took(self, prompt: int, place: int, answer: GivenAnswer) -> None:
         self.answers[prompt][place] = answer
         self.num_left -= 1
+
+    def took_ended(self, ended: EndedConversation) -> None:
+        """Take a conversation with its reward; the rewards of the step are there with the last one."""
+        _, prompt, place = ended.key
+        self.took(prompt, place, ended.answer)
+        self.ended[prompt, place] = ended
+        if self.num_left:
+            return
+        rewards = np.full((len(self.answers), len(self.answers[0])), np.nan)
+        for found, own in self.ended.items():
+            rewards[found] = own.reward
+        self.rewards = rewards
+        self.findings = tuple(own.finding for _, own in sorted(self.ended.items()) if own.finding is not None)
+        # a conversation is not asked again: what was said is part of it
+        self.num_tries = 1
 
     @property
     def given(self) -> tuple[tuple[GivenAnswer, ...], ...]:

@@ -13,11 +13,13 @@ from dataclasses import replace
 
 from cohort.adapters.bank import AdapterBank
 from cohort.core.events import ReadAnswer, StepDone, TrialFailed
+from cohort.core.units import counted
 from cohort.models.decoder import Decoder
-from cohort.ranks.rollouts.decoding import Decoding
+from cohort.ranks.rollouts.conversations import Conversations
+from cohort.ranks.rollouts.decoding import AnswerKey, Decoding
 from cohort.ranks.rollouts.open_step import OpenStep
 from cohort.ranks.rollouts.scoring import Scorers
-from cohort.training.rollouts.answered_step import AnsweredStep
+from cohort.training.rollouts.answered_step import AnsweredStep, GivenAnswer
 from cohort.training.step_samples import Resident
 
 __all__ = ["RolloutSteps"]
@@ -26,6 +28,8 @@ __all__ = ["RolloutSteps"]
 _MOST_TRIES = 2
 # for a reward that is on its way, before the trials that have theirs train without it
 _COMPANY_SECONDS = 0.05
+# for a reply, before rewards of other tasks are looked for
+_TURN_SECONDS = 0.05
 
 
 class RolloutSteps:
@@ -44,6 +48,7 @@ class RolloutSteps:
         slot_of: Callable[[int], int],
         train: Callable[[Sequence[AnsweredStep]], tuple[StepDone, ...]],
         token_budget: int,
+        as_trained: bool = False,
     ) -> None:
         """Step trials in ``bank``.
 
@@ -51,19 +56,22 @@ class RolloutSteps:
             slot_of: The slot of a trial.
             train: Trains trials on their answers.
             token_budget: Most positions whose keys and values are kept at once.
+            as_trained: Decode with the products and tiles of training passes.
         """
         self._context, self._model_stops = decoder.config.max_position_embeddings, decoder.config.eos_token_ids
         self._train, self._open = train, dict[int, OpenStep]()
         # a trial that leaves and comes back begins its answers again
         self._versions = itertools.count()
         self._failures: list[TrialFailed] = []
-        self.decoding = Decoding(decoder, bank, slot_of=slot_of, token_budget=token_budget)
+        self.decoding = Decoding(decoder, bank, slot_of=slot_of, token_budget=token_budget, as_trained=as_trained)
         self.scorers = Scorers()
+        self._conversations = Conversations(self.scorers)
 
     def forget(self, trial_id: int) -> None:
         """Let go of what a trial has on its way: it leaves the bank, or its weights are put back."""
         if self._open.pop(trial_id, None) is not None:
             self.decoding.forget(trial_id)
+            self._conversations.forget(trial_id)
 
     def take_failures(self) -> tuple[TrialFailed, ...]:
         """Return the trials that failed since the last call."""
@@ -80,13 +88,13 @@ class RolloutSteps:
                 self._begin(resident)
         wanted = [resident.spec.trial_id for resident in residents]
         while not self._ready(wanted):
-            for (trial_id, prompt, place), answer in self.decoding.step() if self.decoding.has_work else ():
-                step = self._open[trial_id]
-                step.took(prompt, place, answer)
-                if not step.num_left:
-                    self._score(step)
+            for key, answer in self.decoding.step() if self.decoding.has_work else ():
+                self._took(key, answer)
             # without answers to decode there is nothing to do but wait
             waits = not self.decoding.has_work and not self._ready(wanted)
+            if self._conversations.awaits:
+                self._take_replies(timeout=_TURN_SECONDS if waits else 0.0)
+                waits = False
             self._take_rewards(timeout=None if waits else 0.0)
         # answers that ended together are mostly rewarded together: one pass for all of them
         self._take_rewards(timeout=_COMPANY_SECONDS)
@@ -101,11 +109,30 @@ class RolloutSteps:
         self._failures += failed
         return tuple(replace(event, answers=answers.get(event.trial_id, ())) for event in events)
 
+    def _took(self, key: AnswerKey, answer: GivenAnswer) -> None:
+        if self._conversations.holds(key):
+            self._conversations.took(key, answer)
+            return
+        trial_id, prompt, place = key
+        step = self._open[trial_id]
+        step.took(prompt, place, answer)
+        if not step.num_left:
+            self._score(step)
+
+    def _take_replies(self, *, timeout: float) -> None:
+        asked, ended = self._conversations.collect(timeout=timeout)
+        for following in asked:
+            self.decoding.ask(following)
+        for each in ended:
+            self._open[each.key[0]].took_ended(each)
+
     def _begin(self, resident: Resident) -> None:
         step = self._open[resident.spec.trial_id] = OpenStep.begin(resident)
         stops = self.scorers.stop_ids(resident.rows, self._model_stops)
         version = next(self._versions)
         for asked in step.asked(version=version, context=self._context, stop_ids=stops):
+            if self.scorers.converses(resident.rows):
+                self._conversations.begin(asked, rows=resident.rows, row_id=step.row_ids[asked.key[1]])
             self.decoding.ask(asked)
 
     def _ready(self, wanted: Collection[int]) -> list[OpenStep]:
@@ -140,5 +167,6 @@ def _failure(step: OpenStep) -> TrialFailed:
     return TrialFailed(
         trial_id=step.resident.spec.trial_id,
         step=step.resident.step,
-        message=f"no answer of step {step.resident.step + 1} could be rewarded, {_MOST_TRIES} times: {words}",
+        message=f"no answer of step {step.resident.step + 1} could be rewarded, "
+        f"{counted(step.num_tries, 'time')}: {words}",
     )

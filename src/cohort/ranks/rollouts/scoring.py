@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cohort.data.chat import use_chat_template
 from cohort.data.tokenised import AnswerScoring, TokenisedRows
-from cohort.metrics.rewards import RewardPlan, RewardRunner, Rewards
+from cohort.metrics.rewards import ConversationRunner, RewardPlan, RewardRunner, Rewards
 from cohort.models.tokenizer import load_tokenizer
 from cohort.ranks.rollouts.open_step import OpenStep, reward_columns
 from cohort.serving.generate import end_of_answer_ids
@@ -28,16 +29,17 @@ class Scorers:
     def __init__(self) -> None:
         self._tokenizers: dict[str, Any] = {}
         self._runners: dict[Hashable, RewardRunner] = {}
+        self._conversations: dict[Hashable, ConversationRunner] = {}
         # rewards that have come and have not been asked for yet
         self._inboxes: dict[Hashable, dict[int, Rewards]] = {}
 
     def stop_ids(self, rows: TokenisedRows, model_ids: Sequence[int]) -> frozenset[int]:
         """Return the tokens that end an answer."""
-        return end_of_answer_ids(self._tokenizer(_scoring(rows)), model_ids)
+        return end_of_answer_ids(self.tokenizer(rows), model_ids)
 
     def decoded(self, rows: TokenisedRows, tokens: Sequence[Sequence[int]]) -> list[str]:
         """Return the texts of answers."""
-        texts: list[str] = self._tokenizer(_scoring(rows)).batch_decode(
+        texts: list[str] = self.tokenizer(rows).batch_decode(
             [list(map(int, own)) for own in tokens], skip_special_tokens=True
         )
         return texts
@@ -105,12 +107,31 @@ class Scorers:
     def close(self) -> None:
         for runner in self._runners.values():
             runner.close()
+        for replying in self._conversations.values():
+            replying.close()
         self._runners.clear()
+        self._conversations.clear()
 
-    def _tokenizer(self, scoring: AnswerScoring) -> Any:
-        if scoring.tokenizer not in self._tokenizers:
-            self._tokenizers[scoring.tokenizer] = load_tokenizer(scoring.tokenizer)
-        return self._tokenizers[scoring.tokenizer]
+    def converses(self, rows: TokenisedRows) -> bool:
+        """Whether answers to the rows are replied to."""
+        plan = _scoring(rows).rewards
+        return isinstance(plan, RewardPlan) and plan.most_turns > 0
+
+    def conversation_runner(self, rows: TokenisedRows) -> ConversationRunner:
+        """Return what replies to answers to the rows."""
+        plan = _scoring(rows).rewards
+        assert isinstance(plan, RewardPlan), "rows of prompts carry their reward functions"
+        if plan not in self._conversations:
+            self._conversations[plan] = ConversationRunner(plan)
+        return self._conversations[plan]
+
+    def tokenizer(self, rows: TokenisedRows) -> Any:
+        scoring = _scoring(rows)
+        key = f"{scoring.tokenizer} {scoring.chat_template}"
+        if key not in self._tokenizers:
+            self._tokenizers[key] = load_tokenizer(scoring.tokenizer)
+            use_chat_template(self._tokenizers[key], scoring.chat_template)
+        return self._tokenizers[key]
 
     def _runner(self, scoring: AnswerScoring) -> RewardRunner:
         if scoring.rewards not in self._runners:

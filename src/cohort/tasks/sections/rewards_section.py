@@ -15,14 +15,21 @@ from cohort.core.setting_fields import MOST_NUMBER, Refusal, count_words, number
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.metrics import function_path
 from cohort.metrics.rewards.kinds import REWARD_KINDS
-from cohort.metrics.rewards.plan import DEFAULT_MEMORY_LIMIT, DEFAULT_TIME_LIMIT, PlannedReward, RewardPlan
+from cohort.metrics.rewards.plan import (
+    DEFAULT_MEMORY_LIMIT,
+    DEFAULT_TIME_LIMIT,
+    DEFAULT_TURNS,
+    PlannedReward,
+    RewardPlan,
+)
 from cohort.metrics.rewards.reward import RewardKind
 from cohort.metrics.rewards.script_functions import SCRIPT, script_source
 from cohort.tasks.fields import SchemaOnDemand, Section, Whole, refuse, setting
 
 __all__ = ["RewardsSection", "parse_rewards", "plain_rewards", "rewards_schema"]
 
-_OWN_KEYS = ("function", "weight", "name", "cache")
+_OWN_KEYS = ("function", "weight", "name", "cache", "turns")
+_MOST_TURNS = 1000
 # a reward's module is imported within it
 _LEAST_MEMORY = 64 * 1024**2
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -47,6 +54,18 @@ def _functions(value: object) -> object:
         refusals += [replace(refusal, at=(place, *refusal.at)) for refusal in own]
         if not own:
             found[place] = _planned(entry)
+    if (
+        len(found) > 1
+        and (conversing := next((place for place, own in found.items() if own.converses), None)) is not None
+    ):
+        refusals.append(
+            Refusal(
+                found=f"{found[conversing].name}, which has turns, beside other rewards",
+                allowed="one function that replies, which gives the reward as well, or functions without turns",
+                hint="Add the other rewards within the function.",
+                at=(conversing,),
+            )
+        )
     refusals += [
         Refusal(
             found=f"{own.name} twice",
@@ -84,6 +103,13 @@ def _entry_refusals(entry: object) -> Iterator[Refusal]:
         yield Refusal(found=repr(weight), allowed=allowed, hint="Write for example weight: 0.5.", at=("weight",))
     if not isinstance(cache, bool):
         yield Refusal(found=repr(cache), allowed="true | false", hint="Write cache: true.", at=("cache",))
+    turns = entry.get("turns", 1)
+    if not isinstance(turns, int) or isinstance(turns, bool) or not 1 <= turns <= _MOST_TURNS:
+        allowed = f"a whole number from 1 to {_MOST_TURNS:,}: most answers of a conversation"
+        yield Refusal(found=repr(turns), allowed=allowed, hint="Write for example turns: 4.", at=("turns",))
+    elif "turns" in entry and kind is not None and not kind.converses:
+        hint = "Remove turns, or write a function that replies: module:function."
+        yield Refusal(found=f"turns with {kind.name}", allowed="a function that replies", hint=hint, at=("turns",))
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
         allowed = "a word of letters, digits, dots, dashes and underscores"
         yield Refusal(found=repr(name), allowed=allowed, hint="Write for example name: correct.", at=("name",))
@@ -135,6 +161,7 @@ def _planned(entry: Any) -> PlannedReward:
         weight=float(own.get("weight", 1.0)),
         options=json.dumps(options, sort_keys=True),
         cache=own.get("cache", True),
+        turns=own.get("turns", DEFAULT_TURNS if kind is not None and kind.converses else 0),
     )
 
 
@@ -152,6 +179,7 @@ def _plain_function(own: PlannedReward) -> dict[str, Any]:
         "name": own.name,
         "weight": own.weight,
         **({} if own.cache else {"cache": False}),
+        **({"turns": own.turns} if own.converses else {}),
         **own.option_values(),
     }
 
@@ -170,6 +198,12 @@ def _functions_schema() -> dict[str, Any]:
                 "minimum": -MOST_NUMBER,
                 "maximum": MOST_NUMBER,
                 "description": "what its values are multiplied with; 0 measures it only",
+            },
+            "turns": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": _MOST_TURNS,
+                "description": "most answers of a conversation; the function replies to each of them",
             },
             "cache": {"type": "boolean", "description": "use a value again for the same row and answer"},
         },
@@ -243,6 +277,12 @@ class RewardsSection(Section):
         description="variables that these processes inherit; all others stay outside",
     )
 
+    python: str | None = setting(
+        None,
+        allowed="the path of a Python interpreter, 3.11 or later",
+        description="interpreter of another environment that these processes run in",
+    )
+
     def plan(self) -> RewardPlan:
         """Return what executors are sent."""
         return RewardPlan(
@@ -251,6 +291,7 @@ class RewardsSection(Section):
             memory_limit=self.memory_limit,
             workers=self.workers,
             environment=self.environment,
+            python=self.python or "",
         )
 
 

@@ -8,7 +8,7 @@ Shapes:  T rows of the stream · M targets of all data · P positions with targe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,9 @@ from cohort.training.requests.datum import Datum, TokenLoss
 from cohort.training.seeded import seeded
 
 __all__ = ["DatumResult", "SlotDatum", "measure_tokens", "train_tokens"]
+
+
+Attends = Callable[[tuple[int, ...]], PackedAttention]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +70,7 @@ def train_tokens(
     *,
     fresh_slots: Collection[int],
     gradient_checkpointing: bool = False,
+    attends: Attends = PackedAttention,
 ) -> list[DatumResult]:
     """Add the gradients of the data's losses to the bank and return what the pass found, in their order.
 
@@ -74,6 +78,7 @@ def train_tokens(
         entries: Sorted by slot.
         fresh_slots: Slots whose gradients the pass writes over what the bank holds, where it can.
         gradient_checkpointing: Recompute the layers backwards instead of keeping their activations.
+        attends: Makes the attention of sequences at given offsets.
     """
     priced = _Priced.of(
         decoder,
@@ -82,6 +87,7 @@ def train_tokens(
         fresh_slots=fresh_slots,
         trains=True,
         gradient_checkpointing=gradient_checkpointing,
+        attends=attends,
     )
     leaf_M = priced.logps_M.detach().requires_grad_()
     terms_M = _terms(leaf_M, entries)
@@ -91,9 +97,11 @@ def train_tokens(
 
 
 @torch.no_grad()
-def measure_tokens(decoder: Decoder, bank: AdapterBank, entries: Sequence[SlotDatum]) -> list[DatumResult]:
+def measure_tokens(
+    decoder: Decoder, bank: AdapterBank, entries: Sequence[SlotDatum], *, attends: Attends = PackedAttention
+) -> list[DatumResult]:
     """Return what a pass finds that keeps nothing; ``entries`` are sorted by slot, those of no adapter last."""
-    priced = _Priced.of(decoder, bank, entries, fresh_slots=(), trains=False)
+    priced = _Priced.of(decoder, bank, entries, fresh_slots=(), trains=False, attends=attends)
     return priced.results(_terms(priced.logps_M, entries))
 
 
@@ -117,6 +125,7 @@ class _Priced:
         *,
         fresh_slots: Collection[int],
         trains: bool,
+        attends: Attends,
         gradient_checkpointing: bool = False,
     ) -> _Priced:
         device = bank.weights_RD.device
@@ -125,7 +134,7 @@ class _Priced:
         hidden_TD = decoder.forward(
             batch.tokens_T,
             positions_T=batch.positions_T,
-            attention=PackedAttention(batch.sequence_offsets),
+            attention=attends(batch.sequence_offsets),
             lora=lora,
             gradient_checkpointing=gradient_checkpointing,
         )

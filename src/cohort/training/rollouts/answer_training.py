@@ -21,7 +21,9 @@ from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
 from cohort.kernels.dropout import row_keys
+from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
+from cohort.models.tiled_attention import TiledAttention
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches
@@ -46,6 +48,7 @@ class _Entry:
 
     place: SlotSample
     answer: NDArray[np.int32]
+    own: NDArray[np.bool_]
     advantage: float
     weight: float
     temperature: float
@@ -59,7 +62,7 @@ class _Entry:
             inputs={
                 "logprobs": old[:, None],
                 "advantages": np.full((size, 1), self.advantage),
-                "weights": np.full((size, 1), self.weight),
+                "weights": np.where(self.own, self.weight, 0.0)[:, None],
                 "ref_logprobs": self.reference[:, None],
             },
             temperature=self.temperature,
@@ -80,6 +83,7 @@ class AnswerTraining:
         policy: GradientCheckpointingPolicy,
         too_large: Callable[[SlotSample, str], Exception],
         update: Callable[[Sequence[Resident]], Sequence[float]],
+        as_drawn: bool = False,
     ) -> None:
         """Train adapters in ``bank``.
 
@@ -88,7 +92,9 @@ class AnswerTraining:
             policy: Which passes are recomputed.
             too_large: Makes the error for an answer that does not fit into memory alone.
             update: Steps residents whose gradients are in the bank, and returns their norms.
+            as_drawn: Attend in the tiles of decoding (``as_trained`` there).
         """
+        self._attends = TiledAttention if as_drawn else PackedAttention
         self._decoder, self._bank, self._memory = decoder, bank, memory
         self._micro_batches, self._measuring, self._policy = micro_batches, measuring, policy
         self._too_large, self._update = too_large, update
@@ -151,7 +157,7 @@ class AnswerTraining:
 
         def one_pass(part: Sequence[SlotSample]) -> list[DatumResult]:
             with self._memory.observe(PassKind.EVALUATE, None):
-                return measure_tokens(self._decoder, self._bank, _slot_data(part, data, old={}))
+                return measure_tokens(self._decoder, self._bank, _slot_data(part, data, old={}), attends=self._attends)
 
         found = self._measuring.run([entry.place for entry in asked], one_pass, too_large=self._too_large)
         results = iter([result for part in found for result in part])
@@ -194,6 +200,7 @@ class AnswerTraining:
                     _slot_data(part, data, old=old),
                     fresh_slots=present & fresh,
                     gradient_checkpointing=recomputed,
+                    attends=self._attends,
                 )
             self._policy.num_passes += recomputed
             fresh.difference_update(present)
@@ -225,7 +232,7 @@ def _slot_data(
 def _entries(step: AnsweredStep, advantages: NDArray[np.float64]) -> list[_Entry]:
     pairs = list(step.pairs())
     weights = step.objective.shares(
-        [len(answer.tokens) for _, answer in pairs], truncated=[answer.is_cut for _, answer in pairs]
+        [int(answer.own.sum()) for _, answer in pairs], truncated=[answer.is_cut for _, answer in pairs]
     )
     size = len(pairs) // len(step.row_ids)
     found = []
@@ -242,6 +249,7 @@ def _entries(step: AnsweredStep, advantages: NDArray[np.float64]) -> list[_Entry
                     slot=step.resident.slot, sample=sample, row_keys=_row_keys(step, number, num_rows=len(tokens) - 1)
                 ),
                 answer=answer.tokens,
+                own=answer.own,
                 advantage=float(advantage),
                 weight=weight,
                 temperature=step.objective.temperature,
@@ -282,12 +290,13 @@ def _loss_metrics(
     objective: GroupObjective,
 ) -> dict[str, float]:
     """Return the surrogate loss, the distance from the frozen model, and the share of tokens whose ratio is clipped."""
-    log_ratios = [(last.logps - first.logps)[:, 0] for last, first in zip(results, firsts, strict=True)]
+    owned = [entry.own for entry in entries]
+    log_ratios = [(last.logps - first.logps)[own, 0] for last, first, own in zip(results, firsts, owned, strict=True)]
     clipped = objective.clipped(log_ratios, [entry.advantage for entry in entries])
     found = {"loss": float(sum(result.loss for result in results)), "clip_share": float(clipped.mean())}
-    reference = np.concatenate([entry.reference for entry in entries])
+    reference = np.concatenate([entry.reference[entry.own] for entry in entries])
     if reference.any():
-        away = reference - np.concatenate([result.logps[:, 0] for result in results])
+        away = reference - np.concatenate([result.logps[own, 0] for result, own in zip(results, owned, strict=True)])
         # the estimate that TRL uses (Schulman's k3): never negative, unbiased
         found["kl"] = float((np.exp(away) - away - 1).mean())
     return found

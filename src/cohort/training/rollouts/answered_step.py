@@ -26,12 +26,21 @@ class GivenAnswer:
         logps: What the sampler gave each token in nats, at the sampling temperature, float64 [P].
         is_cut: Whether it reached its most tokens, or the end of the model's context.
         is_finite: Whether it ended otherwise than by logits that are no numbers.
+        given: bool [P], which tokens the trial did not draw: what was replied to it. None where it drew all of them.
+        turns: How often it answered.
     """
 
     tokens: NDArray[np.int32]
     logps: NDArray[np.float64]
     is_cut: bool
     is_finite: bool = True
+    given: NDArray[np.bool_] | None = None
+    turns: int = 1
+
+    @property
+    def own(self) -> NDArray[np.bool_]:
+        """Which tokens [P] the trial drew, and is trained on."""
+        return np.ones(len(self.tokens), dtype=np.bool_) if self.given is None else ~self.given
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,16 +106,20 @@ def step_metrics(
     answers = [answer for _, answer in step.pairs()]
     rewards = step.rewards[np.isfinite(step.rewards)]
     spreads = [float(np.ptp(own[np.isfinite(own)])) if np.isfinite(own).any() else 0.0 for own in step.rewards]
-    drawn = np.concatenate([answer.logps for answer in answers])
-    differences = np.abs(drawn - np.concatenate(list(trained_logps)))
+    owned = [answer.own for answer in answers]
+    drawn = np.concatenate([answer.logps[own] for answer, own in zip(answers, owned, strict=True)])
+    trained = np.concatenate([logps[own] for logps, own in zip(trained_logps, owned, strict=True)])
+    differences = np.abs(drawn - trained)
+    turns = {"turns": sum(answer.turns for answer in answers) / len(answers)}
     return {
         "reward": float(rewards.mean()) if len(rewards) else float("nan"),
         "reward_std": float(rewards.std()) if len(rewards) else 0.0,
         "groups_alike": sum(spread == 0.0 for spread in spreads) / len(spreads),
-        "answer_length": sum(len(answer.tokens) for answer in answers) / len(answers),
+        "answer_length": len(drawn) / len(answers),
         "cut_share": sum(answer.is_cut for answer in answers) / len(answers),
         "entropy": float(-drawn.mean()),
         "advantage": float(np.abs(advantages).mean()),
         "reward_failures": float(step.num_failed),
         "sampler_difference": float(differences.max()),
+        **(turns if turns["turns"] > 1 else {}),
     }
