@@ -6,11 +6,12 @@ import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cohort.core.clock import ManualClock
-from cohort.core.events import Evaluated, StepDone
+from cohort.core.events import Evaluated, ReadAnswer, StepDone
 from cohort.runs.facts import (
     Activity,
     InputFacts,
@@ -74,7 +75,11 @@ FACTS: FactUpdates = {
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticRun:
-    """What to make: ``trials`` configurations of ``steps`` steps through ``slots`` slots."""
+    """What to make: ``trials`` configurations of ``steps`` steps through ``slots`` slots.
+
+    Attributes:
+        draws_answers: Whether steps report rewards and answers, as trials do that train on their own.
+    """
 
     trials: int = 60
     steps: int = 200
@@ -82,6 +87,7 @@ class SyntheticRun:
     seed: int = 0
     metric: ObjectiveMetric = LOSS
     finished: bool = True
+    draws_answers: bool = False
 
 
 def new_best(evaluated: Evaluated, *, metric: ObjectiveMetric = LOSS) -> Decision:
@@ -102,6 +108,22 @@ def _parameters(number: int) -> dict[str, JsonValue]:
     grid = list(itertools.product((1e-5, 5e-5, 2e-4, 5e-4, 3e-3), (16, 32, 64), (1, 2, 4, 8)))
     rate, r, batch_size = grid[number * 7 % len(grid)]
     return {"learning_rate": rate, "r": r, "lora_alpha": 2 * r, "batch_size": batch_size, "lora_dropout": 0.0}
+
+
+def _drawn(trial: int, step: int, loss: float) -> dict[str, Any]:
+    reward = max(0.0, 1.0 - loss / 4) if math.isfinite(loss) else 0.0
+    metrics = {
+        "reward": reward,
+        "entropy": 2.0 * math.exp(-step / 60),
+        "answer_length": 40.0 - 20.0 * reward,
+        "kl": 0.001 * step,
+        "clip_share": 0.0,
+        "groups_alike": reward / 2,
+        "sampler_difference": 1e-6,
+    }
+    prompt, text = f"What is {trial} + {step}?", f"It is {trial + step}.\nI am sure."
+    answers = (ReadAnswer(prompt=prompt, text=text, reward=1.0), ReadAnswer(prompt=prompt, text="No.", reward=math.nan))
+    return {"metrics": metrics, "answers": answers}
 
 
 class _Writer:
@@ -193,6 +215,7 @@ class _Writer:
                     grad_norm=0.5,
                     learning_rate=float(str(_parameters(trial)["learning_rate"])),
                     num_tokens=96 * int(str(_parameters(trial)["batch_size"])),
+                    **(_drawn(trial, step, losses[trial][0]) if self.plan.draws_answers else {}),
                 )
                 for trial in live
             ]

@@ -13,16 +13,16 @@ from cohort.report.loss_curves import Curve, exponential_average, trial_panel
 from cohort.report.svg import Axis, linear_axis
 from cohort.runs.records import EvaluationRecord, StepRecord, TrialRecord
 
-__all__ = ["RolloutSection", "rollout_section"]
+__all__ = ["SHOWN_NUMBERS", "RolloutSection", "rollout_section"]
 
-# by metric of a step: the caption, and what the axis says
-_SHOWN = {
+SHOWN_NUMBERS = {
     "entropy": ("Entropy", "nats a token"),
     "answer_length": ("Length of answers", "tokens"),
     "kl": ("Distance from the base model", "KL, nats a token"),
     "clip_share": ("Clipped tokens", "share"),
     "groups_alike": ("Groups whose answers are all rewarded alike", "share"),
 }
+"""By number of a step, in the order of charts: the caption, and what the axis says."""
 _WEIGHT = 0.2
 # of each trial: its first answers and its last ones, and a few between
 _MOST_ANSWERS = 6
@@ -61,7 +61,7 @@ def rollout_section(
         held_out.setdefault(record.trial_id, []).append((record.step, -record.validation_loss))
     panel = partial(trial_panel, trials=trials, best_id=best_id, axis=_whole_axis)
     others = []
-    for name, (caption, unit) in _SHOWN.items():
+    for name, (caption, unit) in SHOWN_NUMBERS.items():
         curves = _curves(steps, name)
         # nothing is said by a line at 0, such as the clipped share of one update a step
         if any(value for curve in curves.values() for _, value in curve):

@@ -26,7 +26,7 @@ from cohort.runs.records import (
 )
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 
-__all__ = ["LOG_TABLES", "RunLog", "number"]
+__all__ = ["LOG_TABLES", "RunLog", "answers_from_json", "number", "numbers_from_json"]
 
 _Record = TypeVar("_Record")
 
@@ -45,7 +45,7 @@ def number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _numbers_from_json(text: str) -> dict[str, float]:
+def numbers_from_json(text: str) -> dict[str, float]:
     return {name: float(value) if isinstance(value, str) else value for name, value in json.loads(text).items()}
 
 
@@ -63,7 +63,7 @@ def _rows_to_json(rows: Mapping[str, Sequence[float]]) -> str:
     )
 
 
-def _answers_from_json(text: str) -> tuple[ReadAnswer, ...]:
+def answers_from_json(text: str) -> tuple[ReadAnswer, ...]:
     return tuple(
         ReadAnswer(prompt=prompt, text=answer, reward=number(reward)) for prompt, answer, reward in json.loads(text)
     )
@@ -78,10 +78,10 @@ _FROM_COLUMN: dict[str, Callable[[Any], Any]] = {
     "grad_norm": number,
     "learning_rate": number,
     "validation_loss": number,
-    "metrics": _numbers_from_json,
+    "metrics": numbers_from_json,
     "row_values": _rows_from_json,
-    "answers": _answers_from_json,
-    "numbers": _numbers_from_json,
+    "answers": answers_from_json,
+    "numbers": numbers_from_json,
     "kind": DecisionKind,
     "reason": Reason,
 }

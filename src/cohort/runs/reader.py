@@ -15,6 +15,7 @@ from cohort.runs.database import Database, open_database
 from cohort.runs.facts import RunFacts
 from cohort.runs.log import RunLog, number
 from cohort.runs.records import CheckpointRecord, TrialRecord
+from cohort.runs.step_numbers import StepNumbers
 from cohort.tuning.decisions import FAILED, Decision, DecisionKind
 from cohort.tuning.trial_status import TrialStatus
 
@@ -37,11 +38,13 @@ class RunReader:
 
     Attributes:
         log: What happened, in its order.
+        step_numbers: What single steps report besides their loss.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.log = RunLog(database)
+        self.step_numbers = StepNumbers(database)
 
     @classmethod
     def open(cls, path: Path) -> RunReader:

@@ -22,6 +22,8 @@ PAGES = {
     "runs": "#/runs",
     "sweep": "#/sweep?run=live&pin=4,12",
     "trial": "#/trial?run=live&trial=56",
+    "sweep with answers": "#/sweep?run=rewards",
+    "trial with answers": "#/trial?run=rewards&trial=1",
     "compare": "#/compare?runs=live",
     "queue": "#/queue",
     "sign in": "",
@@ -32,6 +34,8 @@ PAGES = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_synthetic_run(RunDirectory.create(folder / "live").database, SyntheticRun(finished=False))
+    drawing = SyntheticRun(trials=8, steps=40, slots=4, draws_answers=True)
+    write_synthetic_run(RunDirectory.create(folder / "rewards").database, drawing)
     return folder
 
 

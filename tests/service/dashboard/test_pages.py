@@ -23,10 +23,12 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """``night`` has 60 trials and is done; ``small`` has four and goes on."""
+    """``night`` has 60 trials and is done; ``small`` has four and goes on; those of ``rewards`` draw answers."""
     folder = tmp_path_factory.mktemp("runs")
     write_small_run(folder / "small")[1].close()
     write_synthetic_run(RunDirectory.create(folder / "night").database, SyntheticRun())
+    drawing = SyntheticRun(trials=8, steps=40, slots=4, draws_answers=True)
+    write_synthetic_run(RunDirectory.create(folder / "rewards").database, drawing)
     with served(DashboardSettings(root=folder)) as url:
         yield url
 
@@ -43,7 +45,7 @@ def test_the_list_filters_sorts_and_leads_to_a_run(chromium: Any, address: str) 
         rows.first.wait_for()
         assert rows.count() == 1, "the address holds the filter"
         page.get_by_role("searchbox").fill("nothing has this")
-        page.get_by_role("button", name="Show all 2").click()
+        page.get_by_role("button", name="Show all 3").click()
         page.get_by_role("button", name="best so far").click()
         assert rows.first.locator("a").inner_text() == "night"
         rows.first.locator("a").click()
@@ -200,3 +202,29 @@ def test_a_key_is_asked_for_once_and_a_wrong_one_is_said(chromium: Any, tmp_path
         page.get_by_role("link", name="small").wait_for()
         page.get_by_role("button", name="Sign out").click()
         page.get_by_role("heading", name="Sign in").wait_for()
+
+
+def test_trials_that_draw_answers_show_rewards_lengths_and_answers(chromium: Any, address: str) -> None:
+    with watched_page(chromium, address) as page:
+        page.goto(f"{address}#/sweep?run=rewards")
+        page.get_by_role("heading", name="Reward of the answers trained on").wait_for()
+        reward = page.locator("canvas[data-name=answers-reward]")
+        assert reward.get_attribute("data-curves") == "8"
+        table = page.get_by_role("region", name="Trials")
+        table.get_by_role("button", name="entropy").click()
+        assert page.locator("th[aria-sort=ascending]").inner_text().startswith("entropy")
+        page.get_by_role("searchbox").fill("r=16")
+        page.wait_for_function("document.querySelector('canvas[data-name=answers-reward]').dataset.curves !== '8'")
+        with page.expect_download() as saved:
+            page.get_by_role("button", name="CSV").click()
+        (first, *_) = csv.DictReader(io.StringIO(Path(saved.value.path()).read_text()))
+        assert float(first["answer_length"]) > 0
+        page.goto(f"{address}#/trial?run=rewards&trial=1")
+        answers = page.get_by_role("region", name="Answers")
+        answers.wait_for()
+        assert "What is 1 + 1?" in answers.inner_text()
+        assert page.locator("canvas[data-name=answers-kl]").get_attribute("data-curves") == "1"
+        # runs without answers have neither
+        page.goto(f"{address}#/sweep?run=night")
+        page.get_by_role("heading", name="Slots", exact=True).wait_for()
+        assert page.get_by_role("heading", name="Answers").count() == 0

@@ -29,6 +29,7 @@ from cohort.service.dashboard.model_server import NoModelServerError
 from cohort.service.dashboard.page_guard import COOKIE, PageGuard, session_of
 from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.queue_page import queue_page
+from cohort.service.dashboard.rollout_view import rollout_curves
 from cohort.service.dashboard.run_feed import RunFeed
 from cohort.service.dashboard.runs_folder import RunsFolder, UnknownRunError
 from cohort.service.dashboard.runs_view import RunRows
@@ -67,6 +68,7 @@ def build_dashboard(settings: DashboardSettings) -> Starlette:
         Route("/api/run", _answer(pages.run)),
         Route("/api/run/curves", _answer(pages.curves)),
         Route("/api/run/evaluations", _answer(pages.evaluations)),
+        Route("/api/run/rollouts", _answer(pages.rollouts)),
         Route("/api/run/pace", _answer(pages.pace)),
         Route("/api/run/trial", _answer(pages.trial)),
         Route("/api/run/events", pages.events),
@@ -193,8 +195,7 @@ class _Pages:
     async def curves(self, request: Request) -> Any:
         followed = self._feed(_run_name(request)).followed
         first, last = _number(request, "first", 1), _number(request, "last", 0)
-        wanted = request.query_params.get("trials", "")
-        trials = [trial for text in wanted.split(",") if (trial := read_whole(text)) is not None] or None
+        trials = _trials(request)
 
         def read() -> Any:
             with RunReader.open(followed.directory.database) as reader:
@@ -211,6 +212,16 @@ class _Pages:
         def read() -> Any:
             with RunReader.open(followed.directory.database) as reader:
                 return evaluation_curves(reader, metric=reader.facts().objective_metric)
+
+        return await run_in_threadpool(read)
+
+    async def rollouts(self, request: Request) -> Any:
+        followed = self._feed(_run_name(request)).followed
+        trials = _trials(request)
+
+        def read() -> Any:
+            with RunReader.open(followed.directory.database) as reader, reader.snapshot():
+                return rollout_curves(reader, trials=trials)
 
         return await run_in_threadpool(read)
 
@@ -310,6 +321,11 @@ class _Pages:
         if feed is None:
             feed = self._feeds[name] = RunFeed(FollowedRun(directory), poll_seconds=self.settings.poll_seconds)
         return feed
+
+
+def _trials(request: Request) -> list[int] | None:
+    wanted = request.query_params.get("trials", "")
+    return [trial for text in wanted.split(",") if (trial := read_whole(text)) is not None] or None
 
 
 def _run_name(request: Request) -> str:

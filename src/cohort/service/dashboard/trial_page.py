@@ -1,4 +1,4 @@
-"""One trial as its page shows it: its row, every decision about it, and its configuration to copy."""
+"""One trial as its page shows it: its row, decisions about it, answers to read, and its configuration to copy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from cohort.runs.reader import RunReader
 from cohort.service.dashboard.followed_run import FollowedRun
 from cohort.service.dashboard.plain_json import plain, rounded
+from cohort.service.dashboard.rollout_view import answer_views
 from cohort.service.dashboard.runs_folder import UnknownRunError
 from cohort.tuning.early_exit import reason_of
 
@@ -24,6 +25,7 @@ def trial_page(followed: FollowedRun, trial_id: int) -> dict[str, Any]:
     with RunReader.open(followed.directory.database) as reader, reader.snapshot():
         decisions = reader.log.decisions(trial_id)
         evaluations = reader.log.evaluations(trial_id)
+        answers = answer_views(reader, trial_id)
         task = dict(reader.facts().task.document or {})
         trial = moment.trials.get(trial_id)
         if trial is None:
@@ -52,6 +54,7 @@ def trial_page(followed: FollowedRun, trial_id: int) -> dict[str, Any]:
             }
             for record in evaluations
         ],
+        "answers": answers,
         "stays": [stay for stay in moment.stays if stay[1] == trial_id],
         "folder": str(adapter) if adapter.is_dir() else "",
         "task": task,

@@ -52,6 +52,15 @@ export function lossAxis(curves, [from, to]) {
   return axis(low - 0.04 * (high - low || 1), high + 0.01 * (high - low || 1));
 }
 
+/** A y axis over all that is drawn: no end of a reward is the uninteresting one. */
+export function wholeAxis(curves) {
+  const values = curves.flatMap(({ ys }) => ys.filter((value) => value !== null));
+  if (!values.length) return axis(0, 1);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const margin = 0.04 * (high - low) || 0.5;
+  return axis(low - margin, high + margin);
+}
+
 /** A y axis from zero to just above the largest value. */
 export function zeroAxis(curves) {
   return axis(0, 1.05 * Math.max(0, ...curves.flatMap(({ ys }) => ys.filter((value) => value !== null))) || 1);

@@ -1,6 +1,6 @@
 // A chart of many curves on a canvas: hover, zoom by dragging, keyboard, PNG. Text is drawn or is a text node, never HTML.
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
-import { axis, lossAxis, zeroAxis } from "./axes.js";
+import { axis, lossAxis, wholeAxis, zeroAxis } from "./axes.js";
 import { count, download, number } from "./format.js";
 
 const LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 40, NEAR = 40;
@@ -172,12 +172,12 @@ export function savePng(canvas, name) {
 /**
  * curves: [{id, label, xs, ys, tone, shape, best, strong, dash}]; zoom: [low, high] or null; hot: the id pointed at.
  */
-export function Chart({ title, name, curves, xLabel, yLabel, xText, range, zoom, onZoom, hot, onHot, onPick, height = 330, tools, fromZero }) {
+export function Chart({ title, name, curves, xLabel, yLabel, xText, range, zoom, onZoom, hot, onHot, onPick, height = 330, tools, fromZero, whole }) {
   const [drag, setDrag] = useState(null);
   const [tip, setTip] = useState(null);
   const [from, to] = zoom ?? range;
   const x = useMemo(() => axis(from, to), [from, to]);
-  const y = useMemo(() => (fromZero ? zeroAxis(curves) : lossAxis(curves, [from, to])), [curves, from, to]);
+  const y = useMemo(() => (whole ? wholeAxis(curves) : fromZero ? zeroAxis(curves) : lossAxis(curves, [from, to])), [curves, from, to]);
   const hasStrong = useMemo(() => curves.some((curve) => curve.strong), [curves]);
   const started = useRef(null);
   const [canvas, width] = useCanvas((context, size) => {

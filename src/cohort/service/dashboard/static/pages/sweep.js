@@ -8,6 +8,7 @@ import { filterOf, toggled, varied } from "../filters.js";
 import { count, csv, download, duration, moment, number, percent, setting } from "../format.js";
 import { Card, Failure, Meter, Sorted, sorted, useDark, useTitle } from "../parts.js";
 import { Effect, Parallel } from "../relations.js";
+import { COLUMNS, RolloutCharts, useRollouts } from "../rollouts.js";
 import { useRun } from "../run_data.js";
 import { Slots } from "../slots.js";
 
@@ -86,26 +87,28 @@ function Key({ data, dark }) {
 
 const OWN_COLUMNS = { id: (row) => row.id, place: (row) => row.place, best: (row) => row.best, loss: (row) => row.loss, steps: (row) => row.steps / row.planned, tokens: (row) => row.tokens, state: (row) => row.state };
 
-function Trials({ data, rows, names, sort, name, hot, onHot, pinned, onPin, dark, onControl, canControl, query }) {
+function Trials({ data, rows, names, rollouts, sort, name, hot, onHot, pinned, onPin, dark, onControl, canControl, query }) {
   const [all, setAll] = useState(false);
   const shown = all ? rows : rows.slice(0, FIRST_ROWS);
   const onSort = (next) => choose({ sort: next });
+  const drawn = COLUMNS.filter(([key]) => Object.values(rollouts?.latest ?? {}).some((own) => key in own));
+  const latest = (row, key) => rollouts.latest[row.id]?.[key] ?? null;
   const head = (key, text, numeric) => html`<${Sorted} name=${key} sort=${sort} onSort=${onSort} numeric=${numeric}>${text}<//>`;
   const saved = () => download(`${data.title}-trials.csv`, csv(
-    ["trial", "place", "state", ...names, data.metric.name, "validation_loss", "best_step", "steps", "planned_steps", "tokens", "last_train_loss"],
-    rows.map((row) => [row.id, row.place, row.state, ...names.map((one) => row.parameters[one]), row.best, row.best_loss, row.best_step, row.steps, row.planned, row.tokens, row.loss]),
+    ["trial", "place", "state", ...names, data.metric.name, "validation_loss", "best_step", "steps", "planned_steps", "tokens", "last_train_loss", ...drawn.map(([key]) => key)],
+    rows.map((row) => [row.id, row.place, row.state, ...names.map((one) => row.parameters[one]), row.best, row.best_loss, row.best_step, row.steps, row.planned, row.tokens, row.loss, ...drawn.map(([key]) => latest(row, key))]),
   ), "text/csv");
   return html`<div class="row"><h2 class="grow">Trials${rows.length < data.trials.size ? ` (${rows.length} of ${data.trials.size})` : ""}</h2><button onClick=${saved}>CSV</button>
       ${pinned.size ? html`<a class="button" href=${link("compare", { trials: [...pinned].map((id) => `${name}:${id}`).join("|") })}>Compare ${pinned.size}</a><button onClick=${() => choose({ pin: "" })}>Unpin all</button>` : ""}</div>
     <div class="scroll" tabindex="0" role="region" aria-label="Trials"><table class="stacks"><caption class="hidden">Trials of the sweep</caption><thead><tr><th scope="col"><span class="hidden">Pin</span></th>${head("id", "trial", true)}${head("place", "place", true)}${head("state", "state")}
-      ${names.map((one) => head(one, one, typeof rows[0]?.parameters[one] === "number"))}${head("best", data.metric.label, true)}${head("loss", "train loss", true)}${head("steps", "steps", true)}${head("tokens", "tokens", true)}${canControl ? html`<th scope="col">change</th>` : ""}</tr></thead>
+      ${names.map((one) => head(one, one, typeof rows[0]?.parameters[one] === "number"))}${head("best", data.metric.label, true)}${head("loss", "train loss", true)}${drawn.map(([key, text]) => head(`last ${key}`, text, true))}${head("steps", "steps", true)}${head("tokens", "tokens", true)}${canControl ? html`<th scope="col">change</th>` : ""}</tr></thead>
       <tbody>${shown.map((row) => html`<tr key=${row.id} class=${`${data.best?.trial === row.id ? "best" : ""} ${hot === row.id ? "hot" : ""}`} onPointerEnter=${() => onHot(row.id)} onPointerLeave=${() => onHot(null)}>
         <td><input type="checkbox" aria-label=${`Pin trial ${row.id}`} checked=${pinned.has(row.id)} onChange=${() => onPin(row.id)} /></td>
         <td class="n lead" data-label="trial"><a href=${link("trial", { run: name, trial: row.id })} aria-label=${`Trial ${row.id}`}>${row.id}</a></td>
         <td class="n" data-label="place">${row.place ?? ""}</td>
         <td data-label="state"><span class="dot" style=${{ background: data.outcomes[row.outcome]?.colours[dark ? 1 : 0] }}></span>${row.state}</td>
         ${names.map((one) => html`<td class=${typeof row.parameters[one] === "number" ? "n" : ""} data-label=${one}>${setting(row.parameters[one])}</td>`)}
-        <td class="n" data-label=${data.metric.label}>${number(row.best)}</td><td class="n" data-label="train loss">${number(row.loss)}</td>
+        <td class="n" data-label=${data.metric.label}>${number(row.best)}</td><td class="n" data-label="train loss">${number(row.loss)}</td>${drawn.map(([key, text]) => html`<td class="n" data-label=${text}>${number(latest(row, key))}</td>`)}
         <td class="n" data-label="steps">${row.steps}/${row.planned}</td><td class="n" data-label="tokens">${count(row.tokens)}</td>
         ${canControl ? html`<td><div class="row" style=${{ margin: 0, gap: "4px", flexWrap: "nowrap" }}>${row.can.map((kind) => html`<button onClick=${() => onControl({ kind, trial: row.id })} aria-label=${`${kind} trial ${row.id}`}>${kind}</button>`)}</div></td>` : ""}</tr>`)}</tbody></table></div>
     ${rows.length > shown.length ? html`<div class="row"><button onClick=${() => setAll(true)}>Show all ${rows.length} trials</button><span class="note">The first ${FIRST_ROWS} are shown.</span></div>` : ""}
@@ -168,12 +171,13 @@ export function Sweep({ query, session }) {
   const steps = zoom && (share ? [Math.floor((zoom[0] / 100) * most), Math.ceil((zoom[1] / 100) * most)] : [Math.floor(zoom[0]), Math.ceil(zoom[1])]).map((step) => Math.max(1, Math.min(most, step)));
   const zoomed = useZoomed(name, train, steps);
   const curves = useCurves({ data, train, evaluations, zoomed, kind, share, smooth, passes, pinned, dark });
+  const rollouts = useRollouts(name, data);
   const rows = useMemo(() => {
     if (!data) return [];
     const sort = query.sort ?? "place";
     const key = sort.replace(/^-/, "");
-    return sorted([...data.trials.values()].filter(passes), OWN_COLUMNS[key] ?? ((row) => row.parameters[key]), sort.startsWith("-"));
-  }, [data, passes, query.sort]);
+    return sorted([...data.trials.values()].filter(passes), OWN_COLUMNS[key] ?? (key.startsWith("last ") ? (row) => rollouts?.latest[row.id]?.[key.slice(5)] ?? null : (row) => row.parameters[key]), sort.startsWith("-"));
+  }, [data, passes, query.sort, rollouts]);
   const names = useMemo(() => (data ? varied([...data.trials.values()]) : []), [data]);
   const back = html`<p class="note"><a href=${link("runs")}>All runs</a></p>`;
   if (!data) return html`${back}${error ? html`<${Failure} error=${error} again=${error.status === 404 ? null : again} />` : html`<p class="note" role="status">Reading the run …</p>`}`;
@@ -193,8 +197,8 @@ export function Sweep({ query, session }) {
     <${Facets} rows=${[...data.trials.values()]} names=${names} text=${query.q} />
     <${Chart} title="Loss curves" name=${`${data.title}-${kind}`} curves=${curves} xLabel=${share ? "planned steps done, %" : "optimizer steps"} yLabel=${yLabel} range=${share ? [0, 100] : [0, most]} zoom=${zoom} onZoom=${onZoom} hot=${hot} onHot=${setHot} onPick=${open} tools=${tools} />
     <${Key} data=${data} dark=${dark} />${finest ? html`<p class="note">${finest}</p>` : ""}
-    <${Trials} data=${data} rows=${rows} names=${names} sort=${query.sort ?? "place"} name=${name} hot=${hot} onHot=${setHot} pinned=${pinned} onPin=${onPin} dark=${dark} onControl=${setAsked} canControl=${canControl} query=${query} />
-    <${Later}><h2>Slots</h2><${Slots} stays=${data.stays} seconds=${data.seconds} trials=${data.trials} outcomes=${data.outcomes} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} isRunning=${data.state === "running"} />
+    <${Trials} data=${data} rows=${rows} names=${names} rollouts=${rollouts} sort=${query.sort ?? "place"} name=${name} hot=${hot} onHot=${setHot} pinned=${pinned} onPin=${onPin} dark=${dark} onControl=${setAsked} canControl=${canControl} query=${query} />
+    <${Later}><${RolloutCharts} found=${rollouts} data=${data} passes=${passes} hot=${hot} onHot=${setHot} onPick=${open} dark=${dark} pinned=${pinned} range=${[0, most]} /><h2>Slots</h2><${Slots} stays=${data.stays} seconds=${data.seconds} trials=${data.trials} outcomes=${data.outcomes} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} isRunning=${data.state === "running"} />
     <${Pace} name=${name} data=${data} />
     <h2>Hyperparameters</h2><${Parallel} rows=${rows} axes=${data.axes} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} dark=${dark} />
     <div class="three">${data.axes.map(({ name: one, log }) => html`<${Effect} key=${one} rows=${rows} name=${one} isLog=${log} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} dark=${dark} />`)}</div>

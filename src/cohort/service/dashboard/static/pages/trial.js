@@ -6,6 +6,7 @@ import { Chart, colour } from "../chart.js";
 import { Controls } from "../controls.js";
 import { count, csv, download, duration, number, setting } from "../format.js";
 import { Card, Failure, useDark, useTitle } from "../parts.js";
+import { Answers, RolloutCharts, useRollouts } from "../rollouts.js";
 import { useRun } from "../run_data.js";
 
 export function Trial({ query, session }) {
@@ -19,6 +20,7 @@ export function Trial({ query, session }) {
   const dark = useDark();
   useTitle(`Trial ${id}`);
   const row = data?.trials.get(id);
+  const rollouts = useRollouts(name, data, id);
   // its decisions change when its state or its evaluations do
   const sign = row ? `${row.state} ${row.best} ${row.best_step}` : "";
   useEffect(() => { get("run/trial", { run: name, trial: id }).then(setPage, setFailure); }, [name, id, sign]);
@@ -56,6 +58,7 @@ export function Trial({ query, session }) {
     ${session.can_control ? html`<div class="row">${row.can.map((kind) => html`<button onClick=${() => setAsked({ kind, trial: id })}>${kind[0].toUpperCase()}${kind.slice(1)}</button>`)}</div>` : ""}
     <${Chart} title="Loss" name=${`trial-${id}`} curves=${curves} xLabel="optimizer steps" yLabel=${data.loss_unit ? `loss, ${data.loss_unit}` : "loss"} range=${[0, row.planned]} zoom=${zoom} onZoom=${(next) => choose({ zoom: next ? next.map((value) => Number(value.toPrecision(6))).join("~") : "" })} hot=${null} tools=${html`<button onClick=${saved}>CSV</button>`} />
     <p class="note">Grey: each step. Coloured: the running average that exit rules read. Dashed: validation loss.</p>
+    <${RolloutCharts} found=${rollouts} data=${data} dark=${dark} range=${[0, row.planned]} /><${Answers} answers=${page?.answers} />
     <div class="two"><section><h2>Configuration</h2><dl class="facts">${Object.entries(row.parameters).map(([key, value]) => html`<div><dt>${key}</dt><dd>${setting(value)}</dd></div>`)}</dl>
       <div class="row"><button onClick=${() => copy("YAML copied", yaml)}>Copy as YAML</button><button onClick=${() => copy("options copied", options)}>Copy as options</button><span role="status" class="note">${copied}</span></div>
       ${page?.folder ? html`<p class="note">Its files: <code>${page.folder}</code></p>` : ""}</section>
