@@ -47,7 +47,7 @@ def test_every_loss_is_there() -> None:
 
 
 def test_the_section_is_valid_and_the_function_is_a_reward(tmp_path: Path) -> None:
-    text, _ = [own for own in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if own.startswith("rewards:")]
+    text, _, _ = [own for own in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if own.startswith("rewards:")]
     document = parse_yaml(text, where=Place(file="page"))
     assert document is not None
     assert RewardsSection(**document.data["rewards"]).plan().names == ("correct", "regex", "length")
@@ -60,7 +60,7 @@ def test_the_section_is_valid_and_the_function_is_a_reward(tmp_path: Path) -> No
 
 
 def test_the_function_that_replies_plays_its_game() -> None:
-    _, text = [own for own in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if own.startswith("rewards:")]
+    _, text, _ = [own for own in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if own.startswith("rewards:")]
     document = parse_yaml(text, where=Place(file="page"))
     assert document is not None
     section = parse_rewards(document.data["rewards"])
@@ -75,3 +75,11 @@ def test_the_function_that_replies_plays_its_game() -> None:
     assert reply(messages=said, answer="5", turn=1, is_last=False) == "Higher."
     assert reply(messages=said, answer="3", turn=2, is_last=False) == 0.9
     assert reply(messages=said, answer="5", turn=6, is_last=True) == 0.0
+
+
+def test_the_section_of_an_environment_is_valid() -> None:
+    *_, text = [own for own in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if own.startswith("rewards:")]
+    document = parse_yaml(text, where=Place(file="page"))
+    assert document is not None
+    plan = RewardsSection(**document.data["rewards"]).plan()
+    assert (plan.names, plan.most_turns, plan.environment) == (("verifiers",), 6, ("PATH",))

@@ -122,7 +122,9 @@ def _key_refusals(entry: Mapping[Any, Any], kind: RewardKind | None) -> Iterator
     wrong = False
     for key, value in options.items():
         if kind is None or key not in kind.options:
-            near = nearest_word(str(key), known)
+            # an option of a reward that has a name is no slip of the pen
+            is_option = kind is None and any(str(key) in other.options for other in REWARD_KINDS.built_in())
+            near = None if is_option else nearest_word(str(key), known)
             hint = f"Did you mean {near}? Rename it." if near else "Remove it."
             if kind is None and not near:
                 hint = "Remove it: a function reads the columns of the rows, and its module may hold the rest."

@@ -136,7 +136,16 @@ def test_a_schema_that_would_be_read_by_half_is_refused(schema: Any) -> None:
 
 def test_each_reward_says_what_it_is_and_checks_its_options() -> None:
     names = [kind.name for kind in REWARD_KINDS.built_in()]
-    assert names == ["exact_match", "format", "json_schema", "length", "math_verify", "numeric_answer", "regex"]
+    assert names == [
+        "exact_match",
+        "format",
+        "json_schema",
+        "length",
+        "math_verify",
+        "numeric_answer",
+        "regex",
+        "verifiers",
+    ]
     for kind in REWARD_KINDS.built_in():
         assert kind.summary
         for name, setting in kind.options.items():
