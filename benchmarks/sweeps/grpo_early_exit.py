@@ -8,6 +8,7 @@ test prompts, which neither sweep chose by.
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from cohort.runs.reader import RunReader
 from cohort.tasks.loading import load_task
 from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST
 
+TEST_PROMPTS = 100
 TASK = REPOSITORY / "examples" / "reinforcement" / "task.yaml"
 
 
@@ -57,6 +59,19 @@ def swept(run: Path, *, name: str, overrides: list[str]) -> dict[str, Any]:
     }
 
 
+def wilson(share: float, *, num: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the 95 % interval of a share of ``num`` prompts: wider than nothing where all of them are right."""
+    middle = (share + z * z / (2 * num)) / (1 + z * z / num)
+    half = z * math.sqrt(share * (1 - share) / num + z * z / (4 * num * num)) / (1 + z * z / num)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def most_apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return how far two winners may be apart in what they get right, at the ends of their intervals."""
+    (low, high), (other_low, other_high) = (wilson(each["test_reward"], num=TEST_PROMPTS) for each in (one, other))
+    return max(high - other_low, other_high - low)
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -74,6 +89,7 @@ def main() -> None:
         headline={
             "grpo_tokens_share": early["cost_tokens"] / full["cost_tokens"],
             "grpo_same_winner": float(early["winner"] == full["winner"]),
+            "grpo_winners_apart_at_most": most_apart(early, full),
             "grpo_early_test_reward": early["test_reward"],
             "grpo_full_test_reward": full["test_reward"],
             "grpo_base_test_reward": full["base_test_reward"],
@@ -83,6 +99,7 @@ def main() -> None:
         notes={
             "task": "examples/reinforcement/task.yaml: 12 configurations, 30 steps, rewards by numeric_answer",
             "model": "examples/quickstart/base_model, float32",
+            "winners": "rewards are 0 or 1: the Wilson interval of each winner on the 100 test prompts",
             "clock": "CPU time of the process, one thread; reward processes are not in it",
         },
     )
