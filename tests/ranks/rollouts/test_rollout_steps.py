@@ -198,6 +198,7 @@ def test_a_group_in_which_a_reward_fails_teaches_nothing_and_a_step_without_any_
             executor.drop(failure.trial_id)
     # every batch of four prompts has the failing one
     assert {event.metrics["reward_failures"] for event in events if event.trial_id == 0} == {4.0}
+    assert {event.metrics["reward_errors"] for event in events if event.trial_id == 0} == {0.25}
     assert all(math.isfinite(event.loss) for event in events)
     (failure,) = failures
     assert failure.trial_id == 1

@@ -9,7 +9,7 @@ import pytest
 from cohort.core.events import StepDone
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind, Reason
-from cohort.tuning.early_exit.collapse import ALIKE, ENDLESS, LEAST_PATIENCE, NO_ENTROPY
+from cohort.tuning.early_exit.collapse import ALIKE, ENDLESS, LEAST_PATIENCE, NO_ENTROPY, UNREWARDED
 from cohort.tuning.early_exit.overfitting import OverfittingRule
 from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
 from cohort.tuning.study import Study
@@ -45,6 +45,7 @@ def ended_after(later: Mapping[str, float], *, planned_steps: int = 40, healthy:
     ("later", "reason"),
     [
         ({"groups_alike": 1.0}, ALIKE),
+        ({"groups_alike": 1.0, "reward_errors": 0.5}, UNREWARDED),
         ({"entropy": 1e-4}, NO_ENTROPY),
         ({"cut_share": 1.0}, ENDLESS),
     ],

@@ -97,7 +97,8 @@ def step_metrics(
 
     ``entropy`` is the mean of ``-log p`` over drawn tokens, at the sampling temperature: an unbiased estimate where
     ``top_p`` is 1. ``sampler_difference`` is the largest distance of a token's log-probability in the sampler from that
-    in the training pass, on the same weights.
+    in the training pass, on the same weights. ``reward_errors`` is the share of answers that were left out because a
+    function failed.
 
     Args:
         advantages: [G, S].
@@ -120,6 +121,7 @@ def step_metrics(
         "entropy": float(-drawn.mean()),
         "advantage": float(np.abs(advantages).mean()),
         "reward_failures": float(step.num_failed),
+        "reward_errors": float(np.isnan(step.rewards).mean()) if step.num_failed else 0.0,
         "sampler_difference": float(differences.max()),
         **(turns if turns["turns"] > 1 else {}),
     }

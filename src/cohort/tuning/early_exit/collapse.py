@@ -9,7 +9,7 @@ from cohort.core.events import StepDone
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
 
-__all__ = ["ALIKE", "COLLAPSE_REASONS", "ENDLESS", "NO_ENTROPY", "CollapseRule"]
+__all__ = ["ALIKE", "COLLAPSE_REASONS", "ENDLESS", "NO_ENTROPY", "UNREWARDED", "CollapseRule"]
 
 ALIKE = Reason(
     "rewards alike",
@@ -29,7 +29,14 @@ ENDLESS = Reason(
     colours=("#3f6f8f", "#86b3cf"),
     shape="right",
 )
-COLLAPSE_REASONS = (ALIKE, NO_ENTROPY, ENDLESS)
+UNREWARDED = Reason(
+    "rewards failing",
+    sentence="For many steps reward functions failed for half of the answers or more.",
+    colours=("#7a3b5e", "#b98aa5"),
+    shape="cross",
+)
+# the first that holds is the reason: answers without a reward are alike as well
+COLLAPSE_REASONS = (UNREWARDED, ALIKE, NO_ENTROPY, ENDLESS)
 
 # a share of the planned steps, and the least number of them: a hard task begins with rewards of 0 alone
 PATIENCE_SHARE, LEAST_PATIENCE = 0.15, 10
@@ -37,14 +44,17 @@ PATIENCE_SHARE, LEAST_PATIENCE = 0.15, 10
 LEAST_ENTROPY = 1e-3
 # shares of answers that were cut off
 MOST_CUT, FEW_CUT = 0.95, 0.5
+# of answers in groups that were left out because a function failed
+MOST_ERRORS = 0.5
 
 
 class CollapseRule(Rule):
     """Stops a trial after as many steps in a row as its patience says, with numbers of the last one.
 
-    Patience is 15 % of the planned steps, at least 10. It counts steps whose groups are all rewarded alike; steps with
-    an entropy below 0.001 nats a token; and steps with at least 95 % of the answers cut off, of a trial whose first
-    step had fewer than half of them cut off and whose reward has not risen since.
+    Patience is 15 % of the planned steps, at least 10. It counts steps with half of the answers or more left out, since
+    reward functions failed; steps whose groups are all rewarded alike; steps with an entropy below 0.001 nats a token;
+    and steps with at least 95 % of the answers cut off, of a trial whose first step had fewer than half of them cut off
+    and whose reward has not risen since.
     """
 
     name = "collapse"
@@ -61,6 +71,7 @@ class CollapseRule(Rule):
         first = self._first.setdefault(trial_id, metrics)
         patience = max(LEAST_PATIENCE, round(PATIENCE_SHARE * observation.candidate.planned_steps))
         now = {
+            UNREWARDED: metrics.get("reward_errors", 0.0) >= MOST_ERRORS,
             ALIKE: metrics["groups_alike"] == 1.0,
             NO_ENTROPY: metrics["entropy"] < LEAST_ENTROPY,
             ENDLESS: metrics["cut_share"] >= MOST_CUT
