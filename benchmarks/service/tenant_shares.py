@@ -1,8 +1,8 @@
 """Shares of four tenants over 200 small sweeps on two workers of one CPU core each, against their weights.
 
 Each worker is a process with one base model in memory, and has half of each tenant's jobs. What counts are the seconds
-that a worker's passes took, divided among the tenants in each pass by their tokens, from when all tenants have jobs in
-training until the first has none left that waits: after that its share is lent. A request comes now and then.
+that a worker's passes took, divided among the tenants in each pass by their tokens, while every tenant has a trial that
+could step: the share of one that has none is lent. A request comes now and then.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from benchmarks.measure import REPOSITORY, RESULTS, print_table, write_result
 from cohort.engine.resident.resident_base import ResidentBase
 from cohort.engine.resident.sweeps import SweepOrder, Sweeps
 from cohort.engine.session_task import TaskEnd
-from cohort.engine.turns.base_turns import BaseTurns
+from cohort.engine.turns.base_turns import BaseTurns, HeldTurn
 from cohort.machine.machine import choose_machine
 from cohort.memory.sizes import Sizes
 from cohort.models.weights import load_decoder
@@ -61,30 +59,30 @@ def job(number: int, tenant: str) -> TaskFile:
     )
 
 
-@dataclass
-class Window:
-    """The time in which every tenant has jobs: what each was charged when it began and when it ended."""
+class SharesWhileAllWant(BaseTurns):
+    """Turns that keep what each tenant was charged while every tenant had a trial that could step.
 
-    turns: BaseTurns
-    began: dict[str, float] | None = None
-    ended: dict[str, float] | None = None
-    began_at: float = 0.0
-    ended_at: float = 0.0
-    is_over: threading.Event = field(default_factory=threading.Event)
+    A tenant whose jobs are all being read or finished wants nothing: its share is lent, and not asked back.
+    """
 
-    def used(self) -> dict[str, float]:
-        found: dict[str, float] = defaultdict(float)
-        for (tenant, _), seconds in self.turns.usage().items():
-            found[tenant] += seconds
-        return {tenant: found[tenant] for tenant in WEIGHTS}
+    def __init__(self) -> None:
+        super().__init__()
+        self.charged: dict[str, float] = dict.fromkeys(WEIGHTS, 0.0)
+        self.num_steps = self.num_steps_of_all = 0
+        self._do_all_want = False
 
-    def look(self, waiting: Counter[str]) -> None:
-        """Note the beginning and the end, by the jobs of each tenant that wait for a seat."""
-        used = self.used()
-        if self.began is None and all(used.values()):
-            self.began, self.began_at = used, time.perf_counter()
-        if self.began is not None and self.ended is None and any(not waiting[tenant] for tenant in WEIGHTS):
-            self.ended, self.ended_at = used, time.perf_counter()
+    def _charge(self, claim: Any, held: HeldTurn, *, now: float) -> None:
+        tokens = held.turn.work.tokens
+        if held.turn.work.kind is WorkKind.SWEEP and sum(tokens.values()):
+            # a step names all who could take it
+            self._do_all_want = set(tokens) == set(WEIGHTS)
+            self.num_steps += 1
+            self.num_steps_of_all += self._do_all_want
+        before = self.usage()
+        super()._charge(claim, held, now=now)
+        for (tenant, kind), seconds in self.usage().items() if self._do_all_want else ():
+            if tenant in WEIGHTS:
+                self.charged[tenant] += seconds - before.get((tenant, kind), 0.0)
 
 
 def base_of() -> ResidentBase:
@@ -100,7 +98,7 @@ def base_of() -> ResidentBase:
             ),
             capacity=Capacity(rank_rows=rows, num_slots=NUM_SLOTS, tokens_per_step=1e6),
         ),
-        turns=BaseTurns(),
+        turns=SharesWhileAllWant(),
     )
 
 
@@ -124,8 +122,7 @@ def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
     base = base_of()
     sweeps = Sweeps(base, num_seats=SEATS)
     names = {f"{tenant}-{worker}-{number}": tenant for number in range(jobs) for tenant in WEIGHTS}
-    open_names, failures, lock = set(names), list[str](), threading.Lock()
-    window = Window(turns=base.turns)
+    open_names, failures, lock, is_over = set(names), list[str](), threading.Lock(), threading.Event()
 
     def ended(end: TaskEnd) -> None:
         with lock:
@@ -133,7 +130,7 @@ def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
             if end.error is not None:
                 failures.append(str(end.error))
             if not open_names:
-                window.is_over.set()
+                is_over.set()
 
     for name, tenant in names.items():
         number = int(name.rpartition("-")[2])
@@ -152,21 +149,19 @@ def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
     began = time.perf_counter()
     sweeps.start()
     requests.start()
-    while not window.is_over.wait(0.02):
-        window.look(Counter(names[name] for name in sweeps.waiting))
+    is_over.wait()
     seconds = time.perf_counter() - began
     stop.set()
     requests.join()
     sweeps.close()
     assert not failures, failures[0]
-    before, after = window.began, window.ended
-    assert before is not None, "the jobs ended before every tenant had one in training"
-    assert after is not None, "a tenant had waiting jobs to the end"
-    charged = {tenant: after[tenant] - before[tenant] for tenant in WEIGHTS}
+    turns = base.turns
+    assert isinstance(turns, SharesWhileAllWant)
     waits.sort()
     return {
-        "charged": charged,
-        "window_seconds": window.ended_at - window.began_at,
+        "charged": turns.charged,
+        "steps": turns.num_steps,
+        "steps_while_all_want": turns.num_steps_of_all,
         "seconds": seconds,
         "wait_ms_median": 1e3 * waits[len(waits) // 2],
         "wait_ms_99": 1e3 * waits[int(0.99 * len(waits))],
@@ -204,7 +199,7 @@ def main() -> None:
     print_table(found, columns=[name for name in found[0] if name != "charged"])
     headline = {
         "largest_error_of_a_share": max(abs(row["error"]) for row in rows),
-        "window_seconds": min(each["window_seconds"] for each in found),
+        "seconds_while_all_want": total,
         "jobs_per_minute": 60 * options.jobs / max(each["seconds"] for each in found),
         "request_pass_wait_ms_median": max(each["wait_ms_median"] for each in found),
         "request_pass_wait_ms_99": max(each["wait_ms_99"] for each in found),
