@@ -49,7 +49,7 @@ def job(number: int, tenant: str) -> TaskFile:
             "model_name_or_path": "base_model",
             "dataset": {"train": "train.jsonl", "validation": "validation.jsonl", "max_length": 64},
             "lora": {"target_modules": "all-linear", "lora_alpha": "2r"},
-            "training": {"max_steps": 8 + 2 * place, "batch_size": (2, 4, 8, 4)[place], "seed": number},
+            "training": {"max_steps": 60 + 10 * place, "batch_size": (2, 4, 8, 4)[place], "seed": number},
             "evaluation": {"max_examples": 16},
             "search": {"space": {"learning_rate": [1e-3, 3e-3], "r": [(4, 8, 16, 4)[place]]}},
             "early_exit": "none",
