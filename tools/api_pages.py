@@ -55,6 +55,11 @@ PAGES = {
         intro="What `on_step`, `on_evaluation` and `on_trial_end` are called with.",
         names=("StepReport", "EvaluationReport", "TrialEndReport"),
     ),
+    "service.md": _Page(
+        title="A service's client",
+        intro="[A fine-tuning service](../how-to/service.md) says how one is started.",
+        names=("ServiceClient",),
+    ),
     "results.md": _Page(title="Results", intro="", names=("TaskResult",)),
     "errors.md": _Page(
         title="Errors",

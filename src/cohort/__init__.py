@@ -40,6 +40,7 @@ from cohort.version import __version__
 
 if TYPE_CHECKING:
     from cohort.api import Engine, load, load_run, resume, run, tune
+    from cohort.api.service_client import ServiceClient
     from cohort.core.errors import CohortError, InputError, Problem
     from cohort.engine.callbacks.callback_caller import CallbackError
     from cohort.engine.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
@@ -58,6 +59,7 @@ __all__ = [
     "InputError",
     "Problem",
     "RunOptions",
+    "ServiceClient",
     "StepReport",
     "Task",
     "TaskFile",
@@ -86,6 +88,7 @@ _HOMES = {
     "InputError": ("cohort.core.errors", "InputError"),
     "Problem": ("cohort.core.errors", "Problem"),
     "RunOptions": ("cohort.engine.tune", "RunOptions"),
+    "ServiceClient": ("cohort.api.service_client", "ServiceClient"),
     "StepReport": ("cohort.engine.callbacks.callback_reports", "StepReport"),
     "Task": ("cohort.tasks.task", "Task"),
     "TaskFile": ("cohort.tasks.loading", "TaskFile"),

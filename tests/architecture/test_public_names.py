@@ -22,6 +22,7 @@ PUBLIC_NAMES = {
     "InputError",
     "Problem",
     "RunOptions",
+    "ServiceClient",
     "Task",
     "TaskFile",
     "TaskResult",

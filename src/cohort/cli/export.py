@@ -20,6 +20,7 @@ from cohort.cli.arguments.options import (
     report_so_far,
 )
 from cohort.cli.exits import exits
+from cohort.cli.submit import ServerOption, export_remote
 from cohort.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def export(
     outtype: _OuttypeOption = None,
     push_to_hub: _PushOption = None,
     public: _PublicOption = False,
+    server: ServerOption = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -81,6 +83,13 @@ def export(
     Unfinished runs use the best checkpoint so far and say so.
     """
     with exits(as_json=as_json, debug=debug):
+        if server is not None:
+            local = {"--to": to != "peft", "--model_name_or_path": model, "--nblocks": nblocks, "--rank": rank}
+            local |= {"--swapped": swapped, "--whiten": whiten, "--distill-steps": distill_steps, "--outtype": outtype}
+            local |= {"--push-to-hub": push_to_hub, "--public": public}
+            others = [name for name, value in local.items() if value]
+            export_remote(run_dir, server, output=output, trial=trial, others=others, as_json=as_json)
+            return
         from cohort.runs.directory import RunDirectory
 
         # before the import below, which loads torch: a wrong path is reported immediately

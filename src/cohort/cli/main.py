@@ -33,6 +33,7 @@ from cohort.cli.run import run
 from cohort.cli.serve import serve
 from cohort.cli.service import service
 from cohort.cli.status import status
+from cohort.cli.submit import submit
 from cohort.cli.tenants import build_tenants_app
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
@@ -86,6 +87,7 @@ def build_app() -> typer.Typer:
         evaluate,
         serve,
         service,
+        submit,
         dashboard,
         check,
         doctor,

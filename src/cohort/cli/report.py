@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, RunOrQueueArgument
 from cohort.cli.exits import exits
+from cohort.cli.submit import ServerOption, print_remote_report
 from cohort.cli.terminal.repeating import WatchOption, repeat
 
 __all__ = ["report"]
@@ -16,7 +17,11 @@ _WATCH_SECONDS = 10.0
 
 
 def report(
-    run_dir: RunOrQueueArgument, watch: WatchOption = False, as_json: JsonOption = False, debug: DebugOption = False
+    run_dir: RunOrQueueArgument,
+    watch: WatchOption = False,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Write report.html, which opens offline.
 
@@ -24,6 +29,9 @@ def report(
     With --watch an open page follows the run: it loads itself again.
     """
     with exits(as_json=as_json, debug=debug):
+        if server is not None:
+            print_remote_report(run_dir, server, as_json=as_json)
+            return
         write = partial(_write, run_dir, is_watched=watch)
         path, is_running = write()
         print(json.dumps({"path": str(path)}) if as_json else path, flush=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, RunOrQueueArgument
 from cohort.cli.exits import exits
+from cohort.cli.submit import ServerOption, print_remote_status
 from cohort.cli.terminal.repeating import WatchOption, clear_terminal, repeat
 
 __all__ = ["status"]
@@ -15,11 +16,17 @@ _WATCH_SECONDS = 3.0
 
 
 def status(
-    run_dir: RunOrQueueArgument, watch: WatchOption = False, as_json: JsonOption = False, debug: DebugOption = False
+    run_dir: RunOrQueueArgument,
+    watch: WatchOption = False,
+    server: ServerOption = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
-    """Show the state of a run or a queue."""
+    """Show the state of a run or a queue, or of a task of a service."""
     with exits(as_json=as_json, debug=debug):
         show = partial(_show, run_dir, is_watched=watch, as_json=as_json)
+        if server is not None:
+            show = partial(print_remote_status, run_dir, server, as_json=as_json)
         if watch:
             repeat(show, every_seconds=_WATCH_SECONDS)
         else:

@@ -11,6 +11,7 @@ import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, RunDirArgument
 from cohort.cli.exits import exits
+from cohort.cli.submit import ServerOption, print_remote_change, print_remote_trials
 
 if TYPE_CHECKING:
     from cohort.runs.requests.asking import Asked
@@ -30,6 +31,7 @@ def trials(
         bool, typer.Option("--warm-start", help="A clone begins with the weights of the trial's best checkpoint.")
     ] = False,
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="The longest wait for the run.")] = 10.0,
+    server: ServerOption = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -41,6 +43,9 @@ def trials(
     """
     with exits(as_json=as_json, debug=debug):
         overrides = context.obj or ()
+        if server is not None:
+            _of_service(run_dir, server, action, numbers or [], overrides, warm_start=warm_start, as_json=as_json)
+            return
         _refuse_exchanged(run_dir, action, numbers or [])
         if action is None:
             _refuse_options(overrides, warm_start=warm_start)
@@ -53,6 +58,26 @@ def trials(
         check_all(run_dir, requests)
         for request in requests:
             _print_asked(run_dir, request, ask(run_dir, request, wait_seconds=wait), as_json=as_json)
+
+
+def _of_service(
+    task_id: Path,
+    server: str,
+    action: str | None,
+    numbers: Sequence[int],
+    overrides: Sequence[str],
+    *,
+    warm_start: bool,
+    as_json: bool,
+) -> None:
+    if action is None:
+        _refuse_options(overrides, warm_start=warm_start)
+        print_remote_trials(task_id, server, as_json=as_json)
+        return
+    # what is wrong with the command line is said here; what the run refuses, the service says
+    requests = _requests(action, numbers, overrides, warm_start=warm_start)
+    values = requests[0].values
+    print_remote_change(task_id, server, action, numbers, values=values, warm_start=warm_start, as_json=as_json)
 
 
 def _requests(action: str, numbers: Sequence[int], overrides: Sequence[str], *, warm_start: bool) -> list[TrialRequest]:

@@ -60,7 +60,7 @@ def _children(parent: int) -> list[int]:
 @contextmanager
 def service_process(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[ServiceProcess]:
     """Start a service on a folder; at the end it is killed, unless it has ended."""
-    command = [sys.executable, "-m", "cohort", "service", "--folder", str(folder), "--port", "0", "--workers", "1"]
+    command = [sys.executable, "-m", "cohort", "service", "--folder", str(folder), "--port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with (folder.parent / "service.log").open("ab") as log:
         process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True, env=environment)

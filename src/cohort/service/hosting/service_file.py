@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from cohort.tasks.fields import Section, setting
 from cohort.tasks.problems import problems_from
 from cohort.tasks.yaml_lines import TaskOrigin, parse_yaml
 
-__all__ = ["BaseSection", "ServiceFile", "default_service", "load_service_file"]
+__all__ = ["DATABASE_VARIABLE", "BaseSection", "ServiceFile", "default_service", "load_service_file"]
+
+DATABASE_VARIABLE = "COHORT_DATABASE"
+"""The environment variable that holds the database's URL where the file has none."""
 
 
 def _count(default: int | None, *, allowed: str, description: str, least: int = 1) -> Any:
@@ -204,5 +208,7 @@ def _located(file: ServiceFile, directory: Path) -> ServiceFile:
         base.model_copy(update={"model": str(local)}) if (local := directory / base.model).is_dir() else base
         for base in file.bases
     ]
-    changed = {"folder": path_of(file.folder), "blobs": path_of(file.blobs), "tls": tls, "bases": bases}
-    return file.model_copy(update=changed)
+    # where passwords are not to be in files
+    database = file.database or os.environ.get(DATABASE_VARIABLE)
+    places = {"folder": path_of(file.folder), "database": database, "blobs": path_of(file.blobs)}
+    return file.model_copy(update={**places, "tls": tls, "bases": bases})

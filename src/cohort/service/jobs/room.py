@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Room"]
+__all__ = ["Room", "free_bytes"]
 
 # room that comes and goes around the bound must not pause and resume jobs each time
 _BACK = 1.25
 
 
-def _free_bytes(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
@@ -23,14 +22,14 @@ class Room:
         is_there: Whether there is room, as of the last look.
     """
 
-    def __init__(self, folder: Path, *, least_bytes: int, free_bytes: Callable[[Path], int] = _free_bytes) -> None:
-        self._folder, self._least_bytes, self._free_bytes = folder, least_bytes, free_bytes
+    def __init__(self, folder: Path, *, least_bytes: int) -> None:
+        self._folder, self._least_bytes = folder, least_bytes
         self.is_there = True
 
     def look(self) -> bool:
         """Look again, and return whether there is room."""
         try:
-            free = self._free_bytes(self._folder)
+            free = free_bytes(self._folder)
         except OSError:
             # a disk that cannot be asked cannot be written either
             free = 0

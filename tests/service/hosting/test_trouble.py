@@ -1,0 +1,73 @@
+"""A full disk and a database that is away: requests say when to come back, jobs wait or go on, nothing is lost."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from cohort.service.jobs import room
+from cohort.store.database import Moment
+from cohort.store.errors import StoreUnavailable
+from tests.service.fine_tuning.test_journey import ended, upload
+from tests.service.hosting.running_service import RunningService, chat_rows, wait_for
+
+_LONG = {"n_epochs": 30, "batch_size": 4, "learning_rate_multiplier": 1.0}
+
+
+def running_job(client: openai.OpenAI) -> str:
+    rows = upload(client, chat_rows(24))
+    job = client.fine_tuning.jobs.create(model="base", training_file=rows, hyperparameters=_LONG)  # type: ignore[arg-type]
+    wait_for(
+        lambda: any(event.type == "metrics" for event in client.fine_tuning.jobs.list_events(job.id, limit=5).data)
+    )
+    return job.id
+
+
+def test_a_full_disk(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = service.client(service.tenant("full"))
+    job_id = running_job(client)
+    monkeypatch.setattr(room, "free_bytes", lambda _: 0)
+    for call in (
+        lambda: upload(client, chat_rows(2)),
+        lambda: client.fine_tuning.jobs.create(model="base", training_file="file-x"),
+    ):
+        with pytest.raises(openai.InternalServerError, match="nearly full") as refused:
+            call()
+        assert refused.value.status_code == 507
+        assert int(refused.value.response.headers["retry-after"]) >= 1
+    # what is there can still be read, and asked
+    assert client.files.list().data
+    assert client.completions.create(model="base", prompt="1", max_tokens=1).choices
+    paused: tuple[str, ...] = ("paused",)
+    wait_for(lambda: client.fine_tuning.jobs.retrieve(job_id).status in paused)
+    told = [event.message for event in client.fine_tuning.jobs.list_events(job_id, limit=100)]
+    assert any("disk is nearly full" in text for text in told)
+    monkeypatch.undo()
+    assert ended(client, job_id).status == "succeeded"
+
+
+def test_a_database_that_is_away(service: RunningService) -> None:
+    client = service.client(service.tenant("away"))
+    job_id = running_job(client)
+    database = service.opened.store.database
+    before = database._faults
+
+    def away(_: Moment) -> None:
+        raise StoreUnavailable("the database is away")
+
+    database._faults = away
+    try:
+        # a key that nobody has asked with lately cannot be looked up
+        answer = httpx.get(f"{service.url}/v1/models", headers={"authorization": "Bearer never-seen"})
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["error"]["code"] == "store_unavailable"
+        ready = httpx.get(f"{service.url}/ready")
+        assert ready.status_code == 503
+        # the process itself is well
+        assert httpx.get(f"{service.url}/health").status_code == 200
+    finally:
+        database._faults = before
+    assert httpx.get(f"{service.url}/ready").status_code == 200
+    assert ended(client, job_id).status == "succeeded"

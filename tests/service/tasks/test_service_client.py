@@ -1,0 +1,85 @@
+"""``cohort submit --server`` and its neighbours, and the client in Python, against a service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import cohort as package
+from cohort.api.service_client import ServiceRequestError
+from tests.cli.command import cohort
+from tests.service.hosting.running_service import RunningService, chat_rows, wait_for
+
+_TASK = """
+dataset: {train: rows.jsonl, validation: 0.2}
+model_name_or_path: base
+training: {num_train_epochs: 1, batch_size: 4}
+search: {space: {learning_rate: [1.0e-3, 1.0e-2], r: [4]}}
+early_exit: none
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_bytes(chat_rows(24))
+    (tmp_path / "task.yaml").write_text(_TASK)
+    return tmp_path / "task.yaml"
+
+
+def test_verbs_of_the_command(
+    service: RunningService, task: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COHORT_API_KEY", service.tenant("command"))
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        return cohort(capsys, *arguments, "--server", service.url)
+
+    code, planned, _ = run("submit", task, "--plan")
+    assert (code, planned.splitlines()[0]) == (0, "trials  2")
+    code, submitted, told = run("submit", task, "--suffix", "cli")
+    task_id = submitted.strip()
+    assert code == 0
+    assert f"cohort status {task_id} --server" in told
+
+    wait_for(lambda: json.loads(run("status", task_id, "--json")[1])["status"] == "succeeded")
+    shown = run("status", task_id)[1]
+    assert "ft:base:command:cli:" in shown
+    assert "successfully completed" in shown
+    trials = run("trials", task_id)[1].splitlines()
+    assert trials[0].split()[:2] == ["trial", "status"]
+    assert len(trials) == 4
+    code, _, refused = run("trials", task_id, "stop", "0")
+    assert code != 0
+    assert "ended" in refused or "completed" in refused
+    assert run("report", task_id)[1].strip() == f"{task_id}.html"
+    assert "<html" in Path(f"{task_id}.html").read_text()
+    assert run("export", task_id, "-o", "best")[1].strip() == "best"
+    assert json.loads(Path("best/adapter_config.json").read_text())["r"] == 4
+    code, _, refused = run("export", task_id, "-o", "merged", "--to", "merged")
+    assert code == 2
+    assert "--to peft" in refused
+
+
+def test_the_client_in_python(service: RunningService, task: Path) -> None:
+    client = package.ServiceClient(service.url, key=service.tenant("python"))
+    first = client.submit(task, idempotency_key="one")
+    done = client.wait(first, every_seconds=0.2)
+    assert done["status"] == "succeeded", done["error"]
+    assert done["best"]["r"] == 4
+    assert [entry["id"] for entry in client.tasks()] == [first]
+    assert {trial["trial"] for trial in client.trials(first)["trials"]} == {0, 1}
+    assert client.events(first)[0]["message"] == "The job has successfully completed"
+    with pytest.raises(ServiceRequestError, match="No such") as unknown:
+        client.status("task-nothing")
+    assert unknown.value.status == 404
+    with pytest.raises(ServiceRequestError, match="COHORT_API_KEY"):
+        package.ServiceClient(service.url, key="wrong").tasks()
+    with pytest.raises(ServiceRequestError, match="does not answer"):
+        package.ServiceClient("http://127.0.0.1:9", key="x").tasks()
+    other = task.with_name("other.yaml")
+    other.write_text(_TASK.replace("rows.jsonl", "rows.csv"))
+    with pytest.raises(package.InputError, match="JSON lines"):
+        client.submit(other)
