@@ -22,6 +22,7 @@ _OBJECTS = {
     "TrialEndReport": "report",
     "TaskResult": "result",
     "TaskFile": "task",
+    "ServiceClient": "service",
     "EarlyExit": "early_exit",
 }
 _HEADINGS = {"Args": "Arguments", "Example": "Example"}

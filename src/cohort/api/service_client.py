@@ -42,13 +42,7 @@ class ServiceRequestError(CohortError):
 
 
 class ServiceClient:
-    """Talks to one service with one key.
-
-    >>> import cohort
-    >>> service = cohort.ServiceClient("http://127.0.0.1:8000", key="tml-cohort-...")
-    >>> service.url
-    'http://127.0.0.1:8000'
-    """
+    """Talks to one service with one key."""
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
         """Take a service's address.
@@ -127,12 +121,15 @@ class ServiceClient:
         return found
 
     def cancel(self, task_id: str) -> dict[str, Any]:
+        """End a task that has not ended, and return it."""
         return self._json("POST", f"{_path(task_id)}/cancel")
 
     def pause(self, task_id: str) -> dict[str, Any]:
+        """Pause a task and return it; one that trains saves its state first."""
         return self._json("POST", f"{_path(task_id)}/pause")
 
     def resume(self, task_id: str) -> dict[str, Any]:
+        """Let a paused task go on where it was, and return it."""
         return self._json("POST", f"{_path(task_id)}/resume")
 
     # ---- trials and what comes out

@@ -24,6 +24,7 @@ from cohort.cli.submit import ServerOption, export_remote
 from cohort.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from cohort.adapter_files.export import Exported
     from cohort.integrations.hub import HubRepository
 
 __all__ = ["export"]
@@ -50,6 +51,7 @@ _PublicOption = Annotated[bool, typer.Option("--public", help="Let everyone read
 
 
 def export(
+    context: typer.Context,
     run_dir: RunDirArgument,
     to: Annotated[
         Literal["peft", "merged", "lora", "bd", "gguf"],
@@ -84,11 +86,7 @@ def export(
     """
     with exits(as_json=as_json, debug=debug):
         if server is not None:
-            local = {"--to": to != "peft", "--model_name_or_path": model, "--nblocks": nblocks, "--rank": rank}
-            local |= {"--swapped": swapped, "--whiten": whiten, "--distill-steps": distill_steps, "--outtype": outtype}
-            local |= {"--push-to-hub": push_to_hub, "--public": public}
-            others = [name for name, value in local.items() if value]
-            export_remote(run_dir, server, output=output, trial=trial, others=others, as_json=as_json)
+            export_remote(run_dir, server, output=output, trial=trial, given=context.params, as_json=as_json)
             return
         from cohort.runs.directory import RunDirectory
 
@@ -111,16 +109,21 @@ def export(
         )
         report_note(exported.note)
         report_note(exported.conversion)
-        best = report_so_far(exported.so_far)
-        shown = {"path": str(exported.path), "best_so_far": best, "conversion": exported.conversion}
-        if repository is None:
-            print(json.dumps(shown) if as_json else exported.path)
-            return
-        # before the upload, which may take long or fail: the folder is there whatever comes of it
-        if not as_json:
-            print(exported.path, flush=True)
-        address = repository.push(exported.path)
-        print(json.dumps(shown | {"hub": address}) if as_json else address)
+        _print_exported(exported, repository, as_json=as_json)
+
+
+def _print_exported(exported: Exported, repository: HubRepository | None, *, as_json: bool) -> None:
+    """Print where an adapter is, here and, once it is uploaded, on the hub."""
+    best = report_so_far(exported.so_far)
+    shown = {"path": str(exported.path), "best_so_far": best, "conversion": exported.conversion}
+    if repository is None:
+        print(json.dumps(shown) if as_json else exported.path)
+        return
+    # before the upload, which may take long or fail: the folder is there whatever comes of it
+    if not as_json:
+        print(exported.path, flush=True)
+    address = repository.push(exported.path)
+    print(json.dumps(shown | {"hub": address}) if as_json else address)
 
 
 def _repository(name: str | None, *, is_public: bool) -> HubRepository | None:

@@ -159,12 +159,12 @@ def print_remote_report(task_id: Path, server: str, *, as_json: bool) -> None:
 
 
 def export_remote(
-    task_id: Path, server: str, *, output: Path | None, trial: int | None, others: Sequence[str], as_json: bool
+    task_id: Path, server: str, *, output: Path | None, trial: int | None, given: Mapping[str, Any], as_json: bool
 ) -> None:
     """Bring an adapter of a task of a service here, and print where it is.
 
     Args:
-        others: Options that were given and that a service does not read.
+        given: All values of the verb by name; a service reads none but those above.
     """
     import tempfile
     import zipfile
@@ -173,9 +173,12 @@ def export_remote(
 
     target = Path(task_id.name) if output is None else output
     problems = []
+    own = ("run_dir", "server", "output", "trial", "as_json", "debug")
+    others = [name for name, value in given.items() if value and name not in own and (name, value) != ("to", "peft")]
     if others:
+        option = f"--{others[0].replace('_', '-')}"
         hint = "Leave it out; convert the adapter here with `cohort export`, from a run of this machine."
-        problems.append(Problem(where=others[0], found="with --server", allowed="--to peft, with --server", hint=hint))
+        problems.append(Problem(where=option, found="with --server", allowed="--to peft, with --server", hint=hint))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         found, hint = "something that is there already", "Choose another directory with -o."
         allowed = "a directory that is new or empty"

@@ -58,12 +58,15 @@ def _children(parent: int) -> list[int]:
 
 
 @contextmanager
-def service_process(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[ServiceProcess]:
+def service_process(folder: Path, *, name: str = "node", cpu_workers: int | None = None) -> Iterator[ServiceProcess]:
     """Start a service on a folder; at the end it is killed, unless it has ended."""
-    command = [sys.executable, "-m", "cohort", "service", "--folder", str(folder), "--port", "0"]
+    file = folder.parent / f"{name}.yaml"
+    workers = "" if cpu_workers is None else f"workers: {{cpu: {cpu_workers}}}\n"
+    file.write_text(f"folder: {folder.name}\nname: {name}\nport: 0\nlimits: {{lease_seconds: 3.0}}\n{workers}")
+    command = [sys.executable, "-m", "cohort", "service", str(file)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with (folder.parent / "service.log").open("ab") as log:
-        process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
     assert process.stdout is not None
     told = ""
     try:

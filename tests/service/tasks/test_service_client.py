@@ -37,7 +37,8 @@ def test_verbs_of_the_command(
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         return cohort(capsys, *arguments, "--server", service.url)
 
-    code, planned, _ = run("submit", task, "--plan")
+    code, planned, told = run("submit", task, "--plan")
+    assert code == 0, told
     assert (code, planned.splitlines()[0]) == (0, "trials  2")
     code, submitted, told = run("submit", task, "--suffix", "cli")
     task_id = submitted.strip()

@@ -66,11 +66,11 @@ def test_trials_are_listed_changed_and_exported(http: httpx.Client, rows: str) -
         return found.json()["trials"] if found.status_code == 200 else []
 
     wait_for(lambda: any(trial["best_value"] is not None for trial in trials()))
-    added = http.post(f"{path}/trials", json={"values": {"learning_rate": 3e-3}}).json()
+    added = http.post(f"{path}/trials", json={"values": {"learning_rate": 3e-3, "r": 4}}).json()
     assert added["is_taken_up"], added
     assert added["trial"] == 2
     assert http.post(f"{path}/trials/2/keep").json()["is_taken_up"]
-    cloned = http.post(f"{path}/trials/1/clone", json={"values": {"learning_rate": 5e-3}}).json()
+    cloned = http.post(f"{path}/trials/1/clone", json={"values": {"learning_rate": 5e-3, "r": 4}}).json()
     assert cloned["trial"] == 3
     for number in (0, 1, 3):
         assert http.post(f"{path}/trials/{number}/stop").json()["is_taken_up"], number

@@ -23,6 +23,7 @@ _OWN_OPTIONS = (
     "--publish",
     "--publish-as",
     "--trial",
+    "--server",
 )
 
 
@@ -44,7 +45,7 @@ def take_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if not argument.startswith("--") or argument.partition("=")[0] in _OWN_OPTIONS or argument == "--":
             own.append(argument)
             # the value of an own option is never an override
-            if argument in ("-o", "--output", "--wait", "--trial") and position < len(arguments):
+            if argument in ("-o", "--output", "--wait", "--trial", "--server") and position < len(arguments):
                 own.append(arguments[position])
                 position += 1
             continue
