@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 
 import openai
 import pytest
@@ -140,6 +141,9 @@ def test_pause_resume_and_cancel(service: RunningService) -> None:
     # it went on where it was: every step once, evaluations with their own
     assert max(steps) == 8 * 11
     assert jobs.retrieve(other.id).status == "cancelled"
+    # of jobs that have ended the server keeps no rows
+    folders = Path(service.opened.file.folder) / "nodes" / "node" / "jobs"
+    wait_for(lambda: not (folders / first.id).exists() and not (folders / other.id).exists())
 
 
 def test_dpo(service: RunningService) -> None:

@@ -106,8 +106,10 @@ class HeldJob:
     def lost(self) -> None:
         """Take in that the job is another node's, or was cancelled."""
         if self._parts.queue.take_out(self.job.id):
-            self.folder.drop_claim()
-            self.is_over = True
+            if self.job.status not in ENDED:
+                # cancelled: the claim was taken away with the change, and the job read before it
+                self.renewed(self._parts.store.project(self.claim.project_id).jobs.get(self.job.id))
+            self._give_up()
 
     def step(self, task: QueuedTask | None) -> None:
         """Do what is next.
@@ -230,7 +232,11 @@ class HeldJob:
         self._give_up()
 
     def _give_up(self) -> None:
-        self.folder.drop_claim()
+        if self.job.status in ENDED:
+            # a client's rows stay no longer than they are needed
+            self.folder.remove()
+        else:
+            self.folder.drop_claim()
         self.is_over = True
 
     # ---- what is told
@@ -241,13 +247,13 @@ class HeldJob:
         self.renewed(self._parts.store.claims.update(self.claim, status=status, events=events, **values))
 
     def _fail(self, message: str, *, code: str, param: str | None) -> None:
-        text = client_words(message, job=self.job, folder=self.folder, base=self._base)[:_MOST_ERROR_LETTERS]
+        text = client_words(message, job=self.job, folder=self.folder, base=self._base)
+        # what else names a place names one of this server
+        text = text.replace(str(self._parts.folders.parent), "")[:_MOST_ERROR_LETTERS]
         error: Mapping[str, Any] = {"code": code, "message": text, "param": param}
-        self._parts.store.claims.update(
-            self.claim,
-            status=JobStatus.FAILED,
-            error=error,
-            events=[NewEvent(message=text, level=EventLevel.ERROR)],
+        event = NewEvent(message=text, level=EventLevel.ERROR)
+        self.renewed(
+            self._parts.store.claims.update(self.claim, status=JobStatus.FAILED, error=error, events=[event])
         )
         self._give_up()
 
