@@ -36,5 +36,5 @@ def server(model: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    with running_service(tmp_path_factory.mktemp("service")) as found:
+    with running_service(tmp_path_factory.mktemp("service"), share_base=True) as found:
         yield found

@@ -55,6 +55,7 @@ def service(
 
         settings = _settings(file, folder=folder, host=host, port=port, workers=workers)
         bases = _bases(settings, base or [])
+        settings = _with_shared_base(settings, bases)
         log_as_json()
         # the address before the models, which take long to load
         with listen(settings.host, settings.port) as listener:
@@ -88,6 +89,15 @@ def _bases(settings: ServiceFile, given: list[str]) -> tuple[BaseSection, ...]:
     if settings.bases:
         return tuple(settings.bases)
     return (BaseSection(name="quickstart", model=str(quickstart_folder() / "base_model")),)
+
+
+def _with_shared_base(settings: ServiceFile, bases: tuple[BaseSection, ...]) -> ServiceFile:
+    """Return the settings where one base trains and answers, if nothing was said of where jobs train."""
+    workers = settings.workers
+    says_where = {"gpus", "cpu", "ray", "share_base"} & workers.model_fields_set or workers.cpu is not None
+    if says_where or len(bases) > 1:
+        return settings
+    return settings.model_copy(update={"workers": workers.model_copy(update={"share_base": True})})
 
 
 def _report(opened: OpenService, address: str) -> None:

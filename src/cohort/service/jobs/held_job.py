@@ -252,9 +252,7 @@ class HeldJob:
         text = text.replace(str(self._parts.folders.parent), "")[:_MOST_ERROR_LETTERS]
         error: Mapping[str, Any] = {"code": code, "message": text, "param": param}
         event = NewEvent(message=text, level=EventLevel.ERROR)
-        self.renewed(
-            self._parts.store.claims.update(self.claim, status=JobStatus.FAILED, error=error, events=[event])
-        )
+        self.renewed(self._parts.store.claims.update(self.claim, status=JobStatus.FAILED, error=error, events=[event]))
         self._give_up()
 
     def _tell_news(self, run: Path) -> None:
