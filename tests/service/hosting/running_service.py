@@ -45,7 +45,10 @@ class RunningService:
     def tenant(self, name: str, *, quotas: Quotas | None = None, scopes: frozenset[KeyScope] | None = None) -> str:
         """Return a key of a new organisation with one project."""
         tenants = self.opened.store.tenants
-        organisation = tenants.add_organisation(name, actor="test")
+        # a fixture of a module may be made again when its tests are divided over processes
+        taken = {organisation.name for organisation in tenants.organisations()}
+        free = next(f"{name}{number or ''}" for number in range(len(taken) + 1) if f"{name}{number or ''}" not in taken)
+        organisation = tenants.add_organisation(free, actor="test")
         project = tenants.add_project(organisation.id, "only", actor="test", quotas=quotas)
         scopes = frozenset(KeyScope) - {KeyScope.ADMIN} if scopes is None else scopes
         return self.opened.store.keys.create(project.id, actor="test", scopes=scopes).text
