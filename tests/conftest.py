@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Leave Cohort's log as it was: a test may run what sends it to standard error as JSON lines."""
+    log = logging.getLogger("cohort")
+    before = log.handlers[:], log.propagate, log.level
+    yield
+    log.handlers, log.propagate, level = before
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session")
