@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
-from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState, RoomFound
+from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState, RoomFound, TaskArrived
 from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskRequest
-from cohort.scheduling.placement.replan import Replan, advance, apply_event, replan, start_due
+from cohort.scheduling.placement.replan import Replan, advance, apply_arrivals, apply_event, replan, start_due
 from cohort.scheduling.placement.sharing import Joined
 from cohort.task_queue.fair_turns import FairTurns
 
@@ -85,8 +86,12 @@ class Replanner:
     def _take(self, events: Sequence[ClusterEvent]) -> Changes:
         # one plan for all events of a turn: a node that is lost would otherwise cost a solver run for each of its tasks
         *before, last = events
-        for event in before:
-            self.state, _ = apply_event(self.state, event)
+        for arrive, same in groupby(before, key=lambda event: isinstance(event, TaskArrived)):
+            if arrive:
+                self.state = apply_arrivals(self.state, [event for event in same if isinstance(event, TaskArrived)])
+                continue
+            for event in same:
+                self.state, _ = apply_event(self.state, event)
         decided = self._replan(last)
         started = self._follow(decided)
         several = f" and {len(before)} more event{'s' * (len(before) > 1)}" if before else ""

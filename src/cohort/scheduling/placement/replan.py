@@ -43,6 +43,7 @@ __all__ = [
     "FairOrder",
     "Replan",
     "advance",
+    "apply_arrivals",
     "apply_event",
     "replan",
     "running_tasks",
@@ -230,13 +231,7 @@ def apply_event(state: ClusterState, event: ClusterEvent) -> tuple[ClusterState,
     state = advance(state, now_seconds=event.at_seconds)
     match event:
         case TaskArrived():
-            # It is here now; the planner's times start at this moment.
-            request = replace(event.request, arrival_seconds=0.0)
-            known = {task.request.task_id for task in state.active}
-            if request.task_id in known | {task.task_id for task in (*state.waiting, *state.stranded)}:
-                raise ValueError(f"task {request.task_id} already exists")
-            check_placeable([request], state.cluster)
-            return replace(state, waiting=(*state.waiting, request)), ()
+            return apply_arrivals(state, [event]), ()
         case TaskEnded():
             _active(state, event.task_id)
             return _without(state, event.task_id), ()
@@ -265,6 +260,26 @@ def apply_event(state: ClusterState, event: ClusterEvent) -> tuple[ClusterState,
             return state, tuple(task.request.task_id for task in hit)
         case GpusGained():
             return _sort_out(replace(state, cluster=state.cluster.with_gpus(event.gpu_ids, node=event.node))), ()
+
+
+def apply_arrivals(state: ClusterState, arrivals: Sequence[TaskArrived]) -> ClusterState:
+    """Return the state after tasks have arrived: one look at the state for all of them, as when a long queue is opened.
+
+    Raises:
+        InputError: a task arrived that fits no GPUs there are.
+        ValueError: a task is there already, or one came in the past.
+    """
+    known = {task.request.task_id for task in state.active}
+    known |= {task.task_id for task in (*state.waiting, *state.stranded)}
+    for event in arrivals:
+        state = advance(state, now_seconds=event.at_seconds)
+        if event.request.task_id in known:
+            raise ValueError(f"task {event.request.task_id} already exists")
+        known.add(event.request.task_id)
+    # They are here now; the planner's times start at this moment.
+    requests = [replace(event.request, arrival_seconds=0.0) for event in arrivals]
+    check_placeable(requests, state.cluster)
+    return replace(state, waiting=(*state.waiting, *requests))
 
 
 def _active(state: ClusterState, task_id: str) -> ActiveTask:
