@@ -24,7 +24,7 @@ from .invariants import Invariants
 from .nodes import TOKENS_A_STEP, Node, steps_of
 from .world import FaultRates, World, WorldClock
 
-_STORM_SECONDS, _CALM_SECONDS = 200.0, 1800.0
+_STORM_SECONDS, _CALM_SECONDS = 160.0, 1800.0
 
 
 @cache

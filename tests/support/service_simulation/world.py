@@ -26,11 +26,11 @@ class ProcessDied(BaseException):
 class FaultRates:
     """How often something goes wrong, as chances by moment of a transaction."""
 
-    lost_before: float = 0.01
-    lost_after: float = 0.01
-    full: float = 0.005
-    killed_before: float = 0.005
-    killed_after: float = 0.005
+    lost_before: float = 0.015
+    lost_after: float = 0.02
+    full: float = 0.01
+    killed_before: float = 0.01
+    killed_after: float = 0.01
     outage_every_seconds: float = 80.0
     jump_every_seconds: float = 60.0
 
