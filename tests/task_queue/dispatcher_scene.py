@@ -38,7 +38,14 @@ class Scene:
         self.keys: dict[str, str] = {}
 
     def add(
-        self, name: str, *, priority: int = 0, expected: float | None = None, degrees: tuple[int, ...] = (1,)
+        self,
+        name: str,
+        *,
+        priority: int = 0,
+        expected: float | None = None,
+        degrees: tuple[int, ...] = (1,),
+        tenant: str = "",
+        weight: float = 1.0,
     ) -> None:
         self.degrees[name] = degrees
         source = self.directory / f"{name}.yaml"
@@ -53,6 +60,8 @@ class Scene:
                     priority=priority,
                     added_at="",
                     expected_seconds=self.pool.seconds[name] if expected is None else expected,
+                    tenant=tenant,
+                    weight=weight,
                 )
             ]
         )

@@ -11,6 +11,7 @@ from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.records import QueuedTask, TaskState
 from tests.task_queue.dispatcher_scene import Scene, all_done
+from tests.task_queue.fake_pool import FakePool
 
 
 @pytest.fixture(autouse=True)
@@ -140,3 +141,28 @@ def test_an_end_that_moves_a_little_is_recorded_and_not_told(tmp_path: Path) -> 
     assert scene.has_decided("reestimate", "about 20s left instead of 23s")
     assert scene.has_decided("plan", "task a will end at another time")
     assert not any("will end" in note for note in scene.notes), scene.notes
+
+
+def test_a_flood_of_one_tenant_waits_behind_the_first_task_of_another(tmp_path: Path) -> None:
+    names = [f"flood{number}" for number in range(8)]
+    scene = Scene(tmp_path, dict.fromkeys([*names, "late"], 10.0), num_slots=1)
+    for name in names:
+        scene.add(name, tenant="one")
+    scene.at(5, lambda: scene.add("late", tenant="other"))
+    assert all_done(scene.run())
+    assert scene.order()[:3] == ["flood0", "late", "flood1"]
+
+
+def test_the_next_dispatcher_knows_what_tenants_were_charged(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, dict.fromkeys(("a0", "a1", "b0"), 10.0), num_slots=1)
+    scene.add("a0", tenant="a")
+    assert all_done(scene.run())
+    charges = scene.store.facts().tenant_charges
+    assert charges is not None
+    assert charges["running"] == {}
+    assert charges["tags"]["a"] == pytest.approx(10, abs=1.5)
+    scene.add("a1", tenant="a")
+    scene.add("b0", tenant="b")
+    scene.pool = FakePool(clock=scene.clock, num_slots=1, seconds=scene.pool.seconds)
+    assert all_done(scene.run())
+    assert scene.order() == ["b0", "a1"]

@@ -76,6 +76,7 @@ class Dispatcher:
             policy=settings.policy,
             turns=FairTurns(store.facts().tenant_charges),
         )
+        self._charges = self._replanner.turns.to_record()
         self._gangs = Gangs(self._slots, pool, now=lambda: self._log.now)
         self._task_states = TaskStates(
             store,
@@ -186,8 +187,9 @@ class Dispatcher:
             self._replanner.advance(self._log.now)
             return
         changes = self._replanner.take(events, saved_shares=self._task_states.done_shares())
-        if self._replanner.has_tenants:
-            self._store.set_facts(tenant_charges=self._replanner.turns.to_record())
+        if (charges := self._replanner.turns.to_record()) != self._charges:
+            self._charges = charges
+            self._store.set_facts(tenant_charges=charges)
         # ends move by seconds all the time: a plan that only follows them is recorded but not shown
         only_times = all(isinstance(event, TaskReestimated | RoomFound) for event in events)
         has_news = bool(changes.started or changes.evicted or changes.joined)

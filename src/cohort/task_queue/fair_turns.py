@@ -21,6 +21,8 @@ class FairTurns:
         self._shares = JobShares() if record is None else JobShares.from_record(record)
         # the tasks that hold GPUs, as they were charged
         self._active: dict[str, ActiveTask] = {}
+        # those that had GPUs when the dispatcher before this one died
+        self._orphans = set(self._shares.running)
 
     @property
     def has_active(self) -> bool:
@@ -45,6 +47,10 @@ class FairTurns:
     def follow(self, state: ClusterState) -> None:
         """Charge what started, correct what is expected to end at another time, and settle what gave its GPUs up."""
         active = {task.request.task_id: task for task in state.active}
+        # one that goes on is charged with what is then left of it; one that ended meanwhile stays as it was charged
+        for name in self._orphans - active.keys() - {task.task_id for task in (*state.waiting, *state.stranded)}:
+            self._shares.ended(name, gpu_seconds=self._shares.running[name])
+        self._orphans.clear()
         for name in self._active.keys() - active.keys():
             gone = self._active[name]
             seconds = max(state.now_seconds - gone.started_seconds, 0.0)
@@ -60,5 +66,5 @@ class FairTurns:
         self._active = active
 
     def to_record(self) -> dict[str, Any]:
-        """Return what a restart needs, as JSON. Tasks that run are settled: a dispatcher's tasks end with it."""
+        """Return what a restart needs, as JSON."""
         return self._shares.to_record()

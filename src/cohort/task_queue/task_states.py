@@ -261,7 +261,9 @@ class TaskStates:
             return
         if task.expected_seconds is None:
             self._store.update(task.name, expected_seconds=options[0].seconds, options=options)
-        request = TaskRequest(task_id=task.name, options=options, priority=task.priority)
+        request = TaskRequest(
+            task_id=task.name, options=options, priority=task.priority, tenant=task.tenant, weight=task.weight
+        )
         if find_unplaceable([request], self._replanner.state.cluster):
             if self._can_grow:
                 # at each look, until there is room

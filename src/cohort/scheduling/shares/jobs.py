@@ -50,6 +50,11 @@ class JobShares:
     def accounts(self) -> ShareAccounts:
         return self._accounts
 
+    @property
+    def running(self) -> dict[str, float]:
+        """What each job that runs was charged so far."""
+        return {job: seconds for job, (_, seconds) in self._running.items()}
+
     def order(self, waiting: Sequence[WaitingJob]) -> list[WaitingJob]:
         """Return the jobs in the order in which they should get workers.
 
