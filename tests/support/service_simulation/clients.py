@@ -12,6 +12,7 @@ from cohort.store.errors import (
 )
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.store import Store
+from cohort.store.words import JobKind
 
 from .invariants import Invariants
 from .world import ProcessDied, World
@@ -29,7 +30,9 @@ class Client:
         self.project_id, self._left = project_id, num_jobs
         self.accepted: dict[str, str] = {}
         self._unanswered: list[str] = []
+        self._is_asking = False
         self.others: list[Client] = []
+        world.meanwhile.append(self._request)
         world.after(5.0, self._act)
 
     @property
@@ -37,6 +40,15 @@ class Client:
         return not self._unanswered and not self._left
 
     def _act(self) -> None:
+        self._request()
+        if not (self._world.is_calm and self.is_answered):
+            self._world.after(8.0, self._act)
+
+    def _request(self) -> None:
+        # it waits for an answer before it asks for anything else
+        if self._is_asking:
+            return
+        self._is_asking = True
         try:
             self._one_request()
         except (StoreUnavailable, StorageFull) as error:
@@ -47,8 +59,8 @@ class Client:
             self._world.say(f"client {self.project_id[-4:]} loses its server")
         except (QuotaExceededError, IllegalTransitionError) as error:
             self._world.say(f"client {self.project_id[-4:]} is refused: {error}")
-        if not (self._world.is_calm and self.is_answered):
-            self._world.after(8.0, self._act)
+        finally:
+            self._is_asking = False
 
     def _one_request(self) -> None:
         chance, jobs = self._world.chance, self._store.project(self.project_id).jobs
@@ -67,8 +79,9 @@ class Client:
 
     def _submit(self, key: str) -> None:
         jobs = self._store.project(self.project_id).jobs
+        new = NewJob(kind=JobKind.TASK, base_model="base", request={"key": key}, idempotency_key=key)
         try:
-            job = jobs.create(NewJob(base_model="base", request={"key": key}, idempotency_key=key))
+            job = jobs.create(new)
         except QuotaExceededError:
             # an answer, too: it was not accepted
             self._unanswered.remove(key)

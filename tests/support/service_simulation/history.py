@@ -5,15 +5,19 @@ from __future__ import annotations
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
 from cohort.store.blobs.blob_folder import open_blobs
 from cohort.store.database import open_database
+from cohort.store.jobs.claims import Claim
 from cohort.store.migrating import migrate
 from cohort.store.random_names import SeededSource
+from cohort.store.records import Job
 from cohort.store.store import Store
 from cohort.store.tables import job_events, jobs
 from cohort.store.tenants.tenants import Quotas
@@ -40,8 +44,23 @@ def _empty_database() -> bytes:
     return found
 
 
-def play(seed: int, folder: Path, *, rates: FaultRates | None = None) -> str:
+MakeNodes = Callable[[World, Store, Invariants, Path], Sequence[object]]
+
+
+def simple_nodes(world: World, store: Store, invariants: Invariants, _: Path) -> Sequence[object]:
+    """Return nodes that use the store as a runner must."""
+    checkpoints: dict[str, int] = {}
+    return [
+        Node(world, store, invariants, name=f"node{number}", checkpoints=checkpoints)
+        for number in range(world.chance.randint(1, 3))
+    ]
+
+
+def play(seed: int, folder: Path, *, rates: FaultRates | None = None, make_nodes: MakeNodes = simple_nodes) -> str:
     """Play a history and return its log.
+
+    Args:
+        make_nodes: Puts nodes into the world, which run jobs; they keep files in the folder.
 
     Raises:
         BrokenInvariantError: the service did what it must never do.
@@ -52,7 +71,7 @@ def play(seed: int, folder: Path, *, rates: FaultRates | None = None) -> str:
         content = connection.connection.driver_connection
         assert isinstance(content, sqlite3.Connection)
         content.deserialize(_empty_database())
-    store = Store(database, open_blobs(folder), source=SeededSource(seed))
+    store = Store(database, open_blobs(folder / "blobs"), source=SeededSource(seed))
     invariants = Invariants(world, database)
     was_calm, world.is_calm = world.is_calm, True
     organisation = store.tenants.add_organisation("all", actor="admin")
@@ -68,11 +87,9 @@ def play(seed: int, folder: Path, *, rates: FaultRates | None = None) -> str:
     ]
     for client in clients:
         client.others = [other for other in clients if other is not client]
-    checkpoints: dict[str, int] = {}
-    nodes = [
-        Node(world, store, invariants, name=f"node{number}", checkpoints=checkpoints)
-        for number in range(world.chance.randint(1, 3))
-    ]
+    _watch_writers(store, invariants)
+    # they live in the world: it calls them
+    nodes = make_nodes(world, store, invariants, folder)
     assert nodes, "a service has nodes"
     world.run(until=_STORM_SECONDS)
     world.calm()
@@ -90,6 +107,19 @@ def play(seed: int, folder: Path, *, rates: FaultRates | None = None) -> str:
             world.lines.append(repr(tuple(row)))
     store.close()
     return "\n".join(world.lines) + "\n"
+
+
+def _watch_writers(store: Store, invariants: Invariants) -> None:
+    update = store.claims.update
+
+    def watched(claim: Claim, **changes: Any) -> Job:
+        invariants.writing = (claim.job_id, claim.token)
+        try:
+            return update(claim, **changes)
+        finally:
+            invariants.writing = None
+
+    store.claims.update = watched  # type: ignore[method-assign]
 
 
 def _look_at_the_end(world: World, invariants: Invariants, clients: list[Client]) -> None:

@@ -31,6 +31,7 @@ class FaultRates:
     full: float = 0.01
     killed_before: float = 0.01
     killed_after: float = 0.01
+    meanwhile: float = 0.05
     outage_every_seconds: float = 80.0
     jump_every_seconds: float = 60.0
 
@@ -52,6 +53,8 @@ class World:
         self.lines: list[str] = []
         self.is_calm = False
         self.on_commit: Callable[[], None] = lambda: None
+        # what other processes do between two transactions of one
+        self.meanwhile: list[Callable[[], None]] = []
         self._coming: list[tuple[float, int, Callable[[], None]]] = []
         self._num_planned = 0
         self._is_looking = False
@@ -90,6 +93,12 @@ class World:
                 self._is_looking = False
         if self.is_calm:
             return
+        if moment is Moment.BEGIN and self.meanwhile and self.chance.random() < self.rates.meanwhile:
+            others, self.meanwhile = self.meanwhile, []
+            try:
+                self.chance.choice(others)()
+            finally:
+                self.meanwhile = others
         if self.now < self.away_until:
             raise StoreUnavailable("the simulated database is away", may_be_done=moment is Moment.COMMITTED)
         if self.now < self.full_until and moment is Moment.COMMIT:
