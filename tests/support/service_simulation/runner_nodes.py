@@ -19,7 +19,6 @@ from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.preparation import JobRefusedError
 from cohort.service.jobs.runner import JobRunner
 from cohort.service.jobs.runner_settings import RunnerSettings
-
 from cohort.store.errors import StoreError
 from cohort.store.jobs.claims import Claim, NewModel
 from cohort.store.jobs.events import NewEvent

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
+from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InUseError
 from cohort.engine.resident.resident_base import ResidentBase
 from cohort.runs.lock import RunLock
@@ -26,7 +27,7 @@ from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.room import Room
 from cohort.service.jobs.runner_settings import RunnerSettings
-from cohort.store.errors import LeaseLostError, StorageFull, StoreError, StoreUnavailable
+from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreError, StoreUnavailable
 from cohort.store.jobs.claims import Claim
 from cohort.store.jobs.transitions import HELD
 from cohort.store.records import Job
@@ -43,6 +44,20 @@ _PARK_SECONDS = 60.0
 # of a job whose time nobody knows yet; its charge is corrected as it runs
 _EXPECTED_SECONDS = 60.0
 _VALIDATING = (JobStatus.VALIDATING_FILES,)
+
+
+class Dispatching(Protocol):
+    """What works the queue off."""
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def keep_alive(self) -> None:
+        """Start it if it is not there."""
+
+    def stop(self, *, wait_seconds: float) -> bool:
+        """Let every task save its state; return whether that was done in time."""
+        ...
 
 
 class JobRunner:
@@ -62,6 +77,7 @@ class JobRunner:
         places: PoolRequest,
         settings: RunnerSettings,
         base: ResidentBase | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Make a runner that does nothing yet.
 
@@ -71,7 +87,9 @@ class JobRunner:
             bases: By the names that jobs use.
             places: Where workers run.
             base: The base model in this process that jobs train on instead.
+            clock: For simulations.
         """
+        self._clock = clock or SystemClock()
         self._base = base
         self._store, self._folder, self._name, self._settings = store, folder, name, settings
         self._bases, self._places = dict(bases), places
@@ -84,7 +102,7 @@ class JobRunner:
         self._held: dict[str, HeldJob] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cohort-jobs", daemon=True)
-        self._renewed_at = self._reached_at = float("-inf")
+        self._renewed_at, self._reached_at = float("-inf"), self._clock.monotonic()
         self.is_leading = False
 
     def start(self) -> None:
@@ -130,7 +148,23 @@ class JobRunner:
         else:
             dispatcher = BaseDispatcher(queue.directory, self._base)
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="cohort-job-files")
-        parts = JobParts(
+        parts = self.parts(queue, threads)
+        try:
+            self._held = {}
+            self._reached_at = self._clock.monotonic()
+            while not self._stop.is_set():
+                self.turn(parts, dispatcher)
+                self._housekeeper.turn(threads)
+                self._stop.wait(self._settings.turn_seconds)
+        finally:
+            dispatcher.stop(wait_seconds=_PARK_SECONDS)
+            threads.shutdown(wait=True, cancel_futures=True)
+            self._park_all()
+            queue.close()
+
+    def parts(self, queue: LocalQueue, threads: Executor) -> JobParts:
+        """Return what this node's jobs share."""
+        return JobParts(
             store=self._store,
             queue=queue,
             folders=self._folder / "jobs",
@@ -140,20 +174,9 @@ class JobRunner:
             threads=threads,
             settings=self._settings,
         )
-        try:
-            self._held = {}
-            self._reached_at = time.monotonic()
-            while not self._stop.is_set():
-                self._turn(parts, dispatcher)
-                self._housekeeper.turn(threads)
-                self._stop.wait(self._settings.turn_seconds)
-        finally:
-            dispatcher.stop(wait_seconds=_PARK_SECONDS)
-            threads.shutdown(wait=True, cancel_futures=True)
-            self._park_all()
-            queue.close()
 
-    def _turn(self, parts: JobParts, dispatcher: DispatcherProcess | BaseDispatcher) -> None:
+    def turn(self, parts: JobParts, dispatcher: Dispatching) -> None:
+        """Look at all jobs once, and move each on by a step; called again and again by the runner's thread."""
         try:
             if not self._held:
                 self._reclaim(parts)
@@ -162,7 +185,7 @@ class JobRunner:
             self._step_all(parts)
             self._claim_more(parts)
         except StoreUnavailable as error:
-            away = time.monotonic() - self._reached_at
+            away = self._clock.monotonic() - self._reached_at
             if away > self._settings.grace_seconds and dispatcher.is_alive:
                 _log.warning("the store has been away for %.0f s, so all jobs save their state: %s", away, error)
                 dispatcher.stop(wait_seconds=_PARK_SECONDS)
@@ -171,7 +194,7 @@ class JobRunner:
         except StorageFull as error:
             _log.warning("the store has no room, so what jobs have to say waits: %s", error)
         else:
-            self._reached_at = time.monotonic()
+            self._reached_at = self._clock.monotonic()
         dispatcher.keep_alive()
 
     def _reclaim(self, parts: JobParts) -> None:
@@ -200,7 +223,7 @@ class JobRunner:
             self._shares.started(WaitingJob(job_id=job.id, tenant=job.project_id, gpu_seconds=_EXPECTED_SECONDS))
 
     def _renew(self) -> None:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         # clients cancel and pause in the database: that is seen here
         is_due = now - self._renewed_at >= self._settings.lease_seconds / 3
         if is_due:
@@ -222,6 +245,9 @@ class JobRunner:
                     held.step(tasks.get(held.job.id))
                 except LeaseLostError:
                     held.lost()
+                except IllegalTransitionError as error:
+                    # its client paused or resumed it after this turn's look; the next turn sees that
+                    _log.info("%s", error)
             if held.is_over:
                 del self._held[held.job.id]
                 self._shares.ended(held.job.id, gpu_seconds=held.run_seconds)
