@@ -36,9 +36,9 @@ def test_a_thousand_histories(first: int, tmp_path: Path) -> None:
 
 def test_a_seed_is_a_history_byte_for_byte_and_everything_fails_in_it(tmp_path: Path) -> None:
     told = ""
-    for seed in range(4):
+    for seed in (1, 3, 4):
         told += play(seed, tmp_path / f"first{seed}")
-    assert told.startswith(play(0, tmp_path / "again"))
+    assert told.startswith(play(1, tmp_path / "again"))
     for what in (
         "the database is away",
         "the disk is full",
