@@ -88,6 +88,7 @@ class Database:
         Raises:
             StoreUnavailable: the database cannot be reached.
         """
+        self._faults(Moment.BEGIN)
         with self._transaction(is_writing=False) as connection:
             yield connection
 
@@ -99,6 +100,8 @@ class Database:
             StorageFull: there is no room for the changes; none of them is made.
             StoreUnavailable: the database cannot be reached; ``may_be_done`` says whether that was during the commit.
         """
+        # before its turn: a simulation lets others write here
+        self._faults(Moment.BEGIN)
         with self._turn, self._transaction(is_writing=True) as connection:
             yield connection
 
@@ -106,7 +109,6 @@ class Database:
     def _transaction(self, *, is_writing: bool) -> Iterator[Connection]:
         is_committing = False
         try:
-            self._faults(Moment.BEGIN)
             with self._engine.connect() as connection:
                 if is_writing and not self.is_postgresql:
                     connection = connection.execution_options(**{_IMMEDIATE: True})
