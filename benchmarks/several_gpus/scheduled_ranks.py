@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.sweeps.replayed_run import Losses
 from cohort.adapters.bank import AdapterState
-from cohort.core.events import StepDone
+from cohort.core.events import StepDone, TrialFailed
 from cohort.core.rank_work import RankWork
 from cohort.data.order import SampleOrder
 from cohort.data.packing import split_micro_batches
@@ -114,6 +114,9 @@ class ScheduledRanks:
         wanted = self.resident if trial_ids is None else trial_ids
         rounds = self.run(dict.fromkeys(wanted, 1)).rounds
         return rounds[0] if rounds else ()
+
+    def take_failures(self) -> tuple[TrialFailed, ...]:
+        return ()
 
     def expect_window(self, quotas: Mapping[int, int]) -> None:
         """Plan nothing ahead."""

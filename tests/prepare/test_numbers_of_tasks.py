@@ -118,6 +118,10 @@ def written(key: str, value: object) -> dict[str, Any]:
             # the second, so that a weight of 0 is not the only one
             data["rewards"]["functions"].append({"function": "format", "weight": value})
             return data
+        if key.endswith(".turns"):
+            # of the one function, which replies
+            data["rewards"] = [{"function": "replying:reply", "turns": value}]
+            return data
     for place, entry in {**CONTEXT.get(key, {}), key: value}.items():
         if place.startswith("dataset.train"):
             data["dataset"]["train"] = [{"path": "train.jsonl", "weight": entry}]

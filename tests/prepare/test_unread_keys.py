@@ -30,7 +30,7 @@ READ_ALWAYS = {
     "search": "sampler space constraints",
     "memory": "limit margin profile gradient_checkpointing host_streamed_layers",
     "dataset": "train validation test format columns prompt_template on_long_rows on_bad_rows completion_only_loss "
-    "max_length max_train_samples chat_template trained_turns weights",
+    "max_length max_train_samples chat_template chat_template_kwargs trained_turns weights",
 }
 # what is refused, or warned of, where it is checked with what it depends on
 CHECKED = {

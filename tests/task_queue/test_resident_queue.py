@@ -77,7 +77,7 @@ def test_tasks_of_a_queue_join_the_base_and_a_wrong_one_fails_alone(folder: Path
 def test_a_queue_that_closes_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
     directory = tmp_path / "queue"
     require_queue(directory, where=WHERE)
-    task = tiny_task(folder, training={"max_steps": 40})
+    task = tiny_task(folder, training={"max_steps": 200})
     enqueue([submission_of(name, task, clock=SystemClock()) for name in ("stays", "goes")], directory)
     queue = ResidentQueue(directory, Sweeps(base_of(folder / "model")))
     queue.start()

@@ -159,6 +159,8 @@ def test_triton_failures_stay_in_their_rows(triton_device: str) -> None:
 @pytest.mark.parametrize("vocabulary", [2, 40, 2049, 8192, 20_011])
 @pytest.mark.parametrize("low", [False, True], ids=["float32", "low"])
 def test_triton_rows(triton_device: str, vocabulary: int, low: bool) -> None:
+    # where both of two logits are near, a loss is a small difference of them, whose rounding is large beside it
+    torch.manual_seed(vocabulary)
     dtype = low_precision(triton_device) if low else torch.float32
     buffer = torch.full((5, vocabulary + 8), torch.nan, dtype=dtype, device=triton_device)
     buffer[:, :vocabulary] = torch.randn(5, vocabulary, device=triton_device) * 4

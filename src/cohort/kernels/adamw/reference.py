@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.kernels.adamw.slot_update import SlotUpdate, StagedSlots
@@ -17,6 +18,8 @@ from cohort.kernels.adamw.slot_update import SlotUpdate, StagedSlots
 __all__ = ["adamw_step", "norm_and_clip", "update"]
 
 PIECE = 1 << 16
+# a cache line of float32: torch hands its threads whole ones, and no vector holds more
+LANES = 16
 NORM_EPS = 1e-6  # of torch.nn.utils.clip_grad_norm_
 
 
@@ -87,7 +90,25 @@ def update(
 
 
 def _fused(params: Tensor, grads: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, slot: SlotUpdate) -> None:
-    """Step by torch's own fused kernel: one pass over the memory, not nine."""
+    """Step by torch's own fused kernel: one pass over the memory, not nine.
+
+    It computes what no vector is filled with entry by entry, and rounds otherwise there. Which entries these are would
+    follow from how many a process holds, so that a stage of a pipeline had other bits: they fill a vector here.
+    """
+    count = params.shape[0]
+    rest = count % LANES
+    tensors = (params, grads, exp_avg, exp_avg_sq)
+    if count > rest:
+        _fused_vectors(*(tensor[: count - rest] for tensor in tensors), slot=slot)
+    if rest:
+        filled = [F.pad(tensor[count - rest :], (0, LANES - rest)) for tensor in tensors]
+        _fused_vectors(*filled, slot=slot)
+        for tensor, own in zip(tensors, filled, strict=True):
+            if tensor is not grads:
+                tensor[count - rest :] = own[:rest]
+
+
+def _fused_vectors(params: Tensor, grads: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, slot: SlotUpdate) -> None:
     torch._fused_adamw_(
         [params],
         [grads],

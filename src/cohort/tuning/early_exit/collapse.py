@@ -33,7 +33,7 @@ UNREWARDED = Reason(
     "rewards failing",
     sentence="For many steps reward functions failed for half of the answers or more.",
     colours=("#7a3b5e", "#b98aa5"),
-    shape="cross",
+    shape="pentagon",
 )
 # the first that holds is the reason: answers without a reward are alike as well
 COLLAPSE_REASONS = (UNREWARDED, ALIKE, NO_ENTROPY, ENDLESS)

@@ -16,9 +16,9 @@ export function isDark() {
 /** Draw a trial's mark as the report has it. */
 export function mark(context, shape, x, y, tone, paper, size = 4.6) {
   const path = new Path2D();
-  const corners = { square: 4, diamond: 4, up: 3, down: 3 }[shape];
+  const corners = { square: 4, diamond: 4, up: 3, down: 3, left: 3, right: 3, pentagon: 5, hexagon: 6 }[shape];
   if (corners) {
-    const turn = { square: Math.PI / 4, diamond: 0, up: -Math.PI / 2, down: Math.PI / 2 }[shape];
+    const turn = { square: Math.PI / 4, up: -Math.PI / 2, down: Math.PI / 2, left: Math.PI, pentagon: -Math.PI / 2 }[shape] ?? 0;
     for (let index = 0; index < corners; index++) {
       const angle = turn + (2 * Math.PI * index) / corners;
       path.lineTo(x + 1.15 * size * Math.cos(angle), y + 1.15 * size * Math.sin(angle));
