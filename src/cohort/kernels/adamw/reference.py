@@ -77,8 +77,10 @@ def update(
     """Step parameters and moments in place; ``rates`` are those of scaled entries over the slot's."""
     if clip is not None:
         grads = grads * clip
-    if rates is None and params.device.type == "cpu" and params.dtype == grads.dtype == exp_avg.dtype:
-        _fused(params, grads, exp_avg, exp_avg_sq, slot=slot)
+    tensors = (params, grads, exp_avg, exp_avg_sq)
+    is_plain = params.device.type == "cpu" and all(one.dtype == params.dtype and one.is_contiguous() for one in tensors)
+    if rates is None and is_plain:
+        _fused(*(one.view(-1) for one in tensors), slot=slot)
         return
     decay = slot.learning_rate * slot.weight_decay
     params.mul_(1 - decay if rates is None else 1 - decay * rates)
