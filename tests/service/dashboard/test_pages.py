@@ -220,11 +220,11 @@ def test_trials_that_draw_answers_show_rewards_lengths_and_answers(chromium: Any
         (first, *_) = csv.DictReader(io.StringIO(Path(saved.value.path()).read_text()))
         assert float(first["answer_length"]) > 0
         page.goto(f"{address}#/trial?run=rewards&trial=1")
-        answers = page.get_by_role("region", name="Answers")
+        answers = page.get_by_role("region", name="Answers", exact=True)
         answers.wait_for()
         assert "What is 1 + 1?" in answers.inner_text()
         assert page.locator("canvas[data-name=answers-kl]").get_attribute("data-curves") == "1"
         # runs without answers have neither
         page.goto(f"{address}#/sweep?run=night")
         page.get_by_role("heading", name="Slots", exact=True).wait_for()
-        assert page.get_by_role("heading", name="Answers").count() == 0
+        assert page.get_by_role("heading", name="Answers", exact=True).count() == 0
