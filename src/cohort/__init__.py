@@ -35,7 +35,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
-from cohort.core.blas_sums import keep_order_of_sums
+from cohort.core.process.blas_sums import keep_order_of_sums
 from cohort.version import __version__
 
 if TYPE_CHECKING:

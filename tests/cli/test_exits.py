@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from cohort.cli.exits import exits, format_input_error
 from cohort.core.errors import InputError, InUseError, Problem, RunStateError, StorageFullError
-from cohort.core.interrupts import Interrupted
+from cohort.core.process.interrupts import Interrupted
 
 PROBLEM = Problem(where="task.yaml:3: lora.r", found="0", allowed="a whole number", hint="Write r: 16.")
 

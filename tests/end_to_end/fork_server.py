@@ -40,7 +40,7 @@ from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.cli.exits import interrupted_code
 from cohort.cli.main import main as main_of_command_line
 from cohort.core.errors import InputError
-from cohort.core.interrupts import interrupting
+from cohort.core.process.interrupts import interrupting
 from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.tune import RunOptions, resume, tune
 from tests.end_to_end.sent_signals import call_before, send_signal

@@ -8,7 +8,7 @@ from typing import Any
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem
-from cohort.core.interrupts import StopRequest
+from cohort.core.process.interrupts import StopRequest
 from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.dispatcher import Dispatcher

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.interrupts import StopRequest
+from cohort.core.process.interrupts import StopRequest
 from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.records import QueuedTask, TaskState

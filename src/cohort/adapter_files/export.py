@@ -17,7 +17,7 @@ from cohort.adapters.peft_files.merge import merge_into_base
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
-from cohort.core.hub_ids import split_revision
+from cohort.core.input_values.hub_ids import split_revision
 from cohort.core.unusual_path import unusual_path
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint.stored_tensors import check_checkpoint

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from cohort.core.hub_ids import is_hub_id, split_revision
+from cohort.core.input_values.hub_ids import is_hub_id, split_revision
 from cohort.core.units import counted
 from cohort.runs.facts import RunFacts
 from cohort.runs.records import JsonValue, TrialRecord

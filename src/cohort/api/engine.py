@@ -37,10 +37,10 @@ import torch
 from cohort.api.execution import RunCall, results_of, run_as_queue, run_in_turn
 from cohort.api.study import KeptStudy
 from cohort.api.task_checks import existing_runs, path_of, require_call, require_tasks
-from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
-from cohort.core.plain_values import plain_value
+from cohort.core.input_values.call_arguments import checks_arguments
+from cohort.core.input_values.plain_values import plain_value
 from cohort.engine.callbacks.callback_reports import EvaluationReport, StepReport, TrialEndReport
 from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.session import Session

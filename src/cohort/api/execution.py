@@ -9,7 +9,7 @@ from pathlib import Path
 from cohort.api.watchers import watching
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.core.interrupts import interrupting
+from cohort.core.process.interrupts import interrupting
 from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.existing_run import places_of, remove_run
 from cohort.engine.run_start import write_given_rows

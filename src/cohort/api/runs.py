@@ -38,10 +38,10 @@ from cohort.api.engine import (
 )
 from cohort.api.task_checks import path_of, require_call, said_in_python
 from cohort.api.watchers import watching
-from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
-from cohort.core.interrupts import interrupting
+from cohort.core.input_values.call_arguments import checks_arguments
+from cohort.core.process.interrupts import interrupting
 from cohort.engine import tune as engine_tune
 from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.train.watching.progress import ProgressWatcher

@@ -23,7 +23,7 @@ from cohort.cli.arguments.options import (
     report_so_far,
 )
 from cohort.cli.exits import exits, format_input_error
-from cohort.core.interrupts import signal_of
+from cohort.core.process.interrupts import signal_of
 
 if TYPE_CHECKING:
     from cohort.adapter_files.chat import Chat

@@ -26,7 +26,7 @@ import typer
 from cohort.cli.terminal.lost_terminal import unless_terminal_is_gone
 from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, InUseError, StorageFullError
-from cohort.core.interrupts import Interrupted, signal_of
+from cohort.core.process.interrupts import Interrupted, signal_of
 
 __all__ = [
     "EXIT_FAILED",

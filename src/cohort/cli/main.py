@@ -37,7 +37,7 @@ from cohort.cli.submit import submit
 from cohort.cli.tenants import build_tenants_app
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
-from cohort.core.interrupts import interrupting
+from cohort.core.process.interrupts import interrupting
 from cohort.version import __version__
 
 __all__ = ["build_app", "main"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.place import KeyPath, Place
 
 __all__ = [

@@ -15,7 +15,7 @@ from functools import partial
 
 from cohort.core.clock import Clock
 from cohort.core.errors import RankLostError, StorageFullError
-from cohort.core.interrupts import StopRequest, interrupting, stopping_gently
+from cohort.core.process.interrupts import StopRequest, interrupting, stopping_gently
 from cohort.engine.callbacks.callback_caller import CallbackError
 from cohort.engine.intake import Intake
 from cohort.engine.session_memory import SessionMemory

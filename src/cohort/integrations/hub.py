@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.core.hub_ids import is_hub_id
+from cohort.core.input_values.hub_ids import is_hub_id
 from cohort.core.place import Place
 
 __all__ = ["HubRepository", "PushError"]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.input_values.plain_values import plain_value
 from cohort.core.place import Place
-from cohort.core.plain_values import plain_value
 from cohort.integrations.trl_adapter import ADAPTER_CONFIGS, adapter_section, refuse_unnamed_modules
 from cohort.integrations.trl_fields import ConfigFields, are_names, word_of
 from cohort.integrations.trl_grpo import (

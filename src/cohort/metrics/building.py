@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from cohort.core.errors import InputError
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal
 from cohort.metrics.functions import FunctionRefusedError, code_identity, function_path, load_function

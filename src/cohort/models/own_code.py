@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cohort.core.hub_ids import is_hub_id, split_revision
+from cohort.core.input_values.hub_ids import is_hub_id, split_revision
 
 __all__ = ["TRUST_VARIABLE", "code_digest", "code_files", "may_run_code", "may_run_code_of"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.hub_ids import is_model_id, split_revision
+from cohort.core.input_values.hub_ids import is_model_id, split_revision
 from cohort.core.place import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.models.own_code import may_run_code_of

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from cohort.core.cache_directory import default_cache_directory
-from cohort.core.daemon_thread import begin_in_thread
 from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
 from cohort.core.file_digest import file_digest
+from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.models.own_code import may_run_code
 
 __all__ = ["kept_digest", "model_fingerprint", "start_fingerprint"]

@@ -11,8 +11,8 @@ import torch
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
-from cohort.core.daemon_thread import begin_in_thread
 from cohort.core.errors import InputError
+from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.machine.compile_ahead.launched_model import launched_model
 from cohort.machine.compile_ahead.task_kernels import KernelWarmUp
 from cohort.machine.compile_ahead.workers import KernelCompiler

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from cohort.core.errors import CohortError
-from cohort.core.parent_death import die_with_parent
+from cohort.core.process.parent_death import die_with_parent
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.calls import Reply, Tenant, portable
 from cohort.ranks.rank_link import Release, Sent

@@ -15,7 +15,7 @@ from cohort.adapter_files.run_model import read_chosen
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, PeftAdapter
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, Problem
-from cohort.core.hub_ids import split_revision
+from cohort.core.input_values.hub_ids import split_revision
 from cohort.core.place import Place
 from cohort.data.chat import use_chat_template
 from cohort.engine.resident.memory_budget import MemoryBudget

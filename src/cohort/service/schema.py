@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.input_values.validation_words import allowed_value
 from cohort.core.place import Place
-from cohort.core.validation_words import allowed_value
 
 __all__ = [
     "Body",

@@ -21,7 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
-from cohort.core.fair_lock import FairLock
+from cohort.core.process.fair_lock import FairLock
 from cohort.store.errors import StorageFull, StoreUnavailable
 
 __all__ = ["CHANGES_CHANNEL", "Database", "Moment", "database_url", "open_database"]

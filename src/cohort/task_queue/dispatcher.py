@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import RunStateError
-from cohort.core.interrupts import StopRequest
+from cohort.core.process.interrupts import StopRequest
 from cohort.core.units import counted
 from cohort.machine.cluster.worker_pool import Slot, WorkerDied, WorkerMessage, WorkerPool
 from cohort.scheduling.cost.shared_time import SharedWork

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
-from cohort.core.interrupts import StopRequest, stopping_gently
+from cohort.core.process.interrupts import StopRequest, stopping_gently
 from cohort.machine.cluster.worker_pool import WorkerPool
 from cohort.prepare.inputs import read_inputs
 from cohort.runs.directory import QUEUE_DATABASE, RunDirectory

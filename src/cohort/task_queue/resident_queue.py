@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.interrupts import StopRequest
 from cohort.core.place import Place
+from cohort.core.process.interrupts import StopRequest
 from cohort.engine.resident.sweeps import Sweeps
 from cohort.machine.devices import hardware_of
 from cohort.runs.directory import QUEUE_DATABASE

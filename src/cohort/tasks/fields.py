@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from cohort.core.errors import Problem
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.registry import Entries
 from cohort.core.setting_fields import Refusal, SettingField, setting_fields
 

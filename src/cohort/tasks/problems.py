@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from cohort.core.errors import Problem
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
 from cohort.tasks.hyperparameters import quoted_number, unbounded_number

@@ -9,10 +9,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
+from cohort.core.input_values.call_arguments import checks_arguments
+from cohort.core.input_values.plain_values import plain_value
 from cohort.core.place import Place
-from cohort.core.plain_values import plain_value
 from cohort.data.files.given_rows import GivenRows, given_rows
 from cohort.data.files.sources import SPLITS
 from cohort.integrations.trl import trl_keys

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.place import Place, dotted
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value

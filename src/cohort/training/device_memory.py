@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cohort.core.errors import MemoryLimitError
-from cohort.core.freed_memory import keep_freed_memory
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
+from cohort.core.process.freed_memory import keep_freed_memory
 from cohort.core.units import format_bytes
 
 __all__ = [

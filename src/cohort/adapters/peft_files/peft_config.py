@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from cohort.adapters.peft_files.vera_format import vera_config
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.hub_ids import split_revision
+from cohort.core.input_values.hub_ids import split_revision
 
 __all__ = ["adapter_config", "shortest_target_modules"]
 

@@ -27,7 +27,7 @@ from cohort.adapters.variants.vera import (
     projection_widths,
 )
 from cohort.core.errors import InputError, Problem
-from cohort.core.hub_ids import split_revision
+from cohort.core.input_values.hub_ids import split_revision
 
 __all__ = [
     "is_vera",

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from cohort.core.validation_words import allowed_value
+from cohort.core.input_values.validation_words import allowed_value
 
 __all__ = ["PlainGroup"]
 

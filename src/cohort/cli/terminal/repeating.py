@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cohort.core.interrupts import signal_of
+from cohort.core.process.interrupts import signal_of
 
 __all__ = ["WatchOption", "clear_terminal", "repeat"]
 

@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.input_values.plain_values import plain_value
 from cohort.core.place import Place
-from cohort.core.plain_values import plain_value
 from cohort.data.problems import LISTED_PROBLEMS, capped
 
 __all__ = ["GivenRows", "given_rows"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from cohort.core.errors import CohortError
 from cohort.core.events import Evaluated, StepDone, TrialEvent
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.engine.callbacks.callback_reports import AnyReport, EvaluationReport, RunControl, StepReport, TrialEndReport
 from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.runs.records import LoggedDecision, LoggedEvent

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.plain_values import plain_value
+from cohort.core.input_values.plain_values import plain_value
 from cohort.runs.records import JsonValue
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.tasks.hyperparameters import SECTION_OF

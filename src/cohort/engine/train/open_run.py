@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cohort.checkpoints.trial_states import TrialStateStore
-from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
+from cohort.core.input_values.call_arguments import checks_arguments
+from cohort.core.input_values.plain_values import plain_value
 from cohort.core.place import Place
-from cohort.core.plain_values import plain_value
 from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.watching.time_spent import TimeSpent

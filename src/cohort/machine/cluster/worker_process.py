@@ -13,7 +13,7 @@ import importlib
 import socket
 import sys
 
-from cohort.core.parent_death import die_with_parent
+from cohort.core.process.parent_death import die_with_parent
 from cohort.machine.cluster.line_channel import LineChannel
 
 __all__ = ["main"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.daemon_thread import begin_in_thread
+from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.own_table import own_rows

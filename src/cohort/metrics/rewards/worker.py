@@ -21,7 +21,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, SupportsFloat
 
-from cohort.core.process_guard import guard_this_group
+from cohort.core.process.process_guard import guard_this_group
 from cohort.metrics.functions import FunctionRefusedError, find_function, raised_text
 from cohort.metrics.rewards.kinds import REWARD_KINDS
 from cohort.metrics.rewards.reward import RewardColumnError

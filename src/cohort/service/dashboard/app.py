@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from cohort import report
 from cohort.core.errors import CohortError, InputError
-from cohort.core.whole_numbers import read_whole
+from cohort.core.input_values.whole_numbers import read_whole
 from cohort.report.styles import PALETTE
 from cohort.runs.reader import RunReader
 from cohort.service.dashboard.controls import NotRunningError, act, preview, read_request, stop_run

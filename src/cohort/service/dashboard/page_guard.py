@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cohort.core.whole_numbers import read_whole
+from cohort.core.input_values.whole_numbers import read_whole
 from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.sessions import Session, Sessions
 from cohort.service.dashboard.settings import is_loopback

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from cohort.core.errors import CohortError, InUseError
-from cohort.core.parent_death import die_with_parent
+from cohort.core.process.parent_death import die_with_parent
 from cohort.runs.directory import QUEUE_DATABASE
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.operations import work_off

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import CohortError, Problem
-from cohort.core.parent_death import die_with_parent
+from cohort.core.process.parent_death import die_with_parent
 from cohort.data.files.formats import DataFormat
 from cohort.data.files.reading import find_sources, read_examples
 from cohort.data.problems import LISTED_PROBLEMS, ProblemLog

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import CohortError
-from cohort.core.parent_death import die_with_parent
+from cohort.core.process.parent_death import die_with_parent
 from cohort.machine.devices import hardware_of
 from cohort.planning.check import check_task
 from cohort.planning.estimate.estimate import estimate_task

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from cohort.core.whole_numbers import read_whole
+from cohort.core.input_values.whole_numbers import read_whole
 from cohort.service.tinker.answering import answering
 from cohort.service.tinker.checkpoints import Checkpoint, CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, UnknownSessionError

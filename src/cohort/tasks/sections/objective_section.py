@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, create_model, model_validator
 
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.setting_fields import Refusal, SettingField
 from cohort.data.settings import RowReading
 from cohort.metrics import function_path

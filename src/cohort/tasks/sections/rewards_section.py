@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.setting_fields import MOST_NUMBER, Refusal, count_words, number_words
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.metrics import function_path

@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.call_arguments import checks_arguments
+from cohort.core.input_values.nearest_value import nearest_word
+from cohort.core.input_values.plain_values import plain_value
 from cohort.core.place import Place
-from cohort.core.plain_values import plain_value
 from cohort.core.setting_fields import SettingField, problems_of, setting_fields
 from cohort.tuning.early_exit.collapse import CollapseRule
 from cohort.tuning.early_exit.non_finite import NonFiniteRule

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.place import Place
 from cohort.core.registry import Registry
 from cohort.tuning.parameters import MOST_POINTS, Configuration

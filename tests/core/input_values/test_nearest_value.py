@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.nearest_value import nearest_file, nearest_word
+from cohort.core.input_values.nearest_value import nearest_file, nearest_word
 
 SAMPLERS = ("grid", "random", "tpe")
 FORMATS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference")

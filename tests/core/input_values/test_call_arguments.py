@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError
+from cohort.core.input_values.call_arguments import checks_arguments
 
 
 class Oven:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.core.plain_values import plain_value
+from cohort.core.input_values.plain_values import plain_value
 
 
 def test_numbers_lists_and_paths_become_plain() -> None:

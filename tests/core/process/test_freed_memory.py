@@ -11,7 +11,7 @@ import pytest
 # in a process of its own: the setting stays
 SCRIPT = """
 import resource, torch
-from cohort.core.freed_memory import keep_freed_memory
+from cohort.core.process.freed_memory import keep_freed_memory
 kept = keep_freed_memory()
 def faults(times):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

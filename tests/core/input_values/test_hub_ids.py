@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.hub_ids import is_hub_id, is_model_id, split_revision
+from cohort.core.input_values.hub_ids import is_hub_id, is_model_id, split_revision
 
 
 @pytest.mark.parametrize("text", ["gpt2", "openai/gsm8k", "meta-llama/Llama-3.2-1B", "a_b/c.d-e"])

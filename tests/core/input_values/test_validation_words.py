@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cohort.core.validation_words import allowed_value
+from cohort.core.input_values.validation_words import allowed_value
 
 
 @pytest.mark.parametrize(

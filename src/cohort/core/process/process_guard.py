@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Protocol
 
-from cohort.core.parent_death import die_with_parent
+from cohort.core.process.parent_death import die_with_parent
 
 __all__ = ["guard_this_group"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.blas_sums import keep_order_of_sums
+from cohort.core.process.blas_sums import keep_order_of_sums
 
 
 @pytest.mark.parametrize(

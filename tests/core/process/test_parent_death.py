@@ -10,7 +10,7 @@ from pathlib import Path
 
 CHILD = """
 import os, sys, time
-from cohort.core.parent_death import die_with_parent
+from cohort.core.process.parent_death import die_with_parent
 die_with_parent({parent})
 print(os.getpid(), flush=True)
 time.sleep(3600)
@@ -46,6 +46,6 @@ def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
 
 
 def test_a_child_whose_parent_lives_goes_on() -> None:
-    code = "import os; from cohort.core.parent_death import die_with_parent as die; die(os.getppid()); print(1)"
+    code = "import os; from cohort.core.process.parent_death import die_with_parent as die; die(os.getppid()); print(1)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "1\n")

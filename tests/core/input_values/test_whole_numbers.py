@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.whole_numbers import read_whole
+from cohort.core.input_values.whole_numbers import read_whole
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("017", 17), ("9" * 18, 10**18 - 1)])

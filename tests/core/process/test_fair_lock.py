@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cohort.core.fair_lock import FairLock
+from cohort.core.process.fair_lock import FairLock
 
 
 def test_waiting_threads_get_it_in_their_order() -> None:

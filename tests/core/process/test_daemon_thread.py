@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from cohort.core.daemon_thread import begin_in_thread
+from cohort.core.process.daemon_thread import begin_in_thread
 
 
 def test_the_result_or_the_error_comes_from_a_daemon_thread() -> None:

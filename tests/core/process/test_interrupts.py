@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cohort.core.interrupts import Interrupted, StopRequest, interrupting, signal_of, stopping_gently
+from cohort.core.process.interrupts import Interrupted, StopRequest, interrupting, signal_of, stopping_gently
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
