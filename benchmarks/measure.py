@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.origins import origin
+from benchmarks.origins import origin, without_machine_paths
 from cohort.machine.machine import cpu_name
 
 __all__ = [
@@ -219,7 +219,7 @@ def write_result(
     result = {
         "question": question,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python " + " ".join(started_as()),
+        "command": "python " + without_machine_paths(started_as()),
         "cohort": origin(),
         "machine": machine(),
         "versions": versions(),

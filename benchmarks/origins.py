@@ -1,5 +1,7 @@
 """Which Cohort a result was measured with: its version and its commit, and the check that every result file says so.
 
+The recorded command starts the measurement again on any machine, so it holds no absolute path.
+
 python -m benchmarks.origins            says which result files name neither
 python -m benchmarks.origins --name     names the commit in files that were measured where there was no git
 
@@ -12,15 +14,25 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cohort.version import __version__
 
-__all__ = ["NOT_RECORDED", "digest_of", "main", "origin", "problem_of", "recorded_before", "sources_digest"]
+__all__ = [
+    "NOT_RECORDED",
+    "digest_of",
+    "main",
+    "origin",
+    "problem_of",
+    "recorded_before",
+    "sources_digest",
+    "without_machine_paths",
+]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -29,6 +41,9 @@ RECORDED_BEFORE = REPOSITORY / "benchmarks" / "recorded_before.txt"
 NOT_RECORDED = "not recorded"
 # what decides a number: the product and the scripts that measure it
 _SOURCES = ("src/cohort", "benchmarks")
+# an argument that is a path from the root, or an option with one: /tmp/a.json, ~/a.json, --out=/tmp/a.json
+_ABSOLUTE = re.compile(r"(?P<option>[\w-]+=)?[/~].*", re.DOTALL)
+_PLACEHOLDER = "FOLDER"
 # how many commits of all branches are looked through for a digest
 _COMMITS_SEARCHED = 400
 
@@ -64,6 +79,25 @@ def sources_digest(repository: Path) -> str:
     return digest_of(blobs)
 
 
+def without_machine_paths(arguments: Sequence[str]) -> str:
+    """Return a command line as a result records it: without ``--out`` and its value, ``FOLDER`` for absolute paths.
+
+    A path says where files were on one machine. Where the result was written decides no number of it.
+    """
+    kept: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--out":
+            next(waiting, None)
+        elif not argument.startswith("--out="):
+            kept.append(argument)
+    return " ".join(_ABSOLUTE.sub(rf"\g<option>{_PLACEHOLDER}", word) if _absolute(word) else word for word in kept)
+
+
+def _absolute(argument: str) -> bool:
+    return _ABSOLUTE.fullmatch(argument) is not None
+
+
 def recorded_before() -> frozenset[str]:
     """Return the names of the result files that may do without a commit and the CPU's name."""
     lines = RECORDED_BEFORE.read_text(encoding="utf-8").splitlines()
@@ -79,6 +113,8 @@ def problem_of(name: str, result: Mapping[str, Any], *, before: frozenset[str]) 
         before: Names of files that may lack a commit; they hold ``recorded_in`` instead, the commit that added them.
     """
     cohort, cpu = result.get("cohort", {}), result.get("machine", {}).get("cpu", "")
+    if paths := [word for word in result.get("command", "").split() if _absolute(word)]:
+        return f"{name}.command names {paths[0]}, a path of one machine: write {_PLACEHOLDER}, leave --out out"
     if not cohort.get("version"):
         return f"{name} has no cohort.version: write results with benchmarks.measure.write_result"
     if "recorded_in" in cohort:

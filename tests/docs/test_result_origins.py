@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import measure, origins
-from benchmarks.origins import NOT_RECORDED, digest_of, origin, problem_of, recorded_before, sources_digest
+from benchmarks.origins import (
+    NOT_RECORDED,
+    digest_of,
+    origin,
+    problem_of,
+    recorded_before,
+    sources_digest,
+    without_machine_paths,
+)
 from cohort.version import __version__
 from tests.conftest import REPOSITORY
 
@@ -59,6 +69,9 @@ def test_the_list_of_files_without_a_commit_only_shrinks(results: dict[str, dict
         ({"machine": {}}, (), "no machine.cpu"),
         ({"machine": {"cpu": NOT_RECORDED}}, (), "no machine.cpu"),
         ({}, ("why",), "remove its line"),
+        ({"command": "python -m why --out /tmp/why.json"}, (), "names /tmp/why.json, a path of one machine"),
+        ({"command": "python -m why --data=~/rows"}, ("why",), "write FOLDER"),
+        ({"command": "python -m why --model a/b --part x/y"}, (), None),
     ],
 )
 def test_what_a_file_lacks_is_said(changes: dict[str, Any], before: tuple[str, ...], found: str | None) -> None:
@@ -74,6 +87,38 @@ def test_what_a_benchmark_writes_passes(tmp_path: Path) -> None:
     # an unpacked release has no git: its digest waits for a commit
     allowed = {None} if (REPOSITORY / ".git").exists() else {problem_of("why", result, before=frozenset())}
     assert problem_of("why", result, before=frozenset()) in allowed
+
+
+def test_a_recorded_command_has_no_path_of_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.machinery.ModuleSpec("benchmarks.steps.lora_tax", None)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", spec)
+    given = [
+        "--shape",
+        "8b",
+        "--out",
+        str(tmp_path / "why.json"),
+        "--data",
+        str(tmp_path),
+        f"--model={tmp_path}",
+        "a/b",
+    ]
+    monkeypatch.setattr(sys, "argv", ["lora_tax.py", *given])
+    measure.write_result(tmp_path / "why.json", question="Why?", headline={"ratio": 1.0}, rows=[{"ratio": 1.0}])
+    command = json.loads((tmp_path / "why.json").read_text(encoding="utf-8"))["command"]
+    assert command == "python -m benchmarks.steps.lora_tax --shape 8b --data FOLDER --model=FOLDER a/b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recorded"),
+    [
+        (["--out=/tmp/a.json", "--gpu"], "--gpu"),
+        (["--gpu", "--out"], "--gpu"),
+        (["~/rows", "../models"], "FOLDER ../models"),
+        (["--shape", "8b"], "--shape 8b"),
+    ],
+)
+def test_what_is_left_out_of_a_command(arguments: list[str], recorded: str) -> None:
+    assert without_machine_paths(arguments) == recorded
 
 
 def _git(folder: Path, *words: str) -> str:
