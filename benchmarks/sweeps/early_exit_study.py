@@ -44,6 +44,7 @@ PAPER = EarlyExitSettings(
 RULES: Mapping[str, EarlyExitSettings] = {
     "patterns (default)": EarlyExitSettings(),
     "its selections alone": EarlyExitSettings(divergence_patience=NEVER, overfitting_patience=NEVER),
+    "its first two selections": EarlyExitSettings(finish_fraction=1.0),
     "its detectors alone": EarlyExitSettings(select_fraction=1.0),
     "patterns (ALTO's settings)": PAPER,
     "ALTO's selection alone": PAPER.with_keys(divergence_patience=NEVER, overfitting_patience=NEVER),
@@ -122,7 +123,13 @@ def early_rank_rows(grids: Sequence[Grid]) -> list[dict[str, Any]]:
 
 def settings_tried() -> dict[str, EarlyExitSettings]:
     """Return the settings among which the defaults were chosen."""
-    found = {"ALTO's": PAPER, "default": EarlyExitSettings()}
+    twice = EarlyExitSettings(finish_fraction=1.0)
+    found = {"ALTO's": PAPER, "default": EarlyExitSettings(), "two comparisons": twice}
+    for at, kept in itertools.product((0.5, 0.6, 0.65, 0.7), (1 / 2, 2 / 3)):
+        found[f"a third at {at:.0%}, {kept:.0%} go on"] = EarlyExitSettings(finish_at=at, finish_fraction=kept)
+        found[f"a third at {at:.0%}, {kept:.0%} go on, whatever the noise"] = EarlyExitSettings(
+            finish_at=at, finish_fraction=kept, finish_noise=0
+        )
     for warmup, select in itertools.product((0.03, 0.05, 0.1), (0.15, 0.2, 0.25)):
         found[f"keep {select:.0%} at {warmup:.0%}"] = EarlyExitSettings(
             warmup_fraction=warmup, select_fraction=select, reselect_fraction=1.0
@@ -131,13 +138,17 @@ def settings_tried() -> dict[str, EarlyExitSettings]:
         (0.03, 0.05), ((0.15, 0.2), (0.2, 0.15), (0.2, 0.2)), (0.4, 0.5, 0.6)
     ):
         found[f"keep {select:.0%} at {warmup:.0%}, {kept:.0%} at {second:.0%}"] = EarlyExitSettings(
-            warmup_fraction=warmup, select_fraction=select, reselect_at=second, reselect_fraction=kept / select
+            warmup_fraction=warmup,
+            select_fraction=select,
+            reselect_at=second,
+            reselect_fraction=kept / select,
+            finish_fraction=1.0,
         )
     for gap, patience, ignores in itertools.product((0.1, 0.3), (2, 3, 4), (False, True)):
         name = (
             f"default, overfitting from a gap of {gap:g}, {patience} in a row{', new bests aside' if ignores else ''}"
         )
-        found[name] = EarlyExitSettings(
+        found[f"two comparisons{name.removeprefix('default')}"] = twice.with_keys(
             gap_threshold=gap, overfitting_patience=patience, overfitting_ignores_new_best=ignores
         )
     for warmup, factor in itertools.product((0.05, 0.1), (2, 3)):

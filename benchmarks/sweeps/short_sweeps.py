@@ -8,6 +8,7 @@ short task's do: drawn as in ``small_sweeps``, real where a grid kept them. Smal
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -22,6 +23,7 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.sweeps.curve_files import Grid, RecordedTrial, read_grid
 from benchmarks.sweeps.row_noise import OUT, recorded_noise
 from cohort.tuning import Candidate, EarlyExitSettings, RecordedCurve, replay_curves
+from cohort.tuning.early_exit.first_comparison import FirstComparison
 from cohort.tuning.evaluation_times import warmup_steps
 
 __all__ = ["main", "short_grid", "swept"]
@@ -33,9 +35,14 @@ TRAINING_ROWS = (200, 320, 500)
 # what evaluations of a short task read
 EVALUATION_ROWS = (9, 16)
 GOAL = 1.02
+NEAR = 1.01
 FLOORS = (4, 6, 5, 3, 2)
-# the defaults until now
-BEFORE = EarlyExitSettings(compare_after_steps=6, tolerance=0.0, select_fraction=0.5, reselect_fraction=0.3)
+# where the third comparison may be, and how many it leaves
+THIRD = (0.5, 0.6, 0.65, 0.7)
+KEPT = ((1 / 3, 4), (1 / 2, 5), (2 / 3, 6))
+# as it was before there was a third comparison, and before that
+TWICE = EarlyExitSettings(finish_fraction=1.0)
+BEFORE = TWICE.with_keys(compare_after_steps=6, tolerance=0.0, select_fraction=0.5, reselect_fraction=0.3)
 # a set whose loss jumps by a third between two evaluations, which no rule can foresee
 JUMPS = "banking77 (llama16M)"
 
@@ -63,6 +70,7 @@ def swept(
     tokens = grid.source.get("row_tokens")
     chosen = None if tokens is None else rng.choice(len(tokens), size=num_rows, replace=False)
     best = min(trial.best for trial in trials)
+    fewest_steps = min(trial.planned_steps for trial in trials)
     curves = []
     for trial in trials:
         losses, rows = {}, {}
@@ -75,12 +83,7 @@ def swept(
                 own = own + floor * loss / math.sqrt(2) * rng.standard_normal(num_rows)
                 losses[step] = float(own.mean()) if math.isfinite(loss) else loss
             rows[step] = {"loss": tuple(own.tolist())}
-        candidate = Candidate(
-            trial_id=trial.trial_id,
-            planned_steps=trial.planned_steps,
-            warmup_steps=warmup_steps(trial.planned_steps, fraction=settings.warmup_fraction),
-            evaluation_steps=tuple(step for step, _, _ in trial.points),
-        )
+        candidate = evaluated(trial, settings, fewest_steps=fewest_steps)
         curve = RecordedCurve.from_points(candidate, trial.points, batch_size=trial.batch_size, row_values=rows)
         curves.append(replace(curve, validation_losses=losses))
     report = replay_curves(curves, settings)
@@ -91,6 +94,25 @@ def swept(
         if step <= report.steps[trial.trial_id] and math.isfinite(loss)
     )
     return {"saved_percent": 100 * report.saved_share, "ratio": reached / best}
+
+
+def evaluated(trial: RecordedTrial, settings: EarlyExitSettings, *, fewest_steps: int) -> Candidate:
+    """Return the trial as a short task evaluates it: where trials are compared, and after the last step.
+
+    Each at the first recorded loss from there on.
+    """
+    compared = FirstComparison.of(settings, fewest_steps=fewest_steps)
+    warmup = warmup_steps(trial.planned_steps, fraction=settings.warmup_fraction)
+    wanted = [share * trial.planned_steps for share in compared.milestones or ()]
+    wanted += [warmup] if compared.evaluations_in_warmup else []
+    recorded = [step for step, _, _ in trial.points]
+    steps = {next(step for step in recorded if step >= each) for each in wanted}
+    return Candidate(
+        trial_id=trial.trial_id,
+        planned_steps=trial.planned_steps,
+        warmup_steps=warmup,
+        evaluation_steps=tuple(sorted({*steps, recorded[-1]})),
+    )
 
 
 def rows_of(grids: Sequence[Grid], settings: EarlyExitSettings, *, draws: int) -> list[dict[str, Any]]:
@@ -119,6 +141,7 @@ def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "ratio_mean": statistics.fmean(ratios),
         "ratio_95": float(np.quantile(ratios, 0.95)),
         "ratio_max": max(ratios),
+        "within_1_percent": sum(ratio <= NEAR for ratio in ratios),
         "above_goal_share": statistics.fmean(ratio > GOAL for ratio in ratios),
         "ratio_mean_without_jumps": statistics.fmean(row["ratio"] for row in rows if row["set"] != JUMPS),
     }
@@ -129,23 +152,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=2, help="of rows and of small sweeps")
     parser.add_argument("--out", type=Path, default=RESULTS / "short_sweeps.json")
+    parser.add_argument("--settings", nargs="+", help="those whose names begin so; all by default")
     arguments = parser.parse_args()
     grids = [
         grid
         for grid in map(read_grid, sorted([*CURVES.glob("*.gz"), *SHORT_CURVES.glob("*.gz")]))
         if len(grid.trials) == 60
     ]
-    tried = {f"after {count} steps": EarlyExitSettings(compare_after_steps=count) for count in FLOORS}
+    tried = {"default": EarlyExitSettings()}
+    for at, (kept, least) in itertools.product(THIRD, KEPT):
+        name = f"a third at {at:.0%} leaves {kept:.0%}, {least} at least"
+        tried[name] = EarlyExitSettings(finish_at=at, finish_fraction=kept, finish_at_least=least)
+    tried |= {f"after {count} steps": TWICE.with_keys(compare_after_steps=count) for count in FLOORS}
     tried |= {
-        "after 4 steps, no tolerance": EarlyExitSettings(tolerance=0.0),
-        "after 4 steps, a tolerance of 2 %": EarlyExitSettings(tolerance=0.02),
-        "after 4 steps, half go on": EarlyExitSettings(select_fraction=0.5, reselect_fraction=0.3),
-        "after 4 steps, 30 % go on": EarlyExitSettings(select_fraction=0.3, reselect_fraction=0.5),
+        "after 4 steps, no tolerance": TWICE.with_keys(tolerance=0.0),
+        "after 4 steps, a tolerance of 2 %": TWICE.with_keys(tolerance=0.02),
+        "after 4 steps, half go on": TWICE.with_keys(select_fraction=0.5, reselect_fraction=0.3),
+        "after 4 steps, 30 % go on": TWICE.with_keys(select_fraction=0.3, reselect_fraction=0.5),
         "as before": BEFORE,
-        "ranks alone, after 4 steps": EarlyExitSettings(risk=1.0),
+        "ranks alone, after 4 steps": TWICE.with_keys(risk=1.0),
     }
     table, sweeps = [], []
+    wanted = tuple(arguments.settings or ("",))
     for name, settings in tried.items():
+        if not name.startswith(wanted):
+            continue
         found = rows_of(grids, settings, draws=arguments.draws)
         kinds = {kind: [row for row in found if row["kind"] == kind] for kind in ("60", "small")}
         kinds["60 of 320 rows"] = [row for row in kinds["60"] if row["rows"] == 320]
@@ -154,11 +185,11 @@ def main() -> None:
         print_table(table[-3:], columns=list(table[-1]))
     by_name = {(row["settings"], row["kind"]): row for row in table}
     headline = {}
-    for floor, before in ((4, "after 4 steps"), (6, "as before")):
+    for name, suffix in (("default", "default"), ("after 4 steps", "after_4"), ("as before", "after_6")):
         for kind, key in (("60", "60"), ("small", "small"), ("60 of 320 rows", "60_at_320_rows")):
-            row = by_name[before, kind]
-            headline[f"saved_percent_{key}_after_{floor}"] = row["saved_mean"]
-            headline[f"best_loss_ratio_{key}_after_{floor}"] = row["ratio_mean"]
+            if (row := by_name.get((name, kind))) is not None:
+                headline[f"saved_percent_{key}_{suffix}"] = row["saved_mean"]
+                headline[f"best_loss_ratio_{key}_{suffix}"] = row["ratio_mean"]
     write_result(
         arguments.out,
         question="From how many steps on may early exit compare the trials of a short training?",

@@ -28,24 +28,31 @@ WITHOUT_EVALUATIONS = "gsm8k_stories260K"
 GOAL = 1.02
 # draws of each grid that the floors were chosen on
 CHOSEN_ON = 3
-BEFORE = EarlyExitSettings(risk=1.0, compare_after_steps=1, select_at_least=1, reselect_at_least=1)
+BEFORE = EarlyExitSettings(risk=1.0, compare_after_steps=1, select_at_least=1, reselect_at_least=1, finish_fraction=1.0)
+# as it was before there was a third comparison
+TWICE = EarlyExitSettings(finish_fraction=1.0)
 TRIED: Mapping[str, EarlyExitSettings] = {
     "default": EarlyExitSettings(),
+    "two comparisons": TWICE,
+    "a third that leaves 4": EarlyExitSettings(finish_fraction=1 / 3, finish_at_least=4),
+    "a third at 50 %": EarlyExitSettings(finish_at=0.5),
+    "a third at 60 %": EarlyExitSettings(finish_at=0.6),
+    "a third whatever the noise": EarlyExitSettings(finish_noise=0),
     "ranks alone, as before": BEFORE,
-    "ranks alone, few trials kept, after 4 steps": EarlyExitSettings(risk=1.0),
+    "ranks alone, few trials kept, after 4 steps": TWICE.with_keys(risk=1.0),
     "risk 0.025 alone": BEFORE.with_keys(risk=0.025),
-    "risk 0.0025": EarlyExitSettings(risk=0.0025),
-    "at least 10, then 5": EarlyExitSettings(select_at_least=10, reselect_at_least=5),
-    "at least 10, then 8": EarlyExitSettings(select_at_least=10, reselect_at_least=8),
-    "at least 12, then 5": EarlyExitSettings(select_at_least=12, reselect_at_least=5),
-    "at least 12, then 6": EarlyExitSettings(select_at_least=12, reselect_at_least=6),
-    "at least 12, then 7": EarlyExitSettings(select_at_least=12, reselect_at_least=7),
+    "risk 0.0025": TWICE.with_keys(risk=0.0025),
+    "at least 10, then 5": TWICE.with_keys(select_at_least=10, reselect_at_least=5),
+    "at least 10, then 8": TWICE.with_keys(select_at_least=10, reselect_at_least=8),
+    "at least 12, then 5": TWICE.with_keys(select_at_least=12, reselect_at_least=5),
+    "at least 12, then 6": TWICE.with_keys(select_at_least=12, reselect_at_least=6),
+    "at least 12, then 7": TWICE.with_keys(select_at_least=12, reselect_at_least=7),
     "half go on, after 6 steps, no tolerance": EarlyExitSettings(
-        compare_after_steps=6, tolerance=0.0, select_fraction=0.5, reselect_fraction=0.3
+        compare_after_steps=6, tolerance=0.0, select_fraction=0.5, reselect_fraction=0.3, finish_fraction=1.0
     ),
-    "no tolerance": EarlyExitSettings(tolerance=0.0),
-    "after 1 step": EarlyExitSettings(compare_after_steps=1),
-    "after 10 steps": EarlyExitSettings(compare_after_steps=10),
+    "no tolerance": TWICE.with_keys(tolerance=0.0),
+    "after 1 step": TWICE.with_keys(compare_after_steps=1),
+    "after 10 steps": TWICE.with_keys(compare_after_steps=10),
 }
 
 

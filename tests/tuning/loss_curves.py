@@ -13,7 +13,13 @@ from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study
 from cohort.tuning.trial_status import TrialStatus
 
-BY_RANK: dict[str, float] = {"risk": 1.0, "compare_after_steps": 1, "select_at_least": 1, "reselect_at_least": 1}
+BY_RANK: dict[str, float] = {
+    "risk": 1.0,
+    "compare_after_steps": 1,
+    "select_at_least": 1,
+    "reselect_at_least": 1,
+    "finish_fraction": 1.0,
+}
 """Keys of ``early_exit`` with which ranks alone decide, as in ALTO, from the first step on and among any two trials."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -42,20 +42,25 @@ def grid(num_trials: int, *, gap: float, noise: float, rows: int, steps: int) ->
     return [trial(n, (1.0 + gap * n + noises[n]).tolist(), steps=steps) for n in range(num_trials)]
 
 
+def list_of(curves: Sequence[RecordedCurve], others: Mapping[int, RecordedCurve]) -> list[RecordedCurve]:
+    """The curves, some of them replaced."""
+    return [others.get(n, one) for n, one in enumerate(curves)]
+
+
 def stops(report: ReplayReport) -> list[tuple[int, int]]:
     return sorted((d.step, d.trial_id) for d in report.decisions if d.kind is DecisionKind.STOP)
 
 
 def test_a_grid_of_sixty_clear_trials_saves_as_much_as_by_rank() -> None:
     curves = grid(60, gap=0.05, noise=0.1, rows=128, steps=200)
-    assert replay_curves(curves, EarlyExitSettings()).saved_share == pytest.approx(0.77)
+    assert replay_curves(curves, EarlyExitSettings()).saved_share == pytest.approx(0.77 + 3 * 0.35 / 60)
 
 
 def test_trials_that_few_rows_do_not_tell_apart_are_all_trained() -> None:
     curves = grid(16, gap=0.001, noise=1.0, rows=8, steps=200)
     assert stops(replay_curves(curves, EarlyExitSettings())) == []
     # the user may say so
-    assert len(stops(replay_curves(curves, EarlyExitSettings(risk=1.0)))) == 8
+    assert len(stops(replay_curves(curves, EarlyExitSettings(risk=1.0)))) == 10
 
 
 def test_accuracies_on_eight_pairs_drop_no_trial() -> None:
@@ -89,7 +94,7 @@ def test_of_a_handful_of_trials_none_is_ended(num_trials: int) -> None:
 def test_of_nine_trials_none_is_ended_after_a_twentieth() -> None:
     # of six, one that a hand resumed at step 16 of 320 became the winner
     curves = grid(9, gap=0.5, noise=0.01, rows=64, steps=320)
-    assert stops(replay_curves(curves, EarlyExitSettings())) == [(64, 8)]
+    assert stops(replay_curves(curves, EarlyExitSettings())) == [(64, 8), (208, 6), (208, 7)]
 
 
 def test_what_the_second_comparison_leaves_undecided_is_compared_again() -> None:
@@ -109,11 +114,14 @@ def test_what_the_second_comparison_leaves_undecided_is_compared_again() -> None
             },
             row_values={**shown.row_values, **{step: clear.row_values[step] for step in later}},
         )
-    leave_five = EarlyExitSettings(select_at_least=10, reselect_at_least=5)
-    report = replay_curves([late.get(n, one) for n, one in enumerate(curves)], leave_five)
+    leave_five = EarlyExitSettings(select_at_least=10, reselect_at_least=5, finish_fraction=0.5, finish_at_least=5)
+    report = replay_curves(list_of(curves, late), leave_five)
     ended = {trial_id: step for step, trial_id in stops(report)}
-    assert {ended[n] for n in late} == {120}, "compared at 20, 40 and 60 % of the steps"
+    assert {ended[n] for n in late} == {130}, "compared at 20 and 65 % of the steps"
     assert {d.reason for d in report.decisions if d.trial_id in late} >= {"undecided", "underperforming"}
+    report = replay_curves(list_of(curves, late), leave_five.with_keys(finish_fraction=1.0))
+    ended = {trial_id: step for step, trial_id in stops(report)}
+    assert {ended[n] for n in late} == {120}, "without a third comparison at 20, 40 and 60 %"
 
 
 def test_the_numbers_say_what_was_compared() -> None:

@@ -152,11 +152,12 @@ def planned(work: list[Workload], **keys: Any) -> EvaluationPlan:
 def test_a_short_sweep_keeps_its_share_by_fewer_times_and_then_fewer_rows() -> None:
     plan = planned(short_sweep(), min_rows=8)
     assert plan.cost_fraction <= SETTINGS.max_cost_fraction
-    # the warm-up's end, the second comparison and the last step, of 22 times
-    assert (plan.num_rows, plan.num_evaluations, plan.num_wanted) == (9, 3, 22)
+    # the warm-up's end, the two later comparisons and the last step, of 22 times
+    assert (plan.num_rows, plan.num_evaluations, plan.num_wanted) == (8, 4, 22)
     assert plan.times is not None
-    # by hand: all are evaluated once, half of them at 20 %, 15 % at the end; 24.5 % of the rows are trained on
-    expected = 0.5 * 9 * (1 + 0.5 + 0.15) / (320 * 0.245)
+    # by hand: all are evaluated once, 40 % at 20 %, 15 % at 65 %, 66 % of these at the end; 21.2 % of the rows are
+    # trained on
+    expected = 0.5 * 8 * (1 + 0.4 + 0.15 + 0.099) / (320 * (0.05 + 0.4 * 0.15 + 0.15 * 0.45 + 0.099 * 0.35))
     assert plan.cost_fraction == pytest.approx(expected, rel=0.03)
 
 

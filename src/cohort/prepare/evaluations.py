@@ -57,7 +57,7 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
         mean_tokens_per_row=tokens_per_row(task, validation),
         settings=task.evaluation_settings(),
         # as of many trials: what evaluations cost next to training changes little with how many go on
-        kept_share=early_exit.kept_share(),
+        kept_share=compared.kept_share,
         kept_at=compared.kept_at,
         milestones=compared.milestones,
         evaluations_in_warmup=compared.evaluations_in_warmup,

@@ -14,16 +14,26 @@ from cohort.tuning.evaluation_times import EvaluationSettings, EvaluationTimes, 
 def test_a_long_training_is_compared_where_the_rule_says() -> None:
     first = FirstComparison.of(EarlyExitSettings(), fewest_steps=100)
     assert (first.floor, first.evaluations_in_warmup) == (Fraction(0), 1)
-    assert first.milestones == (Fraction(1, 5),)
-    assert [first.kept_at(share) for share in (0.05, 0.1, 0.2, 0.3)] == pytest.approx([1, 0.4, 0.4, 0.15])
+    assert first.milestones == (Fraction(1, 5), Fraction(13, 20))
+    assert [first.kept_at(share) for share in (0.05, 0.1, 0.2, 0.3, 0.7)] == pytest.approx([1, 0.4, 0.4, 0.15, 0.099])
 
 
 def test_a_short_one_is_compared_after_four_steps_of_its_shortest_trial() -> None:
     first = FirstComparison.of(EarlyExitSettings(), fewest_steps=16)
     assert (first.floor, first.evaluations_in_warmup) == (Fraction(1, 4), 0)
     # the second comparison is as far from the first as that from the start
-    assert first.milestones == (Fraction(1, 4), Fraction(1, 2))
-    assert [first.kept_at(share) for share in (0.2, 0.25, 0.3, 0.5, 0.6)] == pytest.approx([1, 1, 0.4, 0.4, 0.15])
+    assert first.milestones == (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
+    shares = (0.2, 0.25, 0.3, 0.5, 0.6, 0.75, 0.8)
+    assert [first.kept_at(share) for share in shares] == pytest.approx([1, 1, 0.4, 0.4, 0.15, 0.15, 0.099])
+
+
+def test_the_work_that_a_short_training_leaves_counts_its_own_comparisons() -> None:
+    first = FirstComparison.of(EarlyExitSettings(), fewest_steps=16)
+    # all train a quarter, 40 % the next, 15 % the third, 66 % of these the last
+    trained = 0.25 * (1 + 0.4 + 0.15 + 0.099)
+    assert 0.05 + 0.95 * first.kept_share == pytest.approx(trained)
+    long = EarlyExitSettings()
+    assert FirstComparison.of(long, fewest_steps=100).kept_share == long.kept_share()
 
 
 @pytest.mark.parametrize(
@@ -56,6 +66,6 @@ def test_no_evaluation_comes_before_a_first_comparison_that_is_put_off() -> None
     *_, fewest = EvaluationTimes.of(evaluation).thinner(
         first.milestones or (), warmup_evaluations=first.evaluations_in_warmup
     )
-    for planned, steps in ((320, (32, 64, 320)), (40, (4, 8, 40))):
+    for planned, steps in ((320, (32, 64, 208, 320)), (40, (4, 8, 26, 40))):
         candidate = plan_candidate(0, planned_steps=planned, warmup_fraction=0.05, settings=evaluation, times=fewest)
         assert candidate.evaluation_steps == steps

@@ -22,6 +22,7 @@ def test_the_defaults_of_the_paper() -> None:
     settings = EarlyExitSettings()
     assert (settings.warmup_fraction, settings.select_fraction, settings.window) == (0.05, 0.4, 2)
     assert (settings.reselect_at, settings.reselect_fraction) == (0.2, 0.375)
+    assert (settings.finish_at, settings.finish_fraction, settings.finish_noise) == (0.65, 0.66, 3.0)
     assert settings.overfitting_ignores_new_best
     assert (settings.divergence_patience, settings.overfitting_patience) == (2, 4)
     assert (settings.gap_threshold, settings.slope_threshold, settings.ema_weight) == (0.3, 0.001, 0.1)
@@ -150,7 +151,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "steps"),
-    [("patterns", (50, 200)), ("halving", (50, 150, 450)), ("asha", (50, 150, 450)), ("median", (50,))],
+    [("patterns", (50, 200, 650)), ("halving", (50, 150, 450)), ("asha", (50, 150, 450)), ("median", (50,))],
 )
 def test_where_trials_are_compared_is_always_evaluated(rule: str, steps: tuple[int, ...]) -> None:
     settings, evaluation = EarlyExitSettings(rule=rule), EvaluationSettings()
@@ -170,8 +171,8 @@ def test_patience_counts_evaluations_and_needs_them_all() -> None:
 
 def test_how_many_trials_reach_a_share_of_their_steps() -> None:
     settings = EarlyExitSettings()
-    assert [settings.kept_at(share) for share in (0.0, 0.05, 0.1, 0.2, 0.21, 1.0)] == pytest.approx(
-        [1, 1, 0.4, 0.4, 0.15, 0.15]
+    assert [settings.kept_at(share) for share in (0.0, 0.05, 0.1, 0.2, 0.21, 0.65, 0.66, 1.0)] == pytest.approx(
+        [1, 1, 0.4, 0.4, 0.15, 0.15, 0.099, 0.099]
     )
     once = EarlyExitSettings(select_fraction=0.25, reselect_fraction=1.0)
     assert [once.kept_at(share) for share in (0.05, 0.2, 1.0)] == [1, 0.25, 0.25]

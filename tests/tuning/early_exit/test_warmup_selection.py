@@ -216,7 +216,7 @@ def test_those_that_went_on_are_compared_once_more() -> None:
 )
 def test_there_is_none_where_it_would_decide_nothing(settings: EarlyExitSettings) -> None:
     assert isinstance(settings.options, PatternsSettings)
-    assert not settings.options.reselects(settings.common)
+    assert len(settings.options.selections(settings.common)) < 2
     report = replay_curves([curve(i, validation=[1.0 + i] * 10) for i in range(8)], settings)
     assert set(report.steps.values()) <= {1, 10}
 
@@ -224,4 +224,69 @@ def test_there_is_none_where_it_would_decide_nothing(settings: EarlyExitSettings
 def test_the_work_that_is_left_counts_both() -> None:
     # of the 95 % after warm-up: 40 % for 15 points, 15 % for 80
     assert by_rank().kept_share() == pytest.approx((0.4 * 15 + 0.15 * 80) / 95)
+    # with the third comparison 15 % for 45 and 66 % of them for 35
+    assert EarlyExitSettings().kept_share() == pytest.approx((0.4 * 15 + 0.15 * 45 + 0.099 * 35) / 95)
     assert by_rank(reselect_fraction=1.0).kept_share() == 0.4
+
+
+THRICE = by_rank(
+    ema_weight=1.0,
+    warmup_fraction=0.1,
+    select_fraction=0.8,
+    reselect_at=0.2,
+    reselect_fraction=0.75,
+    finish_at=0.4,
+    finish_fraction=0.5,
+    finish_at_least=1,
+)
+
+
+def test_those_that_are_left_are_compared_a_third_time() -> None:
+    # of 8 after each of 1, 2 and 4 of ten steps 7, 6 and 3 go on
+    curves = [curve(i, validation=[1.0 + i] * 10) for i in range(8)]
+    report = replay_curves(curves, THRICE)
+    assert [report.steps[i] for i in range(8)] == [10, 10, 10, 4, 4, 4, 2, 1]
+    last = [d for d in report.decisions if d.step == 4 and d.kind is DecisionKind.STOP]
+    assert {(d.reason, d.rule) for d in last} == {("underperforming", "warmup_selection")}
+    numbers = last[0].numbers
+    assert (numbers["rung"], numbers["num_ranked"], numbers["num_kept"]) == (2, 6, 3)
+    assert (numbers["rank"], numbers["rank_at_end"], numbers["cost_at_end"], numbers["noise"]) == (4, 4, 4.0, 0.0)
+
+
+def test_a_trial_that_overtakes_by_its_end_is_not_ended_by_the_third() -> None:
+    # trial 7 ranks last after four steps, and falls faster than all the others
+    falling = [20.0, 7.0, 6.5, 6.4, 5.0, 4.0, 3.0, 2.0, 1.0, 0.5]
+    late = [20.0, 12.0, 9.0, 7.5, 5.0, 3.0, 1.0, 0.5, 0.2, 0.1]
+    curves = [curve(i, validation=[x + i / 100 for x in falling]) for i in range(5)]
+    curves += [curve(7, validation=late)]
+    settings = THRICE.with_keys(select_fraction=0.99, reselect_fraction=0.99, finish_noise=0)
+    report = replay_curves(curves, settings)
+    assert report.steps[7] == 10
+    kept = next(d for d in report.decisions if d.trial_id == 7 and d.step == 4 and d.kind is DecisionKind.KEEP)
+    assert kept.reason == "undecided"
+    # 7.5 after half of the logarithmic way from 12: at the end 7.5 - 1.322 * 4.5
+    assert (kept.numbers["rank"], kept.numbers["rank_at_end"]) == (6, 1)
+    assert kept.numbers["cost_at_end"] == pytest.approx(7.5 - 1.322 * 4.5)
+    assert sorted(t for t, steps in report.steps.items() if steps == 4) == [3, 4]
+
+
+def test_a_curve_that_jumps_is_not_ended_by_one_low_rank() -> None:
+    steady = [[2.0 + i / 10] * 10 for i in range(5)]
+    # half a nat up and down from step to step; a steady one as high ends
+    jumping = [3.0 + 0.5 * (-1) ** step for step in range(10)]
+    settings = THRICE.with_keys(select_fraction=0.99, reselect_fraction=0.99, finish_fraction=0.3, rise_margin=9.0)
+    losses = [*steady, jumping]
+    report = replay_curves([curve(i, validation=x) for i, x in enumerate(losses)], settings)
+    assert report.steps[4] == 4
+    assert report.steps[5] == 10
+    told = next(d for d in report.decisions if d.trial_id == 5 and d.step == 4 and d.kind is DecisionKind.KEEP)
+    assert (told.reason, told.numbers["noise"]) == ("undecided", 3.0)
+    without = replay_curves([curve(i, validation=x) for i, x in enumerate(losses)], settings.with_keys(finish_noise=0))
+    assert without.steps[5] == 4
+
+
+def test_a_handful_is_not_compared_a_third_time() -> None:
+    settings = THRICE.with_keys(reselect_at_least=8)
+    report = replay_curves([curve(i, validation=[1.0 + i] * 10) for i in range(8)], settings)
+    assert sorted(report.steps.values()) == [1, *[10] * 7]
+    assert settings.kept_at(1.0, num_trials=8) == 7 / 8

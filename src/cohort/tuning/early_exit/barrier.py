@@ -27,7 +27,7 @@ from cohort.tuning.early_exit.separation import Standing, chances, numbers_of_ch
 from cohort.tuning.early_exit.step_floor import StepFloor
 from cohort.tuning.shares import ceil_share
 
-__all__ = ["BarrierRule"]
+__all__ = ["BarrierRule", "CurveView"]
 
 
 @dataclass(kw_only=True)
@@ -38,6 +38,39 @@ class _Rung:
     expected: set[int] = field(default_factory=set)
     standings: dict[int, Standing] = field(default_factory=dict)
     is_open: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveView:
+    """What the curves of the trials at a rung say besides their last evaluation.
+
+    Attributes:
+        at_end: Where each trial would stand after its last step.
+        noise: By trial, how far the curve jumps, in nats: a trial this close to another is not told from it.
+    """
+
+    at_end: Mapping[int, Standing]
+    noise: Mapping[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ranking:
+    """Trials in their order, and the chance of those that rank too low of being the best after all."""
+
+    standings: Mapping[int, Standing]
+    ranked: Sequence[int]
+    chance_of: Mapping[int, float]
+
+    @property
+    def best(self) -> Standing:
+        return self.standings[self.ranked[0]]
+
+    def rank(self, trial_id: int) -> int:
+        return self.ranked.index(trial_id) + 1
+
+    def ends(self, trial_id: int, *, risk: float) -> bool:
+        """Return whether the trial ranks too low and the rows tell it from the best."""
+        return trial_id in self.chance_of and self.chance_of[trial_id] <= risk
 
 
 class BarrierRule(Rule):
@@ -88,6 +121,22 @@ class BarrierRule(Rule):
         """Return how many trials a rung has compared so far."""
         rung = self._rungs.get((group, index))
         return 0 if rung is None else len(rung.standings)
+
+    def curve_view(self, group: int, index: int) -> CurveView | None:  # noqa: ARG002
+        """Return what the curves say at a rung, if they have a say there; else None.
+
+        A trial then ends only if it ranks too low, and is told from the best, now and at its end, and if it stands
+        above the best by more than either curve jumps.
+        """
+        return None
+
+    def standings(self, group: int, index: int) -> Mapping[int, Standing]:
+        """Return how the trials stand that a rung has compared."""
+        return self._rungs[group, index].standings
+
+    def steps_of(self, trial_id: int) -> tuple[int, ...]:
+        """Return the steps at which a trial meets its group."""
+        return self._steps_of[trial_id]
 
     def reason_to_park(self, index: int) -> Reason:  # noqa: ARG002
         """Return what the record says about a trial that waits at a rung."""
@@ -158,7 +207,7 @@ class BarrierRule(Rule):
             coming = sum(len(r.expected) for r in (rung, *below))
             coming += sum(len(r.standings) for r in below if not r.is_open)
             most_kept = self.num_kept(group, index, num_ranked=len(rung.standings) + coming)
-            found.update(_ranked(rung)[most_kept:])
+            found.update(_ranked(rung.standings)[most_kept:])
         return frozenset(found)
 
     def compares_again(self) -> bool:
@@ -184,9 +233,21 @@ class BarrierRule(Rule):
                     # Rungs above stay closed as well: trials that pass this one are still to come there.
                     break
                 rung.is_open = True
-                verdicts.extend(self._judge(_ranked(rung), group=group, index=index))
+                verdicts.extend(self._judge(_ranked(rung.standings), group=group, index=index))
             index += 1
         return tuple(verdicts)
+
+    def _rank(self, standings: Mapping[int, Standing], trial_ids: Sequence[int], *, num_kept: int) -> _Ranking:
+        """Rank trials, and say of those of ``trial_ids`` that rank too low whether rows tell them from the best."""
+        ranked = _ranked(standings)
+        too_low = [trial_id for trial_id in ranked[num_kept:] if trial_id in trial_ids]
+        found = chances(
+            [standings[trial_id] for trial_id in too_low],
+            standings[ranked[0]],
+            risk=self._risk,
+            tolerance=self._tolerance,
+        )
+        return _Ranking(standings=standings, ranked=ranked, chance_of={each: found[each] for each in too_low})
 
     def _judge(
         self, trial_ids: Sequence[int], *, group: int, index: int, judged_on_arrival: bool = False
@@ -196,33 +257,40 @@ class BarrierRule(Rule):
         if not trial_ids:
             return ()
         rung = self._rungs[group, index]
-        ranked = _ranked(rung)
-        num_kept = self.num_kept(group, index, num_ranked=len(ranked))
-        best = rung.standings[ranked[0]]
-        too_low = [rung.standings[trial_id] for trial_id in ranked[num_kept:] if trial_id in trial_ids]
-        chance_of = chances(too_low, best, risk=self._risk, tolerance=self._tolerance)
+        num_kept = self.num_kept(group, index, num_ranked=len(rung.standings))
+        now = self._rank(rung.standings, trial_ids, num_kept=num_kept)
+        curves = self.curve_view(group, index)
+        at_end = None if curves is None else self._rank(curves.at_end, trial_ids, num_kept=num_kept)
         verdicts = []
         for trial_id in trial_ids:
-            rank = ranked.index(trial_id) + 1
-            standing = rung.standings[trial_id]
+            standing, rank = rung.standings[trial_id], now.rank(trial_id)
             numbers = {
                 "rung": index,
                 "validation_loss": standing.loss,
                 "rank": rank,
-                "num_ranked": len(ranked),
+                "num_ranked": len(now.ranked),
                 "num_kept": num_kept,
                 "kept_share": float(self.share_at(index)),
                 "judged_on_arrival": float(judged_on_arrival),
             }
             if standing.cost != standing.loss:
                 numbers["cost"] = standing.cost
+            ends = now.ends(trial_id, risk=self._risk)
             # Every number is recorded: the report shows why, and a resume compares the record with what it decides.
             if rank > num_kept:
-                chance, num_rows = chance_of[trial_id], len(standing.rows)
                 numbers |= numbers_of_chance(
-                    chance, risk=self._risk, tolerance=self._tolerance, num_rows=num_rows, best_trial=best.trial_id
+                    now.chance_of[trial_id],
+                    risk=self._risk,
+                    tolerance=self._tolerance,
+                    num_rows=len(standing.rows),
+                    best_trial=now.best.trial_id,
                 )
-            if rank > num_kept and chance_of[trial_id] <= self._risk:
+                if curves is not None and at_end is not None:
+                    noise = max(curves.noise[trial_id], curves.noise[now.best.trial_id])
+                    numbers |= {"cost_at_end": curves.at_end[trial_id].cost, "rank_at_end": at_end.rank(trial_id)}
+                    numbers |= {"noise": noise}
+                    ends = ends and at_end.ends(trial_id, risk=self._risk) and standing.cost - now.best.cost > noise
+            if ends:
                 verdicts.append(_verdict(trial_id, DecisionKind.STOP, UNDERPERFORMING, numbers))
                 continue
             self._next_rung_of[trial_id] = index + 1
@@ -237,9 +305,9 @@ class BarrierRule(Rule):
         return tuple(verdicts)
 
 
-def _ranked(rung: _Rung) -> list[int]:
-    """Return the trials that came to a rung, the best first."""
-    return sorted(rung.standings, key=lambda trial_id: rung.standings[trial_id].order)
+def _ranked(standings: Mapping[int, Standing]) -> list[int]:
+    """Return the trials of some standings, the best first."""
+    return sorted(standings, key=lambda trial_id: standings[trial_id].order)
 
 
 def _verdict(trial_id: int, kind: DecisionKind, reason: Reason, numbers: Mapping[str, float]) -> Verdict:

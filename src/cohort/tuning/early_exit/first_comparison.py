@@ -6,6 +6,7 @@ After a twentieth of a short training a trial has done a handful of steps. Compa
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -50,6 +51,18 @@ class FirstComparison:
         """The later shares at which the rule needs an evaluation, None for all."""
         found = _rule(self.settings).milestones
         return None if found is None else found(self.settings.options, self.settings.common, self.floor)
+
+    @property
+    def kept_share(self) -> float:
+        """The share of the work after the warm-up that the rule leaves of many trials."""
+        milestones = self.milestones
+        if not self.floor or not milestones or _rule(self.settings).kept_at is None:
+            return self.settings.kept_share()
+        start = exact_fraction(self.settings.common.warmup_fraction)
+        borders = [start, *milestones, Fraction(1)]
+        # between two comparisons no trial is expected to end
+        work = sum(self.kept_at(float((a + b) / 2)) * float(b - a) for a, b in itertools.pairwise(borders))
+        return work / float(1 - start)
 
     def kept_at(self, share: float) -> float:
         """Return the share of many trials that is expected to reach ``share`` of their steps."""

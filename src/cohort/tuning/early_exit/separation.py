@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from cohort.core.events import Evaluated
@@ -41,6 +41,24 @@ class Standing:
     def order(self) -> tuple[float, float, int]:
         """A sort key: that of the better trial is smaller, and no two trials share one."""
         return (self.cost, self.loss, self.trial_id)
+
+    def gone_on(self, before: Standing, weight: float) -> Standing:
+        """Return where the trial would stand if it went on as since ``before``, ``weight`` times as far."""
+
+        def ahead(now: float, then: float) -> float:
+            return now + weight * (now - then)
+
+        def rows_ahead(now: tuple[float, ...], then: tuple[float, ...]) -> tuple[float, ...]:
+            # without the same rows at both it can be ranked and no more
+            return tuple(map(ahead, now, then)) if len(now) == len(then) else ()
+
+        return replace(
+            self,
+            cost=ahead(self.cost, before.cost),
+            loss=ahead(self.loss, before.loss),
+            rows=rows_ahead(self.rows, before.rows),
+            loss_rows=rows_ahead(self.loss_rows, before.loss_rows),
+        )
 
     @classmethod
     def of(cls, event: Evaluated, *, metric: ObjectiveMetric, losses_compare: bool = True) -> Self:
