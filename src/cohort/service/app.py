@@ -9,12 +9,12 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from cohort.core.errors import CohortError, InputError
+from cohort.service.access.request_guard import RequestGuard
 from cohort.service.adapter_routes import AdapterRoutes, NotAllowedError
 from cohort.service.answers import error_body
 from cohort.service.completions import CompletionAnswers
 from cohort.service.engine_thread import EngineThread, QueueFullError, ServerClosingError
 from cohort.service.metrics import ServerMetrics
-from cohort.service.request_guard import RequestGuard
 from cohort.service.schema import ChatRequest, CompletionRequest, parse_body
 from cohort.service.served_base import OtherBaseError
 from cohort.service.served_model import ServedModel

@@ -10,10 +10,10 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from cohort.core.errors import CohortError
+from cohort.service.access.request_guard import tenant_of
 from cohort.service.answers import AnswerFormat, Choice, error_body, stream_event
 from cohort.service.engine_thread import EngineThread, Subscription
 from cohort.service.metrics import RequestTimes, ServerMetrics
-from cohort.service.request_guard import tenant_of
 from cohort.service.schema import GenerationRequest
 from cohort.service.served_model import PreparedRequest, ServedModel
 from cohort.serving.engine import StepOutput

@@ -7,7 +7,7 @@ import asyncio
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from cohort.service.gate import caller_of
+from cohort.service.access.gate import caller_of
 from cohort.service.openapi_bodies import request_body
 from cohort.service.schema import ChatRequest, CompletionRequest, parse_body
 from cohort.service.served_model import PreparedRequest

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohort.core.errors import StorageFullError
+from cohort.service.access.refusals import ServiceError
 from cohort.service.completions import CompletionAnswers
 from cohort.service.engine_thread import EngineThread
 from cohort.service.opening import Opened
-from cohort.service.refusals import ServiceError
 from cohort.service.served_model import PreparedRequest, ServedModel
 from cohort.serving.adapter_registry import NameTakenError, UnknownAdapterError
 from cohort.store.errors import UnknownIdError

@@ -10,13 +10,13 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from cohort.service.access.gate import caller_of
+from cohort.service.access.refusals import ServiceError
 from cohort.service.fine_tuning.bodies import file_body
 from cohort.service.fine_tuning.pages import list_body, page_asked
 from cohort.service.fine_tuning.uploads import Upload, receive_upload
-from cohort.service.gate import caller_of
 from cohort.service.jobs.room import Room
 from cohort.service.openapi_bodies import form_body, query_parameters
-from cohort.service.refusals import ServiceError
 from cohort.store.pages import Order
 from cohort.store.store import ProjectStore, Store
 

@@ -9,15 +9,15 @@ from collections.abc import Collection
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from cohort.service.access.gate import caller_of
+from cohort.service.access.refusals import ServiceError
 from cohort.service.fine_tuning.bodies import checkpoint_body, event_body, job_body
 from cohort.service.fine_tuning.file_routes import require_room
 from cohort.service.fine_tuning.pages import list_body, metadata_filter, page_asked
 from cohort.service.fine_tuning.schema import CreateJob
-from cohort.service.gate import caller_of
 from cohort.service.jobs.job_task import require_usable_options
 from cohort.service.jobs.room import Room
 from cohort.service.openapi_bodies import query_parameters, request_body
-from cohort.service.refusals import ServiceError
 from cohort.service.schema import parse_body
 from cohort.store.errors import UnknownIdError
 from cohort.store.jobs.events import NewEvent

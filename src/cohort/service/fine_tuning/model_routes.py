@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from cohort.service.access.gate import caller_of
+from cohort.service.access.refusals import ServiceError
 from cohort.service.fine_tuning.bodies import model_body
-from cohort.service.gate import caller_of
-from cohort.service.refusals import ServiceError
 from cohort.service.served_models import ServedModels
 from cohort.store.errors import UnknownIdError
 from cohort.store.store import Store

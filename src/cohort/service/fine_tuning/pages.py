@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cohort.service.refusals import ServiceError
+from cohort.service.access.refusals import ServiceError
 
 __all__ = ["PageAsked", "list_body", "metadata_filter", "page_asked"]
 

@@ -16,7 +16,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from cohort.core.durable_files import storage_full_named
-from cohort.service.refusals import ServiceError
+from cohort.service.access.refusals import ServiceError
 
 __all__ = ["Upload", "receive_upload"]
 

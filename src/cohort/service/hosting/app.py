@@ -9,11 +9,11 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from cohort.service.error_answers import add_error_answers, as_refusal
+from cohort.service.access.error_answers import add_error_answers, as_refusal
+from cohort.service.access.gate import CallerCache, Gate, GateLimits
 from cohort.service.fine_tuning.file_routes import file_routes
 from cohort.service.fine_tuning.job_routes import job_routes
 from cohort.service.fine_tuning.model_routes import model_routes
-from cohort.service.gate import CallerCache, Gate, GateLimits
 from cohort.service.hosting.opening import OpenService
 from cohort.service.hosting.service_metrics import ServiceMetrics
 from cohort.service.inference_routes import inference_routes

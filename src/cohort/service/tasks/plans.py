@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from cohort.service.access.refusals import ServiceError
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.preparation import Content, JobRefusedError, client_words, prepare_job
 from cohort.service.jobs.row_checks import CheckLimits
-from cohort.service.refusals import ServiceError
 from cohort.store.records import Job
 
 __all__ = ["plan_task"]

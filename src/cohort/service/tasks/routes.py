@@ -25,15 +25,15 @@ from cohort.runs.requests.asking import ask
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.runs.results.results_table import results_json
 from cohort.runs.status import read_status
+from cohort.service.access.gate import caller_of
+from cohort.service.access.refusals import ServiceError
 from cohort.service.fine_tuning.bodies import event_body
 from cohort.service.fine_tuning.file_routes import require_room
 from cohort.service.fine_tuning.pages import list_body, page_asked
-from cohort.service.gate import caller_of
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.room import Room
 from cohort.service.jobs.row_checks import CheckLimits
 from cohort.service.openapi_bodies import query_parameters, request_body
-from cohort.service.refusals import ServiceError
 from cohort.service.schema import parse_body
 from cohort.service.tasks.plans import plan_task
 from cohort.service.tasks.run_places import run_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cohort.runs.directory import RunDirectory
-from cohort.service.refusals import ServiceError
+from cohort.service.access.refusals import ServiceError
 from cohort.store.records import Job
 
 __all__ = ["run_of"]

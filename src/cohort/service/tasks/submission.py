@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.service.access.refusals import ServiceError
 from cohort.service.jobs.client_limits import require_harmless
-from cohort.service.refusals import ServiceError
 from cohort.store.errors import UnknownIdError
 from cohort.store.store import ProjectStore
 from cohort.tasks.problems import problems_from

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cohort.service.error_answers import as_refusal
-from cohort.service.rate_limits import RateLimits
-from cohort.service.refusals import ServiceError
+from cohort.service.access.error_answers import as_refusal
+from cohort.service.access.rate_limits import RateLimits
+from cohort.service.access.refusals import ServiceError
 from cohort.store.tenants.keys import Caller
 from cohort.store.words import KeyScope
 

@@ -12,7 +12,7 @@ pytest.importorskip("starlette")
 
 from starlette.types import Message, Receive, Scope, Send
 
-from cohort.service.request_guard import RequestGuard
+from cohort.service.access.request_guard import RequestGuard
 
 Answer = tuple[int, dict[bytes, bytes], bytes]
 

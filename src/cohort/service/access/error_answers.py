@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 
 from cohort.core.errors import CohortError, InputError, StorageFullError
 from cohort.core.place import dotted
+from cohort.service.access.refusals import ServiceError
 from cohort.service.engine_thread import QueueFullError, ServerClosingError
-from cohort.service.refusals import ServiceError
 from cohort.serving.adapter_registry import UnknownAdapterError
 from cohort.store.errors import (
     IllegalTransitionError,
