@@ -12,29 +12,29 @@ from typing import Annotated
 
 import typer
 
+from cohort.cli.adapters.chat import chat
+from cohort.cli.adapters.evaluate import evaluate
+from cohort.cli.adapters.export import export
+from cohort.cli.adapters.generate import generate
 from cohort.cli.arguments.override_arguments import take_overrides
 from cohort.cli.arguments.parameter_errors import PlainGroup
-from cohort.cli.chat import chat
 from cohort.cli.check import check
 from cohort.cli.dashboard import dashboard
 from cohort.cli.demo import demo
 from cohort.cli.doctor import doctor
-from cohort.cli.evaluate import evaluate
 from cohort.cli.exits import drop_unread, interrupted_code, reader_is_gone
-from cohort.cli.export import export
-from cohort.cli.generate import generate
+from cohort.cli.hosted.keys import build_keys_app
+from cohort.cli.hosted.service import service
+from cohort.cli.hosted.submit import submit
+from cohort.cli.hosted.tenants import build_tenants_app
 from cohort.cli.init import init
-from cohort.cli.keys import build_keys_app
 from cohort.cli.plan import plan
 from cohort.cli.queue import build_queue_app
 from cohort.cli.report import report
 from cohort.cli.resume import resume
 from cohort.cli.run import run
 from cohort.cli.serve import serve
-from cohort.cli.service import service
 from cohort.cli.status import status
-from cohort.cli.submit import submit
-from cohort.cli.tenants import build_tenants_app
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
 from cohort.core.process.interrupts import interrupting

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from cohort.cli.adapters.publishing import PublishAsOption, PublishOption, announcement
 from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, RunOrQueueArgument
 from cohort.cli.exits import end_as_worse, exits
 from cohort.cli.launched_ranks import launched_ranks, most_losses, options_with, refuse_own_recovery, refuse_queue
-from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

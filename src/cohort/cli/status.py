@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, RunOrQueueArgument
 from cohort.cli.exits import exits
-from cohort.cli.submit import ServerOption, print_remote_status
+from cohort.cli.hosted.submit import ServerOption, print_remote_status
 from cohort.cli.terminal.repeating import WatchOption, clear_terminal, repeat
 
 __all__ = ["status"]

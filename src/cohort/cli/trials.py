@@ -11,7 +11,7 @@ import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, RunDirArgument
 from cohort.cli.exits import exits
-from cohort.cli.submit import ServerOption, print_remote_change, print_remote_trials
+from cohort.cli.hosted.submit import ServerOption, print_remote_change, print_remote_trials
 
 if TYPE_CHECKING:
     from cohort.runs.requests.asking import Asked

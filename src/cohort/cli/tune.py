@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cohort.cli.adapters.publishing import PublishAsOption, PublishOption, announcement
 from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
 from cohort.cli.exits import end_as_worse, exits
 from cohort.cli.launched_ranks import (
@@ -17,7 +18,6 @@ from cohort.cli.launched_ranks import (
     refuse_other_number,
     refuse_own_recovery,
 )
-from cohort.cli.publishing import PublishAsOption, PublishOption, announcement
 
 if TYPE_CHECKING:
     from cohort.engine.train.open_run import RunOptions

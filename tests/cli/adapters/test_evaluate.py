@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cohort.adapter_files.evaluate import HeldOutEvaluation
-from cohort.cli import evaluate
+from cohort.cli.adapters import evaluate
 from cohort.core.statistics.estimates import Estimate
 from cohort.runs.results.comparison import Contender
 from tests.cli.command import cohort

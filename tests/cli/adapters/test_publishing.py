@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.cli import publishing
-from cohort.cli.publishing import announcement
+from cohort.cli.adapters import publishing
+from cohort.cli.adapters.publishing import announcement
 from cohort.core.errors import InputError
 from cohort.integrations.publish import AdapterServer
 from cohort.runs.directory import RunDirectory

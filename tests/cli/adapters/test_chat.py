@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cohort.adapter_files import chat as engine_chat
-from cohort.cli import chat as chat_module
+from cohort.cli.adapters import chat as chat_module
 from tests.cli.command import cohort
 
 Capture = pytest.CaptureFixture[str]

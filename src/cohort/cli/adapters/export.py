@@ -20,7 +20,7 @@ from cohort.cli.arguments.options import (
     report_so_far,
 )
 from cohort.cli.exits import exits
-from cohort.cli.submit import ServerOption, export_remote
+from cohort.cli.hosted.submit import ServerOption, export_remote
 from cohort.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
