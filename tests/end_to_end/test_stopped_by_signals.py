@@ -33,7 +33,7 @@ PHASES = (
     Phase(name="reading the task", at="cohort.prepare.inputs:load_fitting_task", holds="nothing"),
     Phase(name="reading the rows", at="cohort.prepare.preparation:read_inputs_and_machine", holds="nothing"),
     Phase(name="loading the model", at="cohort.prepare.preparation:place_model", holds="nothing"),
-    Phase(name="sizing the memory", at="cohort.prepare.placed_model:PlacedModel.sizes", holds="nothing"),
+    Phase(name="sizing the memory", at="cohort.prepare.base_model.placed_model:PlacedModel.sizes", holds="nothing"),
     Phase(name="allocating the bank", at="cohort.prepare.preparation:Preparation.build_executor", holds="task"),
     Phase(name="beginning the record", at="cohort.engine.run_start:save_checkpoint"),
     Phase(name="measuring the base model", at="cohort.engine.train.task_run:TaskRun.measure_base"),

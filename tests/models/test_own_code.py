@@ -13,8 +13,8 @@ from cohort.models.config_file import read_config
 from cohort.models.own_code import TRUST_VARIABLE, may_run_code
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder
+from cohort.prepare.base_model.model_computation import model_computation
 from cohort.prepare.fingerprints import model_fingerprint
-from cohort.prepare.model_computation import model_computation
 from tests.models.bridge.architectures import executor_of, rows_of, save_tiny, spec_of
 
 CODE = """

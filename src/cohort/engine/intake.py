@@ -22,7 +22,7 @@ from cohort.engine.train.open_run import RunConditions, RunOptions
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
-from cohort.prepare.loaded_backbone import LoadedBackbone
+from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
 from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory
 from cohort.tasks.task import Task

@@ -25,7 +25,7 @@ from cohort.engine.run_start import begun_run, open_state_store, prepare_task
 from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunConditions
 from cohort.engine.train.watching.progress import ProgressWatcher
-from cohort.prepare.loaded_backbone import LoadedBackbone
+from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
 from cohort.prepare.preparation import Preparation
 from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory

@@ -20,7 +20,7 @@ from cohort.engine.train.watching.progress import RunProgress
 from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
 from cohort.memory.size_inputs import SizeRequest, task_optimizer
-from cohort.prepare.loaded_backbone import LoadedBackbone
+from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
 from cohort.prepare.preparation import Preparation, prepare
 from cohort.prepare.trials import objective_metric
 from cohort.runs.directory import RunDirectory

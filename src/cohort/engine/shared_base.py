@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cohort.engine.turns.step_turns import StepTurns
-from cohort.prepare.loaded_backbone import LoadedBackbone
+from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
 
 __all__ = ["SharedBase"]
 

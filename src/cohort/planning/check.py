@@ -20,13 +20,13 @@ from cohort.planning.estimate.time_parts import TimeParts
 from cohort.prepare.adapters.block_checks import block_notes
 from cohort.prepare.adapters.start_checks import start_notes
 from cohort.prepare.adapters.vector_checks import vector_notes
+from cohort.prepare.base_model.numerics import numerics_note
+from cohort.prepare.base_model.quantization import quantization_note
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import evaluation_note, plan_evaluation
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
-from cohort.prepare.numerics import numerics_note
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals, num_first_trials
-from cohort.prepare.quantization import quantization_note
 from cohort.prepare.warnings import task_warnings
 from cohort.scheduling.cost.model import CostSource
 from cohort.tasks.loading import TaskFile

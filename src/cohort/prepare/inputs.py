@@ -37,10 +37,10 @@ from cohort.prepare.adapters.adapter_specs import module_filter, variant_problem
 from cohort.prepare.adapters.block_checks import block_problems
 from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.prepare.adapters.start_checks import read_start
+from cohort.prepare.base_model.model_computation import model_problems
+from cohort.prepare.base_model.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.loss_functions import loss_identity, loss_problems
 from cohort.prepare.metrics import function_identities, metric_problems
-from cohort.prepare.model_computation import model_problems
-from cohort.prepare.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
 from cohort.prepare.reward_functions import reward_identities, reward_problems

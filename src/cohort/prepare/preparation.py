@@ -19,17 +19,17 @@ from cohort.memory.sizes import Sizes, recomputed_note, size_facts
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
 from cohort.prepare.adapters.start_checks import start_notes
+from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
+from cohort.prepare.base_model.model_computation import model_note
+from cohort.prepare.base_model.numerics import numerics_note, recorded_choice
+from cohort.prepare.base_model.placed_model import PlacedModel, place_model
+from cohort.prepare.base_model.quantization import quantization_note
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import choose_rows, evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.fingerprints import start_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
-from cohort.prepare.loaded_backbone import LoadedBackbone
-from cohort.prepare.model_computation import model_note
-from cohort.prepare.numerics import numerics_note, recorded_choice
 from cohort.prepare.objectives import task_objective
-from cohort.prepare.placed_model import PlacedModel, place_model
 from cohort.prepare.proposals import TrialProposals
-from cohort.prepare.quantization import quantization_note
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
 from cohort.prepare.reference import Reference
 from cohort.prepare.warnings import task_warnings

@@ -13,7 +13,7 @@ from cohort.machine.machine import Machine
 from cohort.memory.demand import Demand
 from cohort.memory.rank_groups import GROUP_STRATEGIES, group_problems
 from cohort.memory.weight_placement import placement_problems
-from cohort.prepare.numerics import asked_numerics
+from cohort.prepare.base_model.numerics import asked_numerics
 from cohort.scheduling.solver import has_solver
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.early_exit.settings import compares_to_the_end

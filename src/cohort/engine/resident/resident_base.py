@@ -14,8 +14,8 @@ from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
+from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
 from cohort.prepare.fingerprints import model_fingerprint
-from cohort.prepare.loaded_backbone import LoadedBackbone
 
 __all__ = ["ResidentBase"]
 

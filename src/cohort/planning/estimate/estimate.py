@@ -16,8 +16,8 @@ from cohort.memory.sizes import Sizes
 from cohort.planning.estimate.planned_machine import cost_key
 from cohort.planning.estimate.task_costs import TaskCosts
 from cohort.planning.estimate.time_parts import TimeParts
+from cohort.prepare.base_model.numerics import numerics_text
 from cohort.prepare.inputs import TaskInputs, read_inputs
-from cohort.prepare.numerics import numerics_text
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.cost.model import CostSource
 from cohort.scheduling.cost.shared_time import SharedWork

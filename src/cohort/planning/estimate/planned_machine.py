@@ -7,8 +7,8 @@ import torch
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey
 from cohort.models.config import DecoderConfig
+from cohort.prepare.base_model.numerics import choose_numerics
 from cohort.prepare.inputs import TaskInputs
-from cohort.prepare.numerics import choose_numerics
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.tasks.task_file import TaskFile
 

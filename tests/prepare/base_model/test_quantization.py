@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from cohort.planning.check import check_task
-from cohort.prepare.quantization import quantization_note
+from cohort.prepare.base_model.quantization import quantization_note
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
-from tests.prepare.test_numerics import GPU
+from tests.prepare.base_model.test_numerics import GPU
 
 
 def test_a_cpu_is_told_and_what_a_gpu_would_need(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import torch
 from cohort.core.numerics import Numerics
 from cohort.machine.exact_steps import keep_exact_steps
 from cohort.machine.machine import Machine
-from cohort.prepare import numerics
-from cohort.prepare.numerics import (
+from cohort.prepare.base_model import numerics
+from cohort.prepare.base_model.numerics import (
     choose_numerics,
     numerics_note,
     numerics_problems,

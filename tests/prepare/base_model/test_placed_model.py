@@ -13,8 +13,8 @@ import pytest
 from cohort.core.errors import InputError, Problem
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
-from cohort.prepare import placed_model
-from cohort.prepare.placed_model import PlacedModel
+from cohort.prepare.base_model import placed_model
+from cohort.prepare.base_model.placed_model import PlacedModel
 from cohort.ranks.rank_group import TensorGroup
 from cohort.ranks.rank_weights import ALL_RESIDENT
 from cohort.scheduling.admission import Capacity

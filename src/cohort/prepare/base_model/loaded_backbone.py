@@ -11,9 +11,9 @@ from cohort.memory.demand import Demand
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
+from cohort.prepare.base_model.numerics import NumericsChoice
+from cohort.prepare.base_model.placed_model import PlacedModel
 from cohort.prepare.fingerprints import model_fingerprint
-from cohort.prepare.numerics import NumericsChoice
-from cohort.prepare.placed_model import PlacedModel
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["LoadedBackbone"]
