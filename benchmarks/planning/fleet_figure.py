@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.sweeps.study_figures import STYLE
-from cohort.report.svg import Frame, linear_axis, log_axis, polyline, text
+from cohort.report.drawings.svg import Frame, linear_axis, log_axis, polyline, text
 
 __all__ = ["draw_fleet"]
 

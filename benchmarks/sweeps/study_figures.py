@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sweeps.curve_files import Grid
-from cohort.report.svg import Frame, band_axis, linear_axis, mark, polyline, text
+from cohort.report.drawings.svg import Frame, band_axis, linear_axis, mark, polyline, text
 
 __all__ = ["draw_figures"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from cohort.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
+from cohort.report.drawings.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
 from cohort.report.gantt_page import planned_against_actual_page
 
 

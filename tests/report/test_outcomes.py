@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from cohort.report.drawings.svg import mark
 from cohort.report.outcomes import outcome_counts, outcome_of, outcome_styles
-from cohort.report.svg import mark
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord
 from cohort.tuning.early_exit import reasons

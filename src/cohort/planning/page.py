@@ -10,7 +10,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.units import counted, format_bytes, format_duration
 from cohort.planning.planning import TaskPlan
 from cohort.planning.simulation import PlanSimulation
-from cohort.report.gantt import TaskBar, gantt_drawing, gantt_legend
+from cohort.report.drawings.gantt import TaskBar, gantt_drawing, gantt_legend
 from cohort.report.gantt_page import gantt_page, span_of, table_of
 from cohort.scheduling.cost.model import CostSource
 from cohort.scheduling.placement.records import Placement

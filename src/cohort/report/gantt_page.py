@@ -8,7 +8,7 @@ from html import escape
 from urllib.parse import quote
 
 from cohort.core.units import format_duration
-from cohort.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
+from cohort.report.drawings.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
 from cohort.report.styles import report_style
 
 __all__ = ["gantt_page", "planned_against_actual_page", "span_of", "table_of"]

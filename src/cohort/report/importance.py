@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from cohort.core.units import counted
+from cohort.report.drawings.hyperparameter_effects import varied_parameters
 from cohort.report.followed_parameters import followed_parameters
-from cohort.report.hyperparameter_effects import varied_parameters
 from cohort.report.labels import percent_label
 from cohort.runs.results.results import RunResults
 from cohort.runs.searched_parameters import searched_ranges

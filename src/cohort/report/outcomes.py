@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 from zlib import crc32
 
-from cohort.report.svg import mark
+from cohort.report.drawings.svg import mark
 from cohort.runs.records import TrialRecord
 from cohort.tuning.early_exit import reason_of
 from cohort.tuning.trial_status import TrialStatus
@@ -25,7 +25,7 @@ class Outcome:
     Attributes:
         name: CSS class suffix (``o-NAME``).
         label: In words.
-        shape: Name of its mark (see :func:`cohort.report.svg.mark`).
+        shape: Name of its mark (see :func:`cohort.report.drawings.svg.mark`).
         colours: On light and on dark paper.
     """
 

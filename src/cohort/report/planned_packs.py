@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cohort.core.units import counted, format_duration
-from cohort.report.gantt import TaskBar, gantt_drawing, gantt_legend
+from cohort.report.drawings.gantt import TaskBar, gantt_drawing, gantt_legend
 from cohort.runs.packing_records import PackingRecord, PackRecord
 from cohort.runs.records import ResidencyRecord
 

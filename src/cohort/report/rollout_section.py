@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from cohort.core.units import counted
-from cohort.report.loss_curves import Curve, exponential_average, trial_panel
-from cohort.report.svg import Axis, linear_axis
+from cohort.report.drawings.loss_curves import Curve, exponential_average, trial_panel
+from cohort.report.drawings.svg import Axis, linear_axis
 from cohort.runs.records import EvaluationRecord, StepRecord, TrialRecord
 
 __all__ = ["SHOWN_NUMBERS", "RolloutSection", "rollout_section"]

@@ -12,20 +12,20 @@ import jinja2
 from cohort.core.durable_files import write_text
 from cohort.core.units import counted
 from cohort.report.curve_settings import ema_weight, loss_unit, objective_of
+from cohort.report.drawings.hyperparameter_effects import hyperparameter_effects, varied_parameters
+from cohort.report.drawings.loss_curves import loss_curves
+from cohort.report.drawings.parallel_coordinates import parallel_coordinates
+from cohort.report.drawings.rank_timeline import rank_work_drawing, rank_work_note
+from cohort.report.drawings.slot_timeline import slot_timeline
 from cohort.report.final_comparison import final_comparisons
 from cohort.report.followed_parameters import followed_parameters
 from cohort.report.headline_cards import headline_bars
-from cohort.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.report.importance import importance_bars
 from cohort.report.labels import model_label, value_label
-from cohort.report.loss_curves import loss_curves
 from cohort.report.outcomes import outcome_key, outcome_styles
 from cohort.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
-from cohort.report.parallel_coordinates import parallel_coordinates
 from cohort.report.planned_packs import planned_packs
-from cohort.report.rank_timeline import rank_work_drawing, rank_work_note
 from cohort.report.rollout_section import RolloutSection, rollout_section
-from cohort.report.slot_timeline import slot_timeline
 from cohort.report.styles import report_style
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader

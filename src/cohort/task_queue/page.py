@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cohort.core.durable_files import write_text
-from cohort.report.gantt import Pause, TaskBar
+from cohort.report.drawings.gantt import Pause, TaskBar
 from cohort.report.gantt_page import planned_against_actual_page
 from cohort.task_queue.last_seen import last_seen_seconds
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from cohort.report.curve_settings import ema_weight, loss_unit
+from cohort.report.drawings.hyperparameter_effects import varied_parameters
 from cohort.report.followed_parameters import followed_parameters
-from cohort.report.hyperparameter_effects import varied_parameters
 from cohort.report.labels import model_label
 from cohort.report.outcomes import Outcome, outcome_of
 from cohort.runs.facts import RunState

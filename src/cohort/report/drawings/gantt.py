@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from cohort.core.units import counted, format_duration
-from cohort.report.svg import WIDE_CHART, Frame, linear_axis, mark, rows_axis, text, time_unit
+from cohort.report.drawings.svg import WIDE_CHART, Frame, linear_axis, mark, rows_axis, text, time_unit
 
 __all__ = ["Pause", "TaskBar", "gantt_drawing", "gantt_legend"]
 
@@ -30,7 +30,7 @@ class TaskBar:
 
     Attributes:
         note: More for the tooltip, such as ``exited early``.
-        ending: Shape of the mark at its end (:func:`~cohort.report.svg.mark`); empty for none.
+        ending: Shape of the mark at its end (:func:`~cohort.report.drawings.svg.mark`); empty for none.
     """
 
     task: str

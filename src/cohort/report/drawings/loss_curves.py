@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cohort.core.units import counted
+from cohort.report.drawings.svg import Axis, Frame, linear_axis, log_axis, mark, polyline
 from cohort.report.outcomes import outcome_of, trial_group
-from cohort.report.svg import Axis, Frame, linear_axis, log_axis, mark, polyline
 from cohort.runs.records import EvaluationRecord, TrialRecord
 
 __all__ = ["Curve", "exponential_average", "loss_curves", "thinned", "trial_panel"]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cohort.report.loss_curves import exponential_average, thinned
+from cohort.report.drawings.loss_curves import exponential_average, thinned
 
 
 def test_the_running_average_is_the_one_that_the_rules_read() -> None:

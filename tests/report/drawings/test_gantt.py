@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cohort.report.gantt import TaskBar, gantt_drawing
+from cohort.report.drawings.gantt import TaskBar, gantt_drawing
 
 
 def bar(task: str, gpus: tuple[int, ...], start: float, end: float) -> TaskBar:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from cohort.core.units import counted, format_duration
+from cohort.report.drawings.svg import WIDE_CHART, Frame, linear_axis, mark, rows_axis, text, time_unit
 from cohort.report.outcomes import outcome_of, trial_group
-from cohort.report.svg import WIDE_CHART, Frame, linear_axis, mark, rows_axis, text, time_unit
 from cohort.runs.records import ResidencyRecord, TrialRecord
 
 __all__ = ["slot_timeline"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.events import Evaluated
-from cohort.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
+from cohort.report.drawings.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord
 from cohort.runs.results.results import read_results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cohort.core.units import format_duration
-from cohort.report.rank_timeline import rank_work_drawing, rank_work_note
+from cohort.report.drawings.rank_timeline import rank_work_drawing, rank_work_note
 from cohort.runs.records import RankWorkRecord
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cohort.report.slot_timeline import slot_timeline
+from cohort.report.drawings.slot_timeline import slot_timeline
 from tests.runs.small_run import SmallRun
 
 

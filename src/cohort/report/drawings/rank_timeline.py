@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from cohort.core.units import counted, format_duration
-from cohort.report.svg import WIDE_CHART, Frame, linear_axis, rows_axis, time_unit
+from cohort.report.drawings.svg import WIDE_CHART, Frame, linear_axis, rows_axis, time_unit
 from cohort.runs.records import RankWorkRecord
 
 __all__ = ["rank_work_drawing", "rank_work_note"]

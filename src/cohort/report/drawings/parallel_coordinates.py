@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from cohort.core.units import counted
-from cohort.report.hyperparameter_effects import varied_parameters
+from cohort.report.drawings.hyperparameter_effects import varied_parameters
+from cohort.report.drawings.svg import text
 from cohort.report.labels import in_order, number_label, setting_label, shortened
 from cohort.report.outcomes import trial_group
-from cohort.report.svg import text
 from cohort.runs.records import JsonValue, TrialRecord
 
 __all__ = ["parallel_coordinates"]

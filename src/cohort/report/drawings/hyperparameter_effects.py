@@ -11,9 +11,9 @@ from statistics import median
 
 from cohort.core.seeds import derive_seed
 from cohort.core.units import counted
+from cohort.report.drawings.svg import Axis, Frame, band_axis, linear_axis, log_axis, mark
 from cohort.report.labels import in_order, is_number, setting_label, shortened
 from cohort.report.outcomes import outcome_of, trial_group
-from cohort.report.svg import Axis, Frame, band_axis, linear_axis, log_axis, mark
 from cohort.runs.records import JsonValue, TrialRecord
 
 __all__ = ["Effect", "hyperparameter_effects", "varied_parameters"]

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from cohort.report.drawings.svg import band_axis, linear_axis, log_axis, polyline
 from cohort.report.labels import number_label
-from cohort.report.svg import band_axis, linear_axis, log_axis, polyline
 
 
 def test_axes_place_values_and_clip() -> None:

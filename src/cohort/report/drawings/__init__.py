@@ -1,0 +1,1 @@
+"""The drawings of a report, as SVG: numbers in, markup out."""
