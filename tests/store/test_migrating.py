@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
-from cohort.store import tables
+from cohort.store import migrating, tables
 from cohort.store.database import Database, Moment, open_database
 from cohort.store.errors import NewerDatabaseError, StoreError
 from cohort.store.migrating import known_revisions, migrate, revision_of
@@ -27,18 +29,53 @@ def test_the_revisions_make_the_tables_that_the_code_has(empty_place: str) -> No
     database.close()
 
 
-def test_an_older_database_keeps_its_rows(empty_place: str, tmp_path: Path) -> None:
+@pytest.fixture
+def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Stands for a later version of Cohort from the call on: it knows one more step, which adds a column."""
+
+    def install() -> None:
+        scripts = migrating._scripts()
+        own = Path(next(iter(scripts.walk_revisions())).path).parent
+        steps = tmp_path / "revisions"
+        steps.mkdir()
+        (steps / "r9999_later.py").write_text(
+            "import sqlalchemy as sa\nfrom alembic import op\n"
+            f"revision, down_revision = '9999', {known_revisions()[-1]!r}\n"
+            "def upgrade():\n    op.add_column('organisations', sa.Column('colour', sa.Text()))\n"
+        )
+        both = ScriptDirectory(str(own.parent), version_locations=[str(own), str(steps)])
+        monkeypatch.setattr(migrating, "_scripts", lambda: both)
+
+    return install
+
+
+def test_an_older_database_keeps_its_rows(empty_place: str, tmp_path: Path, later_version: Callable[[], None]) -> None:
+    before = known_revisions()
     database = open_database(empty_place)
-    migrate(database, up_to="0001")
+    migrate(database)
     with database.write() as connection:
         connection.execute(text("INSERT INTO organisations (id, name, created_at) VALUES ('org-1', 'acme', 1.0)"))
         connection.execute(text("INSERT INTO leases (name, token, expires_at) VALUES ('housekeeping', 1, 0)"))
     database.close()
+    later_version()
+    assert known_revisions() == (*before, "9999")
     store = open_store(empty_place, blobs=tmp_path / "blobs")
-    assert revision_of(store.database) == known_revisions()[-1]
+    assert revision_of(store.database) == "9999"
+    with store.database.read() as connection:
+        assert "colour" in {column["name"] for column in inspect(connection).get_columns("organisations")}
     assert [each.name for each in store.tenants.organisations()] == ["acme"]
     assert store.keep_house("a process") is not None
     store.close()
+
+
+def test_a_database_can_be_left_at_an_older_revision(empty_place: str, later_version: Callable[[], None]) -> None:
+    later_version()
+    *older, newest = known_revisions()
+    database = open_database(empty_place)
+    assert migrate(database, up_to=older[-1]) == tuple(older)
+    assert revision_of(database) == older[-1]
+    assert migrate(database) == (newest,)
+    database.close()
 
 
 def test_a_newer_database_is_refused_and_left_alone(empty_place: str, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def _job_indexes() -> None:
     op.create_index(
         "ix_jobs_open",
         "jobs",
-        ["status", "position"],
+        ["position"],
         unique=False,
         sqlite_where=_OPEN,
         postgresql_where=_OPEN,
@@ -318,5 +318,6 @@ def _accounts() -> None:
         sa.Column("owner", sa.Text(), nullable=True),
         sa.Column("token", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.Column("done_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_leases")),
     )
