@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, Connection, Row, Select
+from sqlalchemy import Column, Connection, Select
+
+from cohort.store.records import read_record
 
 __all__ = ["Order", "Page", "read_page"]
 
@@ -43,12 +45,12 @@ def read_page(
     after: int | None,
     limit: int,
     order: Order,
-    read: Callable[[Row[Any]], _Made],
+    record: type[_Made],
 ) -> Page[_Made]:
-    """Return ``limit`` rows of ``statement``, from the one on that follows the row whose ``by`` is ``after``."""
+    """Return ``limit`` rows of ``statement`` as records, from behind the row whose ``by`` is ``after`` on."""
     if after is not None:
         statement = statement.where(by > after if order is Order.ASC else by < after)
     ordered = statement.order_by(by.asc() if order is Order.ASC else by.desc())
     # one more than asked for says whether there is more
     rows = connection.execute(ordered.limit(limit + 1)).all()
-    return Page(items=[read(row) for row in rows[:limit]], has_more=len(rows) > limit)
+    return Page(items=[read_record(record, row) for row in rows[:limit]], has_more=len(rows) > limit)

@@ -114,7 +114,7 @@ class ProjectFiles:
                 after=since,
                 limit=limit,
                 order=order,
-                read=lambda row: read_record(StoredFile, row),
+                record=StoredFile,
             )
 
     def content(self, file_id: str) -> Iterator[bytes]:

@@ -55,7 +55,7 @@ class ProjectModels:
                 after=since,
                 limit=limit,
                 order=order,
-                read=lambda row: read_record(Model, row),
+                record=Model,
             )
 
     def delete(self, model_id: str) -> None:

@@ -83,6 +83,21 @@ def _blob() -> Column[str]:
     return Column("blob", Text, ForeignKey("blobs.name"), nullable=True)
 
 
+def _listed() -> tuple[Column[int], Column[str], Column[str]]:
+    """Return the first columns of what clients list: its place in lists, its id, whose it is."""
+    return _position(), Column("id", Text, nullable=False, unique=True), _project()
+
+
+def _index_where(condition: str, name: str, *columns: str, unique: bool = False) -> Index:
+    """Return an index of the rows that meet a condition."""
+    return Index(name, *columns, unique=unique, sqlite_where=text(condition), postgresql_where=text(condition))
+
+
+def _unique_name(name: str, *columns: str) -> Index:
+    # a name is free again once its owner is removed
+    return _index_where("removed_at IS NULL", name, *columns, unique=True)
+
+
 organisations = Table(
     "organisations",
     metadata,
@@ -90,14 +105,7 @@ organisations = Table(
     Column("name", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("removed_at", Double),
-    # a name is free again once its owner is removed
-    Index(
-        "uq_organisations_name",
-        "name",
-        unique=True,
-        sqlite_where=text("removed_at IS NULL"),
-        postgresql_where=text("removed_at IS NULL"),
-    ),
+    _unique_name("uq_organisations_name", "name"),
 )
 
 projects = Table(
@@ -113,14 +121,7 @@ projects = Table(
     Column("max_requests_per_minute", BigInteger),
     Column("created_at", Double, nullable=False),
     Column("removed_at", Double),
-    Index(
-        "uq_projects_organisation_id_name",
-        "organisation_id",
-        "name",
-        unique=True,
-        sqlite_where=text("removed_at IS NULL"),
-        postgresql_where=text("removed_at IS NULL"),
-    ),
+    _unique_name("uq_projects_organisation_id_name", "organisation_id", "name"),
 )
 
 keys = Table(
@@ -156,9 +157,7 @@ blobs = Table(
 files = Table(
     "files",
     metadata,
-    _position(),
-    Column("id", Text, nullable=False, unique=True),
-    _project(),
+    *_listed(),
     Column("filename", Text, nullable=False),
     Column("purpose", Text, nullable=False),
     Column("status", _words(FileStatus), nullable=False),
@@ -181,9 +180,7 @@ _OPEN = "status IN ('validating_files', 'queued', 'running', 'pausing', 'paused'
 jobs = Table(
     "jobs",
     metadata,
-    _position(),
-    Column("id", Text, nullable=False, unique=True),
-    _project(),
+    *_listed(),
     Column("kind", _words(JobKind), nullable=False),
     Column("status", _words(JobStatus), nullable=False),
     Column("base_model", Text, nullable=False),
@@ -217,8 +214,8 @@ jobs = Table(
     Index(None, "project_id", "kind", "position"),
     Index(None, "project_id", "has_metadata", "position"),
     # what runners look through is small, however many jobs have ended, and in the order in which they are claimed
-    Index("ix_jobs_open", "position", sqlite_where=text(_OPEN), postgresql_where=text(_OPEN)),
-    Index("ix_jobs_open_of_project", "project_id", sqlite_where=text(_OPEN), postgresql_where=text(_OPEN)),
+    _index_where(_OPEN, "ix_jobs_open", "position"),
+    _index_where(_OPEN, "ix_jobs_open_of_project", "project_id"),
 )
 
 IS_OPEN = text(f"jobs.{_OPEN}")
@@ -254,9 +251,7 @@ job_events = Table(
 checkpoints = Table(
     "checkpoints",
     metadata,
-    _position(),
-    Column("id", Text, nullable=False, unique=True),
-    _project(),
+    *_listed(),
     Column("job_id", Text, ForeignKey("jobs.id"), nullable=False),
     Column("step_number", BigInteger, nullable=False),
     Column("model", Text, nullable=False, unique=True),
@@ -272,9 +267,7 @@ checkpoints = Table(
 models = Table(
     "models",
     metadata,
-    _position(),
-    Column("id", Text, nullable=False, unique=True),
-    _project(),
+    *_listed(),
     Column("job_id", Text, ForeignKey("jobs.id")),
     Column("base_model", Text, nullable=False),
     _blob(),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Select, Table
 from sqlalchemy.exc import IntegrityError
 
 from cohort.store.errors import IllegalTransitionError, UnknownIdError
@@ -22,6 +22,8 @@ from cohort.store.tenants.usage import check_open_jobs, check_tokens, locked_pro
 from cohort.store.words import JobKind, JobStatus
 
 __all__ = ["NewJob", "ProjectJobs"]
+
+_Record = TypeVar("_Record")
 
 # what comes from a client as it is
 _CLIENTS_PARTS = (
@@ -191,7 +193,7 @@ class ProjectJobs:
                 after=since,
                 limit=limit,
                 order=order,
-                read=lambda row: read_record(Job, row),
+                record=Job,
             )
 
     def cancel(self, job_id: str) -> Job:
@@ -265,22 +267,10 @@ class ProjectJobs:
         Raises:
             UnknownIdError: the project has no such job, or the job no such event.
         """
-        with self._database.read() as connection:
-            self._scope.row(connection, jobs, "fine-tuning job", job_id)
-            own = self._scope.select(job_events).where(job_events.c.job_id == job_id)
-            since = None
-            if after is not None:
-                row = self._scope.row(connection, job_events, "event", after)
-                since = _row_of(job_id, row, kind="event", after=after).number
-            return read_page(
-                connection,
-                own,
-                by=job_events.c.number,
-                after=since,
-                limit=limit,
-                order=order,
-                read=lambda row: read_record(JobEvent, row),
-            )
+        own = self._scope.select(job_events).where(job_events.c.job_id == job_id)
+        return self._page_of(
+            job_id, own, JobEvent, job_events, by="number", kind="event", after=after, limit=limit, order=order
+        )
 
     def events_since(self, job_id: str, number: int, *, limit: int = 1000) -> Sequence[JobEvent]:
         """Return the events after the one of this number, the oldest first: for streams of events."""
@@ -298,31 +288,45 @@ class ProjectJobs:
         Raises:
             UnknownIdError: the project has no such job, or no such checkpoint.
         """
+        own = self._scope.select(checkpoints).where(checkpoints.c.job_id == job_id, checkpoints.c.deleted_at.is_(None))
+        return self._page_of(
+            job_id,
+            own,
+            Checkpoint,
+            checkpoints,
+            by="position",
+            kind="checkpoint",
+            after=after,
+            limit=limit,
+            order=order,
+        )
+
+    def _page_of(
+        self,
+        job_id: str,
+        statement: Select[Any],
+        record: type[_Record],
+        table: Table,
+        *,
+        by: str,
+        kind: str,
+        after: str | None,
+        limit: int,
+        order: Order,
+    ) -> Page[_Record]:
+        """Return a page of a job's rows of a table, in the order of its column ``by``."""
         with self._database.read() as connection:
             self._scope.row(connection, jobs, "fine-tuning job", job_id)
-            own = self._scope.select(checkpoints).where(
-                checkpoints.c.job_id == job_id, checkpoints.c.deleted_at.is_(None)
-            )
             since = None
             if after is not None:
-                row = self._scope.row(connection, checkpoints, "checkpoint", after)
-                since = _row_of(job_id, row, kind="checkpoint", after=after).position
+                row = self._scope.row(connection, table, kind, after)
+                # a row of another job is unknown to this one
+                if row.job_id != job_id:
+                    raise UnknownIdError(kind, after)
+                since = row._mapping[by]
             return read_page(
-                connection,
-                own,
-                by=checkpoints.c.position,
-                after=since,
-                limit=limit,
-                order=order,
-                read=lambda row: read_record(Checkpoint, row),
+                connection, statement, by=table.c[by], after=since, limit=limit, order=order, record=record
             )
-
-
-def _row_of(job_id: str, row: Row[Any], *, kind: str, after: str) -> Row[Any]:
-    """Return a row of this job; one of another job is unknown to it."""
-    if row.job_id != job_id:
-        raise UnknownIdError(kind, after)
-    return row
 
 
 def _allowed(status: JobStatus) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select
 
 from cohort.store.database import Database
 from cohort.store.pages import Order, Page, read_page
-from cohort.store.records import AuditEntry, read_record
+from cohort.store.records import AuditEntry
 from cohort.store.tables import audit_entries
 
 __all__ = ["list_audit", "record_action"]
@@ -58,5 +58,5 @@ def list_audit(
             after=after,
             limit=limit,
             order=order,
-            read=lambda row: read_record(AuditEntry, row),
+            record=AuditEntry,
         )
