@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, QueueDirOption
+from cohort.cli.arguments.verb_group import build_group
 from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
@@ -68,11 +69,5 @@ def list_tasks(output: QueueDirOption = Path("runs"), as_json: JsonOption = Fals
 
 
 def build_queue_app() -> typer.Typer:
-    app = typer.Typer(
-        help="Add, remove and list the tasks of a queue, running or not.",
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    for name, verb in (("add", add), ("remove", remove), ("list", list_tasks)):
-        app.command(name)(verb)
-    return app
+    verbs = {"add": add, "remove": remove, "list": list_tasks}
+    return build_group(verbs, summary="Add, remove and list the tasks of a queue, running or not.")

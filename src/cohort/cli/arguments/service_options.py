@@ -15,7 +15,15 @@ import typer
 if TYPE_CHECKING:
     from cohort.store.accounts import Accounts
 
-__all__ = ["DEFAULT_FOLDER", "DatabaseOption", "FolderOption", "actor", "opened_accounts", "read_days"]
+__all__ = [
+    "DEFAULT_FOLDER",
+    "DatabaseOption",
+    "FolderOption",
+    "ProjectArgument",
+    "actor",
+    "opened_accounts",
+    "read_days",
+]
 
 DEFAULT_FOLDER = Path("cohort-service")
 
@@ -28,6 +36,10 @@ DatabaseOption = Annotated[
         help="The service's database, where it is not in the folder: postgresql://USER@HOST/NAME.",
         show_default=False,
     ),
+]
+
+ProjectArgument = Annotated[
+    str, typer.Argument(metavar="ORGANISATION/PROJECT", help="The project, or its id.", show_default=False)
 ]
 
 

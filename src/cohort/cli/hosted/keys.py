@@ -13,17 +13,15 @@ from cohort.cli.arguments.service_options import (
     DEFAULT_FOLDER,
     DatabaseOption,
     FolderOption,
+    ProjectArgument,
     actor,
     opened_accounts,
     read_days,
 )
+from cohort.cli.arguments.verb_group import build_group
 from cohort.cli.exits import exits
 
 __all__ = ["build_keys_app"]
-
-ProjectArgument = Annotated[
-    str, typer.Argument(metavar="ORGANISATION/PROJECT", help="The project, or its id.", show_default=False)
-]
 
 
 def create(
@@ -104,11 +102,5 @@ def revoke(
 
 
 def build_keys_app() -> typer.Typer:
-    app = typer.Typer(
-        help="Make, list and revoke the keys of a service. Needs the extra `service`.",
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    for name, verb in (("create", create), ("list", list_keys), ("revoke", revoke)):
-        app.command(name)(verb)
-    return app
+    verbs = {"create": create, "list": list_keys, "revoke": revoke}
+    return build_group(verbs, summary="Make, list and revoke the keys of a service. Needs the extra `service`.")

@@ -16,16 +16,15 @@ from cohort.cli.arguments.service_options import (
     DEFAULT_FOLDER,
     DatabaseOption,
     FolderOption,
+    ProjectArgument,
     actor,
     opened_accounts,
 )
+from cohort.cli.arguments.verb_group import build_group
 from cohort.cli.exits import exits
 
 __all__ = ["build_tenants_app"]
 
-ProjectArgument = Annotated[
-    str, typer.Argument(metavar="ORGANISATION/PROJECT", help="The project, or its id.", show_default=False)
-]
 _Bound = Annotated[str | None, typer.Option(metavar="N", help="A number, or none for no bound.", show_default=False)]
 
 
@@ -204,20 +203,15 @@ def audit(
 
 
 def build_tenants_app() -> typer.Typer:
-    app = typer.Typer(
-        help="Organisations and projects of a service: shares, quotas, usage. Needs the extra `service`.",
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
+    verbs = {
+        "add": add,
+        "list": list_projects,
+        "weight": weight,
+        "quota": quota,
+        "remove": remove,
+        "usage": usage,
+        "audit": audit,
+    }
+    return build_group(
+        verbs, summary="Organisations and projects of a service: shares, quotas, usage. Needs the extra `service`."
     )
-    verbs = (
-        ("add", add),
-        ("list", list_projects),
-        ("weight", weight),
-        ("quota", quota),
-        ("remove", remove),
-        ("usage", usage),
-        ("audit", audit),
-    )
-    for name, verb in verbs:
-        app.command(name)(verb)
-    return app
