@@ -52,6 +52,16 @@ def _weights(logits_row, start, largest, temperature, vocab_size, LOWEST: tl.con
 
 
 @triton.jit
+def _total(logits_row, largest, temperature, vocab_size, LOWEST: tl.constexpr, SIZE: tl.constexpr):
+    """Return what all tokens of a row weigh together."""
+    total = largest * 0.0
+    for start in range(0, vocab_size, SIZE):
+        _, of_block = _weights(logits_row, start, largest, temperature, vocab_size, LOWEST, SIZE)
+        total += of_block
+    return total
+
+
+@triton.jit
 def _draw_kernel(
     logits_ptr,
     rows_ptr,
@@ -68,10 +78,7 @@ def _draw_kernel(
     logits_row = logits_ptr + tl.load(rows_ptr + own) * row_stride
     temperature = tl.load(temperatures_ptr + own)
     largest = _largest(logits_row, vocab_size, LOWEST, SIZE)
-    total = largest * 0.0
-    for start in range(0, vocab_size, SIZE):
-        _, of_block = _weights(logits_row, start, largest, temperature, vocab_size, LOWEST, SIZE)
-        total += of_block
+    total = _total(logits_row, largest, temperature, vocab_size, LOWEST, SIZE)
     wanted = tl.load(draws_ptr + own) * total
     before = largest * 0.0
     # a draw that rounding carries past the last token ends at the last one that weighs something
@@ -109,10 +116,7 @@ def _logprobs_kernel(
     logits_row = logits_ptr + tl.load(rows_ptr + own) * row_stride
     temperature = tl.load(temperatures_ptr + own)
     largest = _largest(logits_row, vocab_size, LOWEST, SIZE)
-    total = largest * 0.0
-    for start in range(0, vocab_size, SIZE):
-        _, of_block = _weights(logits_row, start, largest, temperature, vocab_size, LOWEST, SIZE)
-        total += of_block
+    total = _total(logits_row, largest, temperature, vocab_size, LOWEST, SIZE)
     picked = tl.load(logits_row + tl.load(tokens_ptr + own)).to(tl.float64)
     tl.store(found_ptr + own, (picked - largest) / temperature - tl.log(total))
 
@@ -120,38 +124,29 @@ def _logprobs_kernel(
 def draw_tokens(logits_BV: Tensor, *, rows_C: Tensor, temperatures_C: Tensor, draws_C: Tensor) -> Tensor:
     """Return a token of each row."""
     found_C = torch.empty_like(rows_C)
-    if len(rows_C):
-        with on_device_of(logits_BV):
-            _draw_kernel[(len(rows_C),)](
-                logits_BV,
-                rows_C,
-                temperatures_C,
-                draws_C,
-                found_C,
-                logits_BV.stride(0),
-                logits_BV.shape[1],
-                LOWEST=LEAST,
-                SIZE=BLOCK,
-                num_warps=WARPS,
-            )
+    _launch(_draw_kernel, logits_BV, rows_C, temperatures_C, draws_C, found_C)
     return found_C
 
 
 def picked_logprobs(logits_BV: Tensor, *, rows_C: Tensor, tokens_C: Tensor, temperatures_C: Tensor) -> Tensor:
     """Return the logarithms [C]."""
     found_C = torch.empty(len(rows_C), dtype=torch.float64, device=logits_BV.device)
-    if len(rows_C):
-        with on_device_of(logits_BV):
-            _logprobs_kernel[(len(rows_C),)](
-                logits_BV,
-                rows_C,
-                tokens_C,
-                temperatures_C,
-                found_C,
-                logits_BV.stride(0),
-                logits_BV.shape[1],
-                LOWEST=LEAST,
-                SIZE=BLOCK,
-                num_warps=WARPS,
-            )
+    _launch(_logprobs_kernel, logits_BV, rows_C, tokens_C, temperatures_C, found_C)
     return found_C
+
+
+def _launch(kernel, logits_BV: Tensor, rows_C: Tensor, *columns: Tensor) -> None:
+    """Run a kernel for each row that is asked for; ``columns`` [C] are what it reads for each, and what it writes."""
+    if not len(rows_C):
+        return
+    with on_device_of(logits_BV):
+        kernel[(len(rows_C),)](
+            logits_BV,
+            rows_C,
+            *columns,
+            logits_BV.stride(0),
+            logits_BV.shape[1],
+            LOWEST=LEAST,
+            SIZE=BLOCK,
+            num_warps=WARPS,
+        )
