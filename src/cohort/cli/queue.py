@@ -69,5 +69,7 @@ def list_tasks(output: QueueDirOption = Path("runs"), as_json: JsonOption = Fals
 
 
 def build_queue_app() -> typer.Typer:
-    verbs = {"add": add, "remove": remove, "list": list_tasks}
-    return build_group(verbs, summary="Add, remove and list the tasks of a queue, running or not.")
+    return build_group(
+        {"add": add, "remove": remove, "list": list_tasks},
+        summary="Add, remove and list the tasks of a queue, running or not.",
+    )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.events import StepDone
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import AnswerScoring, TokenisedRows
 from cohort.metrics.rewards import PlannedReward, RewardFinding, RewardPlan, Rewards
@@ -21,7 +22,7 @@ from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives.grpo import GroupRelativePolicyOptimization
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["PROMPTS", "InlineRewards", "adapter_digest", "executor_on", "prompt_rows", "sampling_trial"]
+__all__ = ["PROMPTS", "InlineRewards", "adapter_digest", "executor_on", "prompt_rows", "sampling_trial", "trained_to"]
 
 
 # short ones, and some of more than a block of keys and values
@@ -144,3 +145,18 @@ def adapter_digest(state: TrialState) -> str:
     for name in sorted(state.adapter.moments or {}):
         found.update(state.adapter.moments[name].numpy().tobytes())
     return found.hexdigest()
+
+
+def trained_to(
+    num_steps: int, executor: LocalExecutor, specs: Sequence[TrialSpec]
+) -> tuple[dict[int, str], list[StepDone]]:
+    """Train trials of ``num_steps`` steps to their ends; return the digest of each and all events."""
+    for spec in specs:
+        executor.load(spec)
+    digests, events = {}, []
+    while executor.resident:
+        for event in executor.step():
+            events.append(event)
+            if event.step == num_steps:
+                digests[event.trial_id] = adapter_digest(executor.unload(event.trial_id))
+    return digests, events

@@ -20,13 +20,13 @@ from cohort.models.tokenizer import load_tokenizer
 from cohort.ranks.rollouts import scoring
 from cohort.training.rollouts.answered_step import AnsweredStep
 from cohort.training.trial import TrialSpec
-from tests.cli.tiny_task import write_tiny_model
 from tests.ranks.rollouts.small_rollouts import (
     PROMPTS,
     adapter_digest,
     executor_on,
     prompt_rows,
     sampling_trial,
+    trained_to,
 )
 
 STEPS = 2
@@ -83,11 +83,6 @@ class InlineReplies:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("rollouts") / "model")
-
-
-@pytest.fixture(scope="module")
 def rows(model: Path) -> TokenisedRows:
     return prompt_rows(model, plan=PLAN)
 
@@ -111,15 +106,7 @@ def trained(executor: Any, specs: Sequence[TrialSpec]) -> tuple[dict[int, str], 
         return result
 
     executor._sampled()._train = noted
-    for spec in specs:
-        executor.load(spec)
-    digests, events = {}, []
-    while executor.resident:
-        for event in executor.step():
-            events.append(event)
-            if event.step == STEPS:
-                digests[event.trial_id] = adapter_digest(executor.unload(event.trial_id))
-    return digests, events, steps
+    return *trained_to(STEPS, executor, specs), steps
 
 
 def test_a_conversation_is_one_sequence_whose_replies_are_not_trained_on(model: Path, rows: TokenisedRows) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,13 @@ from cohort.ranks.rollouts import scoring
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from cohort.training.requests.token_passes import train_tokens
 from cohort.training.rollouts import answer_training
-from cohort.training.trial import TrialSpec
-from tests.cli.tiny_task import write_tiny_model
 from tests.ranks.rollouts.small_rollouts import (
     PROMPTS,
     InlineRewards,
     adapter_digest,
     executor_on,
-    prompt_rows,
     sampling_trial,
+    trained_to,
 )
 
 STEPS = 3
@@ -45,16 +43,6 @@ TRIALS = (
 )
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("rollouts") / "model")
-
-
-@pytest.fixture(scope="module")
-def rows(model: Path) -> TokenisedRows:
-    return prompt_rows(model)
-
-
 @pytest.fixture(autouse=True)
 def inline_rewards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads = torch.get_num_threads()
@@ -64,24 +52,11 @@ def inline_rewards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def trained(executor: LocalExecutor, specs: Sequence[TrialSpec]) -> tuple[dict[int, str], list[StepDone]]:
-    """Train trials to their ends; return the digest of each and all events."""
-    for spec in specs:
-        executor.load(spec)
-    digests, events = {}, []
-    while executor.resident:
-        for event in executor.step():
-            events.append(event)
-            if event.step == STEPS:
-                digests[event.trial_id] = adapter_digest(executor.unload(event.trial_id))
-    return digests, events
-
-
 @pytest.mark.parametrize("numerics", Numerics)
 def test_a_trial_has_the_same_bits_alone_in_a_pack_and_parked_in_between(
     model: Path, rows: TokenisedRows, numerics: Numerics
 ) -> None:
-    packed, events = trained(executor_on(model, rows, numerics=numerics), TRIALS)
+    packed, events = trained_to(STEPS, executor_on(model, rows, numerics=numerics), TRIALS)
     for spec in TRIALS:
         # other passes, and a pool of keys and values that holds few answers at a time
         executor = executor_on(model, rows, token_budget=64, answer_tokens=48, numerics=numerics)
@@ -99,7 +74,7 @@ def test_a_trial_has_the_same_bits_alone_in_a_pack_and_parked_in_between(
 def test_steps_report_what_was_drawn_and_how_far_the_sampler_is_from_the_training_pass(
     model: Path, rows: TokenisedRows
 ) -> None:
-    _, events = trained(executor_on(model, rows), TRIALS[1:3])
+    _, events = trained_to(STEPS, executor_on(model, rows), TRIALS[1:3])
     for event in events:
         assert event.loss == -event.metrics["reward"]
         # float32 logits, summed in another order
@@ -139,7 +114,7 @@ def test_in_exact_numerics_sampler_and_training_pass_give_each_token_the_same_lo
         sampling_trial(1, num_steps=STEPS, r=8, batch_size=1, max_completion_length=40, temperature=0.7, top_p=0.9),
         sampling_trial(2, num_steps=STEPS, r=3, batch_size=1, num_iterations=2),
     ]
-    _, events = trained(executor, trials)
+    _, events = trained_to(STEPS, executor, trials)
     for event in events:
         is_stable = rows_keep_their_bits(executor, trials[event.trial_id].adapter.r)
         # a rank that is no multiple of 4 is never multiplied with other samples
@@ -150,13 +125,13 @@ def test_in_exact_numerics_sampler_and_training_pass_give_each_token_the_same_lo
 def test_dropout_is_in_the_training_pass_alone_and_the_first_ratio_is_still_one(
     model: Path, rows: TokenisedRows
 ) -> None:
-    _, (dropped, *_) = trained(executor_on(model, rows), [sampling_trial(0, num_steps=STEPS, dropout=0.5)])
-    _, (whole, *_) = trained(executor_on(model, rows), [sampling_trial(0, num_steps=STEPS)])
+    _, (dropped, *_) = trained_to(STEPS, executor_on(model, rows), [sampling_trial(0, num_steps=STEPS, dropout=0.5)])
+    _, (whole, *_) = trained_to(STEPS, executor_on(model, rows), [sampling_trial(0, num_steps=STEPS)])
     # a fresh adapter adds nothing: the answers are the same, and the masks are in the gradients
     assert dropped.answers == whole.answers
     assert dropped.grad_norm != whole.grad_norm
     assert dropped.metrics["clip_share"] == 0.0
-    _, events = trained(executor_on(model, rows), [sampling_trial(0, num_steps=STEPS, dropout=0.5)])
+    _, events = trained_to(STEPS, executor_on(model, rows), [sampling_trial(0, num_steps=STEPS, dropout=0.5)])
     assert events[-1].metrics["sampler_difference"] > 1e-4
 
 

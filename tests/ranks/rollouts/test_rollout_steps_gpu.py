@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from cohort.core.events import StepDone
 from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rollouts import scoring
-from cohort.training.trial import TrialSpec
-from tests.cli.tiny_task import write_tiny_model
 from tests.ranks.rollouts.small_rollouts import (
     InlineRewards,
     adapter_digest,
     executor_on,
-    prompt_rows,
     sampling_trial,
+    trained_to,
 )
 
 pytestmark = pytest.mark.gpu
@@ -38,32 +34,9 @@ TRIALS = (
 )
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("rollouts") / "model")
-
-
-@pytest.fixture(scope="module")
-def rows(model: Path) -> TokenisedRows:
-    return prompt_rows(model)
-
-
 @pytest.fixture(autouse=True)
 def inline_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "RewardRunner", InlineRewards)
-
-
-def trained(executor: LocalExecutor, specs: Sequence[TrialSpec]) -> tuple[dict[int, str], list[StepDone]]:
-    """Train trials to their ends; return the digest of each and all events."""
-    for spec in specs:
-        executor.load(spec)
-    digests, events = {}, []
-    while executor.resident:
-        for event in executor.step():
-            events.append(event)
-            if event.step == STEPS:
-                digests[event.trial_id] = adapter_digest(executor.unload(event.trial_id))
-    return digests, events
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-2), ("bfloat16", 0.3)])
@@ -71,7 +44,7 @@ def test_recorded_passes_draw_with_the_weights_of_the_last_step(
     model: Path, rows: TokenisedRows, dtype: str, most: float
 ) -> None:
     executor = executor_on(model, rows, num_slots=12, device="cuda", dtype=dtype)
-    digests, events = trained(executor, TRIALS)
+    digests, events = trained_to(STEPS, executor, TRIALS)
     assert len(digests) == len(TRIALS)
     engine = executor._sampled().decoding._engine
     assert engine is not None
@@ -92,7 +65,7 @@ def test_in_exact_numerics_a_trial_has_the_same_bits_alone_in_a_pack_and_parked_
     def opened(**sizes: int) -> LocalExecutor:
         return executor_on(model, rows, device="cuda", dtype=dtype, numerics=Numerics.EXACT, **sizes)
 
-    packed, events = trained(opened(num_slots=12), TRIALS)
+    packed, events = trained_to(STEPS, opened(num_slots=12), TRIALS)
     told = {(event.trial_id, event.step): (event.loss, event.grad_norm, event.answers) for event in events}
     for spec in TRIALS:
         # other passes, and a pool of keys and values that holds few answers at a time

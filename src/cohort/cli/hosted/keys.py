@@ -102,5 +102,7 @@ def revoke(
 
 
 def build_keys_app() -> typer.Typer:
-    verbs = {"create": create, "list": list_keys, "revoke": revoke}
-    return build_group(verbs, summary="Make, list and revoke the keys of a service. Needs the extra `service`.")
+    return build_group(
+        {"create": create, "list": list_keys, "revoke": revoke},
+        summary="Make, list and revoke the keys of a service. Needs the extra `service`.",
+    )

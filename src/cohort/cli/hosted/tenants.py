@@ -203,15 +203,15 @@ def audit(
 
 
 def build_tenants_app() -> typer.Typer:
-    verbs = {
-        "add": add,
-        "list": list_projects,
-        "weight": weight,
-        "quota": quota,
-        "remove": remove,
-        "usage": usage,
-        "audit": audit,
-    }
     return build_group(
-        verbs, summary="Organisations and projects of a service: shares, quotas, usage. Needs the extra `service`."
+        {
+            "add": add,
+            "list": list_projects,
+            "weight": weight,
+            "quota": quota,
+            "remove": remove,
+            "usage": usage,
+            "audit": audit,
+        },
+        summary="Organisations and projects of a service: shares, quotas, usage. Needs the extra `service`.",
     )
