@@ -32,7 +32,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_
 # What the libraries below torch and NumPy are told so that they compute as on a CPU that has AVX2 only.
 AVX2_ENV := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell
 NUMERICS_TESTS := tests/kernels tests/adapters tests/models tests/training tests/serving tests/integrations \
-	tests/checkpoints tests/end_to_end/test_kill_and_resume.py tests/end_to_end/test_isolated_trials.py
+	tests/checkpoints tests/end_to_end/stopped/test_kill_and_resume.py tests/end_to_end/test_isolated_trials.py
 
 .PHONY: help demo test check bench test-gpu test-avx2 test-clients test-browser docs dist test-wheel soak clean
 

@@ -43,7 +43,7 @@ ROOMS = {
     "scheduling": ("tests/scheduling",),
     "tuning": ("tests/tuning",),
     "core": ("tests/core",),
-    "engine/train": ("tests/engine", "tests/end_to_end/test_tune.py", "tests/end_to_end/test_resume.py"),
+    "engine/train": ("tests/engine", "tests/end_to_end/test_tune.py", "tests/end_to_end/stopped/test_resume.py"),
 }
 # the parent loads them once; nothing of the product is among them
 LIBRARIES = (

@@ -20,7 +20,7 @@ from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.training.checkpoint import read_weights
-from tests.end_to_end.test_shared_session import TickingClock
+from tests.end_to_end.task_queue.test_shared_session import TickingClock
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 SETTINGS = GenerationSettings(max_new_tokens=8)

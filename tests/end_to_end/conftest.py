@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.end_to_end.forked_runs import ForkServer
+from tests.end_to_end.stopped.forked_runs import ForkServer
 
 
 @pytest.fixture(scope="session")

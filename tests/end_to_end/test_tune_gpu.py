@@ -13,7 +13,7 @@ from cohort.machine.exact_steps import keep_exact_steps
 from cohort.machine.measured_numerics import MeasuredPack, measure_exact_steps
 from cohort.models.config_file import read_config
 from cohort.runs.reader import RunReader
-from tests.end_to_end.test_resume import OPTIONS, TickingClock
+from tests.end_to_end.stopped.test_resume import OPTIONS, TickingClock
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
 pytestmark = pytest.mark.gpu

@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cohort.cli.main import main
-from tests.end_to_end.forked_runs import ForkServer
+from tests.end_to_end.stopped.forked_runs import ForkServer
 from tests.end_to_end.tiny_tasks import tiny_data, write_inputs
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.end_to_end.forked_runs import ForkServer
+from tests.end_to_end.stopped.forked_runs import ForkServer
 from tests.service.running_server import write_served
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

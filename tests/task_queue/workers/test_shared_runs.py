@@ -14,7 +14,7 @@ from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import resume, tune
 from cohort.task_queue.workers.messages import CannotShare, RunTask, TaskDone, TaskError, TaskStopped, WorkerReport
 from cohort.task_queue.workers.shared_runs import SharedRuns, error_report
-from tests.end_to_end.test_shared_session import in_any_order
+from tests.end_to_end.task_queue.test_shared_session import in_any_order
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 

@@ -17,7 +17,7 @@ from cohort.adapters.peft_files.peft_format import read_adapter
 from cohort.core.errors import InputError
 from cohort.engine.tune import resume, tune
 from cohort.serving.adapter_registry import require_shared_modules
-from tests.end_to_end.test_bridged import OPTIONS, write_bridged
+from tests.end_to_end.base_models.test_bridged import OPTIONS, write_bridged
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task
 
 PARAMETERS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]

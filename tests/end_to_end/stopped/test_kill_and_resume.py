@@ -12,8 +12,8 @@ import pytest
 
 from cohort.engine.lost_checkpoints import train_again
 from cohort.runs.reader import RunReader
-from tests.end_to_end.forked_runs import ForkServer
-from tests.end_to_end.killing import Killing
+from tests.end_to_end.stopped.forked_runs import ForkServer
+from tests.end_to_end.stopped.killing import Killing
 from tests.end_to_end.tiny_tasks import outcome_of, write_inputs
 
 SECTIONS: dict[str, Any] = {"training": {"max_steps": 8}, "evaluation": {"metric": "exact_match", "max_new_tokens": 3}}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.forked_runs import ForkServer
+from tests.end_to_end.stopped.forked_runs import ForkServer
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, write_inputs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -21,7 +21,7 @@ from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.status import queue_status_json, read_queue_status
 from cohort.task_queue.store import QueueStore
 from cohort.task_queue.workers.pool import WORKER_TARGET
-from tests.end_to_end.test_shared_session import in_any_order
+from tests.end_to_end.task_queue.test_shared_session import in_any_order
 from tests.end_to_end.tiny_tasks import tiny_data, tiny_task, write_inputs
 from tests.scheduling.placement.placement_instances import small_work
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cohort.machine.cluster.worker_pool import WorkerChannel
 from cohort.task_queue.workers import worker
-from tests.end_to_end.sent_signals import call_before, send_signal
+from tests.end_to_end.stopped.sent_signals import call_before, send_signal
 
 __all__ = ["VARIABLE", "serve"]
 

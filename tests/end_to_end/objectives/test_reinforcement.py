@@ -15,7 +15,7 @@ from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from cohort.tasks.loading import TaskFile
-from tests.end_to_end.test_bridged import write_bridged
+from tests.end_to_end.base_models.test_bridged import write_bridged
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf)

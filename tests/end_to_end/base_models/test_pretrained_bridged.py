@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from cohort.runs.reader import RunReader
-from tests.end_to_end.forked_runs import ForkServer
-from tests.end_to_end.pretrained import write_pretrained
+from tests.end_to_end.base_models.pretrained import write_pretrained
+from tests.end_to_end.stopped.forked_runs import ForkServer
 from tests.end_to_end.tiny_tasks import outcome_of
 
 LORA: dict[str, Any] = {"target_modules": "all-linear", "lora_dropout": 0.0}

@@ -27,7 +27,7 @@ class ForkServer:
             "PYTHONWARNINGS": "",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.end_to_end.fork_server"],
+            [sys.executable, "-m", "tests.end_to_end.stopped.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -138,7 +138,7 @@ def test_a_killed_stage_ends_the_run_and_a_resume_gives_the_bits_of_one_process(
 DYING = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from tests.end_to_end.test_one_model_on_several_ranks import TWO, Interrupting, task_of, tune
+from tests.end_to_end.several_ranks.test_one_model_on_several_ranks import TWO, Interrupting, task_of, tune
 
 class Dying(Interrupting):
     def update(self, progress):

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from cohort.engine.tune import resume, tune
-from tests.end_to_end.test_one_model_on_several_ranks import OPTIONS, TWO, folder, require_near, result_of, task_of
+from tests.end_to_end.several_ranks.test_one_model_on_several_ranks import (
+    OPTIONS,
+    TWO,
+    folder,
+    require_near,
+    result_of,
+    task_of,
+)
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of
 from tests.support.no_triton import use_no_triton
 

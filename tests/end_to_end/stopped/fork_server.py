@@ -43,7 +43,7 @@ from cohort.core.errors import InputError
 from cohort.core.process.interrupts import interrupting
 from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.tune import RunOptions, resume, tune
-from tests.end_to_end.sent_signals import call_before, send_signal
+from tests.end_to_end.stopped.sent_signals import call_before, send_signal
 from tests.end_to_end.tiny_tasks import Asking, TickingClock, tiny_task
 
 # each tick makes a checkpoint, a part of the states goes to files early, and three trials of six fit at once: more

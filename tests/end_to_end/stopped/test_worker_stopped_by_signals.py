@@ -20,7 +20,7 @@ from cohort.task_queue.operations import add_to_queue, work_off
 from cohort.task_queue.records import QueuedTask, TaskState
 from cohort.task_queue.store import QueueStore
 from tests.conftest import REPOSITORY
-from tests.end_to_end.signalled_worker import VARIABLE
+from tests.end_to_end.stopped.signalled_worker import VARIABLE
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, tiny_task, write_inputs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -93,7 +93,7 @@ def work_with(folder: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, sent: d
     paths = [str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     add_to_queue([folder / "task.yaml"], runs)
-    target = "tests.end_to_end.signalled_worker:serve"
+    target = "tests.end_to_end.stopped.signalled_worker:serve"
     pool = LocalPool(cpu_slots(1, num_threads=1), target=target, log_directory=runs / "workers")
     (task,) = work_off(runs, pool, expect=in_order)
     assert task.state is TaskState.DONE, task

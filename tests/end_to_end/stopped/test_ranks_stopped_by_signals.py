@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cohort.runs.reader import RunReader
-from tests.end_to_end.forked_runs import ForkServer
+from tests.end_to_end.stopped.forked_runs import ForkServer
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
 
 # the phase, the function at whose call it is stopped, and that call's number

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.forked_runs import ForkServer
+from tests.end_to_end.stopped.forked_runs import ForkServer
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of
 
 __all__ = ["Killing"]

@@ -10,8 +10,8 @@ import torch
 
 from cohort.engine.tune import resume, tune
 from cohort.runs.reader import RunReader
-from tests.end_to_end.test_reinforcement import OPTIONS, REWARD, task_of
-from tests.end_to_end.test_reinforcement_kills import best_files
+from tests.end_to_end.objectives.test_reinforcement import OPTIONS, REWARD, task_of
+from tests.end_to_end.objectives.test_reinforcement_kills import best_files
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, write_inputs
 
 pytestmark = pytest.mark.gpu

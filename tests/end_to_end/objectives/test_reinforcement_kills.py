@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.forked_runs import ForkServer
-from tests.end_to_end.killing import Killing
+from tests.end_to_end.stopped.forked_runs import ForkServer
+from tests.end_to_end.stopped.killing import Killing
 from tests.end_to_end.tiny_tasks import outcome_of, write_inputs
 
 REWARD = "def low_letters(completions, **_):\n    return [sum(x < 'm' for x in text) / 6 for text in completions]\n"
