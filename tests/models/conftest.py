@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from torch import Tensor
 from cohort.core.errors import ShapeError
 from cohort.models.attention import PackedAttention
 from cohort.models.config import AttentionRule
-from tests.models.streams import num_rows, offsets_of
+from tests.models.fixtures.streams import num_rows, offsets_of
 
 SHAPES = [(4, 4, 8), (8, 4, 8), (6, 2, 10), (3, 1, 5), (8, 2, 64)]
 LENGTHS = (1, 2, 15, 16, 17, 40, 64, 100)

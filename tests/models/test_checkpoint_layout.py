@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from cohort.models.checkpoint_layout import checkpoint_layout, linear_shapes
 from cohort.models.config_file import read_config
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {"attention_bias": True, "mlp_bias": True},

@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.errors import UnsupportedModelError
 from cohort.models.weights import load_decoder
-from tests.models.tiny_checkpoints import edit_config, problems_of
+from tests.models.fixtures.tiny_checkpoints import edit_config, problems_of
 
 
 def test_old_rotary_settings_are_read(checkpoint: Path) -> None:

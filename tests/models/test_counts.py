@@ -18,7 +18,7 @@ from cohort.models.counts import (
     weight_bytes,
 )
 from cohort.models.weights import load_decoder
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 
 @pytest.mark.parametrize(

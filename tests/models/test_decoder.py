@@ -15,8 +15,8 @@ from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from tests.models.streams import offsets_of, pack
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.streams import offsets_of, pack
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 RANKS = (4, 9, 16)
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -13,8 +13,8 @@ from cohort.models.attention import PackedAttention
 from cohort.models.config import AttentionRule
 from cohort.models.weights import load_decoder
 from cohort.serving.generate import GenerateRequest, generate
-from tests.models.streams import num_rows, offsets_of, packed_logits
-from tests.models.tiny_checkpoints import reference_logits, save_checkpoint
+from tests.models.fixtures.streams import num_rows, offsets_of, packed_logits
+from tests.models.fixtures.tiny_checkpoints import reference_logits, save_checkpoint
 
 pytestmark = pytest.mark.gpu
 

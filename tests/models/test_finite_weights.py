@@ -15,7 +15,7 @@ from cohort.models.checkpoint_layout import FusedTensor, Piece
 from cohort.models.finite_weights import checked_weights, non_finite_weights, refusing_non_finite
 from cohort.models.weights import load_decoder
 from tests.models.bridge.architectures import save_tiny
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cohort.models.weights import load_decoder
-from tests.models.streams import packed_logits
-from tests.models.tiny_checkpoints import reference_logits, save_checkpoint
+from tests.models.fixtures.streams import packed_logits
+from tests.models.fixtures.tiny_checkpoints import reference_logits, save_checkpoint
 
 
 def test_bfloat16_is_as_close_as_its_digits_allow(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from cohort.core.errors import InputError
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from tests.models.streams import pack
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.streams import pack
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 
 def test_positions_beyond_the_scaling_are_refused(tmp_path: Path) -> None:

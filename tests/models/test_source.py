@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.tiny_checkpoints import problems_of
+from tests.models.fixtures.tiny_checkpoints import problems_of
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c", "not a name"])

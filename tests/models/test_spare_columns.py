@@ -15,7 +15,7 @@ from cohort.models.spare_columns import reserve_spare_columns
 from cohort.models.weight_formats.plain import FrozenLinear
 from cohort.models.weights import load_decoder
 from tests.kernels.dense_head import DenseHead
-from tests.models.tiny_checkpoints import SIZES, save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import SIZES, save_checkpoint
 
 HIDDEN, WIDTH = SIZES["hidden_size"], SIZES["intermediate_size"]
 

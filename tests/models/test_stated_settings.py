@@ -13,7 +13,7 @@ from cohort.core.errors import InputError
 from cohort.models import config_file
 from cohort.models.config_file import read_config
 from cohort.models.stated_settings import NotStatedError, StatedSettings, stated_tokenizer_class
-from tests.models.tiny_checkpoints import SIZES, edit_config
+from tests.models.fixtures.tiny_checkpoints import SIZES, edit_config
 
 LLAMA3 = {
     "rope_type": "llama3",

@@ -11,7 +11,7 @@ from cohort.core.errors import InputError
 from cohort.engine.tune import tune
 from cohort.models.tokenizer import load_tokenizer
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
-from tests.models.tiny_checkpoints import edit_config
+from tests.models.fixtures.tiny_checkpoints import edit_config
 
 
 def test_a_model_without_a_tokenizer(checkpoint: Path) -> None:

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from cohort.core.errors import InputError
 from cohort.models.weights import WeightDtype, load_decoder
-from tests.models.streams import packed_logits
-from tests.models.tiny_checkpoints import edit_tensors, reference_logits, save_checkpoint
+from tests.models.fixtures.streams import packed_logits
+from tests.models.fixtures.tiny_checkpoints import edit_tensors, reference_logits, save_checkpoint
 
 
 def test_shards_load_as_one_file_does(tmp_path: Path) -> None:

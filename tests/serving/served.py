@@ -18,7 +18,7 @@ from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_ada
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.serving.generate import GenerateRequest, generate
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 __all__ = ["RANKS", "STOP", "Served", "serve"]
 

@@ -13,7 +13,7 @@ from cohort.models.config_file import read_config
 from cohort.models.tiled_attention import TiledAttention, rounded_key_length
 from cohort.serving.cached_attention import CachedAttention, NewPositions
 from cohort.serving.kv_blocks import KvBlocks
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 RULES = [
     AttentionRule(),

@@ -9,7 +9,7 @@ import torch
 
 from cohort.models.config_file import read_config
 from cohort.serving.kv_blocks import BLOCK_ROWS, NULL_BLOCK, KvBlocks, blocks_for, rows_of
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from cohort.serving.decode_inputs import DecodeRow
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import PassRecord, SequencePart
 from cohort.serving.sampler import Scores
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 
 class Slots:

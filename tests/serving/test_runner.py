@@ -15,8 +15,8 @@ from cohort.serving.ranks import OneProcess
 from cohort.serving.runner import PassRunner
 from cohort.serving.scheduler import StepPlan
 from cohort.serving.sequence import LiveSequence, SequenceRequest
-from tests.models.streams import packed_logits
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.streams import packed_logits
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 PROMPTS = ([3, 9, 4, 17, 8] * 5, [12, 6, 1])
 

@@ -30,9 +30,9 @@ from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
+from tests.training.invariants.test_packing_changes_nothing import COMPARED, COMPARED_VALIDATION, OF_VARIANTS, SUBJECTS
+from tests.training.invariants.variants import VARIANTS
 from tests.training.small_models import random_rows, save_llama, save_qwen2
-from tests.training.test_packing_changes_nothing import COMPARED, COMPARED_VALIDATION, OF_VARIANTS, SUBJECTS
-from tests.training.variants import VARIANTS
 
 ROWS = random_rows(40, seed=3)
 STEPS = 50

@@ -18,8 +18,7 @@ from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
-from tests.training.small_models import random_rows, save_llama
-from tests.training.test_out_of_memory import (
+from tests.training.invariants.test_out_of_memory import (
     ROWS,
     TRIALS,
     FaultyMeter,
@@ -28,6 +27,7 @@ from tests.training.test_out_of_memory import (
     executor_for,
     train,
 )
+from tests.training.small_models import random_rows, save_llama
 
 NO_LIMIT = 1 << 40
 NUM_LAYERS = 6

@@ -16,8 +16,8 @@ from cohort.models.weights import load_decoder
 from cohort.scheduling.pass_memory import mean_error_percent
 from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, probe_rows
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
+from tests.training.invariants.test_out_of_memory import executor_for, train
 from tests.training.small_models import save_llama
-from tests.training.test_out_of_memory import executor_for, train
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from cohort.models.weights import load_decoder
 from tests.kernels.closeness import assert_near, low_precision
 from tests.kernels.packed_linear.cases import SMALL as LINEAR_TILES
 from tests.kernels.packed_mlp.cases import SMALL, Case, assert_equal_to_reference, make_case
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 AUGMENTED = replace(LINEAR_TILES, term_forward=TermPlace.AUGMENTED, augmented_columns=128, augmented_rows=1)
 APART = replace(LINEAR_TILES, augmented_rows=1)

@@ -18,7 +18,7 @@ from cohort.ranks.rank_group import PipelineGroup, TensorGroup
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 from tests.training.small_models import random_rows, save_llama
 
 

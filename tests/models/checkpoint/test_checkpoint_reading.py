@@ -14,7 +14,7 @@ from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config_file import read_config
 from cohort.models.weight_formats.fp8 import FORMAT
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 
 def test_linears_are_quantised_by_checkpoint_tensor(tmp_path: Path) -> None:

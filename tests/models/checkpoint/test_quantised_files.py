@@ -13,8 +13,8 @@ from cohort.models.checkpoint.quantised_files import QuantisedFiles
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.models.weights import load_decoder
+from tests.models.fixtures.tiny_checkpoints import edit_tensors, save_checkpoint
 from tests.models.test_decoder import MINE, run
-from tests.models.tiny_checkpoints import edit_tensors, save_checkpoint
 
 FORMATS = sorted(name for name, kept in WEIGHT_FORMATS.items() if kept.quantisation is not None)
 

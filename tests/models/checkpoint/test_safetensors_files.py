@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cohort.models.checkpoint.safetensors_files import read_headers
-from tests.models.tiny_checkpoints import problems_of, save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import problems_of, save_checkpoint
 
 
 def test_a_truncated_file_says_how_much_is_missing(checkpoint: Path) -> None:

@@ -18,8 +18,8 @@ from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
+from tests.models.fixtures.tiny_checkpoints import edit_config, edit_tensors, save_checkpoint
 from tests.models.test_decoder import MINE, run
-from tests.models.tiny_checkpoints import edit_config, edit_tensors, save_checkpoint
 
 QUANTISED: dict[str, Any] = {
     "quant_method": "bitsandbytes",

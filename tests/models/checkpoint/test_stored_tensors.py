@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from cohort.models.checkpoint.stored_tensors import check_checkpoint, stored_tensors
-from tests.models.tiny_checkpoints import edit_tensors, problems_of
+from tests.models.fixtures.tiny_checkpoints import edit_tensors, problems_of
 
 
 def test_tensors_are_found_by_their_keys(checkpoint: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.weights import load_decoder
-from tests.models.streams import packed_logits
-from tests.models.tiny_checkpoints import reference_logits, save_checkpoint
+from tests.models.fixtures.streams import packed_logits
+from tests.models.fixtures.tiny_checkpoints import reference_logits, save_checkpoint
 
 __all__ = ["assert_float64_logits_equal_transformers", "assert_logits_equal_transformers"]
 

@@ -18,9 +18,9 @@ from cohort.models.families import ModelFamily
 from cohort.models.families.family import NORMS_AROUND
 from cohort.models.weights import load_decoder
 from tests.core.plugin_packages import install
-from tests.models.gemma2_attention import eager_attention_in_float64
-from tests.models.streams import packed_logits
-from tests.models.tiny_checkpoints import SIZES
+from tests.models.fixtures.gemma2_attention import eager_attention_in_float64
+from tests.models.fixtures.streams import packed_logits
+from tests.models.fixtures.tiny_checkpoints import SIZES
 
 
 class ToyConfig(transformers.Gemma2Config):

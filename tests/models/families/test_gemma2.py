@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.models.families.logits import assert_logits_equal_transformers
-from tests.models.tiny_checkpoints import edit_config, problems_of, save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import edit_config, problems_of, save_checkpoint
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 20},

@@ -11,7 +11,7 @@ from cohort.models.config_file import read_config
 from tests.models.bridge.architectures import compare, save_tiny
 from tests.models.bridge.models_page import require_equal
 from tests.models.families.logits import assert_logits_equal_transformers
-from tests.models.tiny_checkpoints import edit_config, save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import edit_config, save_checkpoint
 
 LAYERS = {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 LOCAL = {"rope_type": "default", "rope_theta": 100.0}

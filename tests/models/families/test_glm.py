@@ -14,7 +14,7 @@ from cohort.ranks.tensor.base_shards import check_degree
 from tests.models.bridge.architectures import compare, save_tiny
 from tests.models.bridge.models_page import require_equal
 from tests.models.families.logits import assert_logits_equal_transformers
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 CASES: dict[str, dict[str, Any]] = {
     "half of a head": {"pad_token_id": 0, "eos_token_id": 2, "head_dim": 8},

@@ -14,7 +14,7 @@ from cohort.ranks.tensor.base_shards import check_degree
 from tests.models.bridge.architectures import compare, save_tiny
 from tests.models.bridge.models_page import require_equal
 from tests.models.families.logits import assert_logits_equal_transformers
-from tests.models.tiny_checkpoints import edit_config, save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import edit_config, save_checkpoint
 
 PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
 CASES: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from cohort.kernels.fp8_product import Fp8Rows, fp8_forward, fp8_grad_input, qua
 from cohort.models.weight_formats import fp8
 from cohort.models.weight_formats.fp8 import FORMAT, Fp8Linear
 from cohort.models.weights import load_decoder
-from tests.models.streams import packed_logits
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.streams import packed_logits
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 
 def test_siblings_have_the_products_that_each_has_alone() -> None:

@@ -23,8 +23,8 @@ from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from tests.core.plugin_packages import install
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 from tests.models.test_decoder import MINE, Sample, run
-from tests.models.tiny_checkpoints import save_checkpoint
 from tests.training.small_models import VOCABULARY, random_rows
 
 

@@ -20,8 +20,8 @@ from cohort.training.group_terms import StepTerms, group_terms
 from cohort.training.objectives.function import FunctionLoss, LossFailedError, forget_functions, loss_function
 from cohort.training.objectives.sft import SupervisedFineTuning
 from cohort.training.trial import TrialSpec
+from tests.training.invariants.test_peft_equality import device_of, relative, spec_of, train_here, train_with_peft
 from tests.training.small_models import random_rows, save_llama, save_qwen2
-from tests.training.test_peft_equality import device_of, relative, spec_of, train_here, train_with_peft
 
 ROWS = random_rows(20, seed=6, longest=15)
 HERE = "tests.training.objectives.test_function"

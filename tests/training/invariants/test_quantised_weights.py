@@ -16,8 +16,8 @@ from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
+from tests.training.invariants.test_packing_changes_nothing import NEIGHBOURS, ROWS, STEPS, SUBJECTS, outcome
 from tests.training.small_models import save_llama, save_qwen2
-from tests.training.test_packing_changes_nothing import NEIGHBOURS, ROWS, STEPS, SUBJECTS, outcome
 
 FORMATS = sorted(name for name, kept in WEIGHT_FORMATS.items() if kept.quantisation is not None)
 SUBJECT = SUBJECTS[1]

@@ -25,8 +25,8 @@ from cohort.training.reference.reference_adapter import read_reference_adapter
 from cohort.training.reference.reference_logps import answer_log_probs
 from cohort.training.token_losses import token_losses
 from cohort.training.trial import TrialSpec
+from tests.training.invariants.variants import saved_in_qwen2
 from tests.training.small_models import random_rows, save_qwen2
-from tests.training.variants import saved_in_qwen2
 
 ROWS = random_rows(20, seed=2)
 BOTH = saved_in_qwen2(EMBEDDING, HEAD)

@@ -22,8 +22,8 @@ from cohort.training.objectives import OBJECTIVES
 from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 from cohort.training.schedules import Schedule, ScheduleOptions
 from cohort.training.trial import TrialSpec
+from tests.training.invariants.variants import VARIANTS
 from tests.training.small_models import compared_rows, random_rows, save_llama, save_qwen2
-from tests.training.variants import VARIANTS
 
 STEPS = 4
 OPTIM = ("adamw", "lion", "muon", "sgd")

@@ -27,9 +27,9 @@ from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
-from tests.models.gemma2_attention import eager_attention_in_float64
+from tests.models.fixtures.gemma2_attention import eager_attention_in_float64
+from tests.training.invariants.variants import VARIANTS, peft_model, trained_tensors
 from tests.training.small_models import random_rows, save_gemma2, save_llama, save_qwen2
-from tests.training.variants import VARIANTS, peft_model, trained_tensors
 
 STEPS = 10
 

@@ -16,8 +16,7 @@ from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
-from tests.training.small_models import random_rows, save_llama, save_qwen2
-from tests.training.test_peft_equality import (
+from tests.training.invariants.test_peft_equality import (
     one_by_one,
     padded,
     relative,
@@ -25,7 +24,8 @@ from tests.training.test_peft_equality import (
     train_here,
     train_with_peft,
 )
-from tests.training.variants import VARIANTS, trained_tensors
+from tests.training.invariants.variants import VARIANTS, trained_tensors
+from tests.training.small_models import random_rows, save_llama, save_qwen2
 
 pytestmark = pytest.mark.gpu
 

@@ -13,8 +13,8 @@ import torch
 from cohort.core.errors import InputError
 from cohort.models.source import find_model
 from cohort.models.weights import load_decoder
-from tests.models.fake_hub import FakeHub, fake_hub
-from tests.models.tiny_checkpoints import save_checkpoint
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
+from tests.models.hub.fake_hub import FakeHub, fake_hub
 
 
 @pytest.fixture(scope="module")
