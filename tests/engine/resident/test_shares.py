@@ -35,6 +35,7 @@ class SimulatedBase:
 
     weights: dict[str, float]
     waiting: list[Job]
+    room: Capacity = ROOM
     clock: ManualClock = field(default_factory=ManualClock)
     seated: list[Job] = field(default_factory=list)
     resident: list[int] = field(default_factory=list)
@@ -98,8 +99,8 @@ class SimulatedBase:
             *(r for r in requests.values() if r.trial_id not in inside),
         ]
         tenants = {key: job.tenant for key, job in owners.items()}
-        found = self.turns.arrange(together, tenants=tenants, residents=inside, capacity=ROOM)
-        admission = admit(found, found[: len(inside)], ROOM)
+        found = self.turns.arrange(together, tenants=tenants, residents=inside, capacity=self.room)
+        admission = admit(found, found[: len(inside)], self.room)
         self.resident = [key for key in self.resident if key not in admission.evicted] + [*admission.admitted]
 
 
@@ -163,3 +164,14 @@ def test_a_flood_delays_the_next_pass_of_another_by_one_pass(num_jobs: int) -> N
     longest = max(map(len, "".join("x" if each else " " for each in own[::-1]).strip().split("x")), default=0)
     # rows of the flood are longer than its own
     assert longest <= 8
+
+
+def test_tenants_that_outnumber_the_slots_have_their_shares() -> None:
+    """A tenant without room is no tenant without work: what it is behind by brings it in."""
+    weights = {"ants": 4.0, "bees": 3.0, "cats": 2.0, "dogs": 1.0}
+    long = [Job(name=name, tenant=name, left={place: 100_000}, tokens=200) for place, name in enumerate(weights)]
+    base = SimulatedBase(weights, long, room=Capacity(rank_rows=16, num_slots=1, tokens_per_step=2048))
+    for _ in range(8000):
+        base.step()
+    for tenant, weight in weights.items():
+        assert base.seconds[tenant] / sum(base.seconds.values()) == pytest.approx(weight / 10, rel=0.02), tenant

@@ -83,3 +83,33 @@ def test_room_is_arranged_among_tenants_alone() -> None:
     assert turns.arrange(requests, tenants=same, residents=frozenset(), capacity=room) == requests
     found = turns.arrange(requests, tenants={0: "a", 1: "b"}, residents=frozenset(), capacity=room)
     assert [request.priority for request in found] == [2, 2]
+
+
+@pytest.mark.parametrize("requests_every", [0, 1, 3])
+def test_evaluations_and_requests_between_steps_leave_shares_as_they_are(requests_every: int) -> None:
+    """What one tenant has computed for it between two steps is no sign that the others want nothing."""
+    clock, weights = ManualClock(), {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}
+    base = BaseTurns(TurnTaker(weights), clock=clock.monotonic)
+    turns = SweepTurns(base, fill_tokens=16)
+    ready = [trial(key, tenant, tokens=7 + key) for key, tenant in enumerate("abcd")]
+    requests = [Request(trial_id=one.key, r=16, batch_size=1, mean_length=one.tokens) for one in ready]
+    room = Capacity(rank_rows=64, num_slots=4, tokens_per_step=100)
+    tenants, taken = {one.key: one.tenant for one in ready}, Counter[int]()
+    for number in range(6000):
+        turns.arrange(requests, tenants=tenants, residents=frozenset(tenants), capacity=room)
+        with turns.step(ready) as keys:
+            clock.advance(sum(ready[key].tokens for key in keys) / 100)
+        taken.update(keys)
+        # a checkpoint is written: longer than the base stays idle for a thread that comes back
+        clock.advance(0.05)
+        if requests_every and number % requests_every == 0:
+            with base.turn(WorkKind.SERVING, {"requests": 1}):
+                clock.advance(0.2)
+        for key in keys:
+            # small batches are evaluated after more steps; an evaluation takes as long as some of them
+            if taken[key] % (5, 10, 20, 10)[key] == 0:
+                with turns.other(tenants[key]):
+                    clock.advance(0.4)
+    had = {name: seconds for (name, kind), seconds in base.usage().items() if kind is WorkKind.SWEEP}
+    for tenant, weight in weights.items():
+        assert had[tenant] / sum(had.values()) == pytest.approx(weight / 10, rel=0.02), tenant

@@ -2,7 +2,8 @@
 
 A thread asks for a turn before each pass and says what waits to ride in it. While one computes, others queue. A thread
 that comes back at once, as sweeps do between two steps, is waited for a moment where its tenants are the least charged:
-otherwise two threads would simply alternate, whatever their weights are.
+otherwise two threads would simply alternate, whatever their weights are. Its tenants keep their place in the order for
+longer than that, and while another thread computes between two of its passes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ __all__ = ["BaseTurns", "HeldTurn"]
 
 # between two steps a sweep commits its record and decides, which takes 1 to 5 ms
 GRACE_SECONDS = 0.01
+# So long after a pass whose thread comes back its tenants still want the base: a checkpoint is being written, or the
+# results of a trial. Who stays away longer comes back as one that had nothing to do.
+KEPT_SECONDS = 1.0
 # before anything was measured
 _SECONDS_PER_TOKEN = 0.0
 
@@ -77,6 +81,8 @@ class BaseTurns:
         self._claims: list[_Claim] = []
         # by name: work of threads that come back, and until when they are waited for
         self._returning: dict[str, tuple[ReadyWork, float]] = {}
+        # by name: whose they are, and until when these keep their place
+        self._kept: dict[str, tuple[frozenset[str], float]] = {}
         self._holder: _Claim | None = None
         # gave way to requests between two of its passes
         self._suspended: _Claim | None = None
@@ -143,6 +149,7 @@ class BaseTurns:
         with self._changed:
             claim = _Claim(work=work, arrived=self._clock())
             self._returning.pop(work.name, None)
+            self._kept.pop(work.name, None)
             self._claims.append(claim)
             self._give()
             while claim.held is None:
@@ -196,7 +203,7 @@ class BaseTurns:
             self._choose([*(claim.work for claim in self._claims), *(work for work, _ in self._returning.values())])
 
     def _choose(self, ready: list[ReadyWork]) -> None:
-        turn = self._taker.next_turn(ready)
+        turn = self._taker.next_turn(ready, also_wanting=self._wanting())
         if turn is None:
             return
         claim = next((claim for claim in self._claims if claim.work is turn.work), None)
@@ -208,6 +215,17 @@ class BaseTurns:
         claim.held = HeldTurn(turn=turn, tokens=dict(claim.work.tokens), began=now, pass_began=now)
         self._holder = claim
         self._changed.notify_all()
+
+    def _wanting(self) -> frozenset[str]:
+        """Return the tenants of all that waits, comes back or was interrupted, whether it may compute next or not."""
+        now = self._clock()
+        self._kept = {name: entry for name, entry in self._kept.items() if entry[1] > now}
+        waiting = [*self._claims, *([] if self._suspended is None else [self._suspended])]
+        return frozenset(
+            tenant
+            for tenants in (*(claim.work.tokens for claim in waiting), *(names for names, _ in self._kept.values()))
+            for tenant in tenants
+        )
 
     def _wait_seconds(self) -> float | None:
         """Return after how long the one that is waited for is given up; None while another computes."""
@@ -225,6 +243,7 @@ class BaseTurns:
             if held.follows is not None:
                 following = replace(held.follows, name=claim.work.name)
                 self._returning[claim.work.name] = (following, now + self._grace_seconds)
+                self._kept[claim.work.name] = (frozenset(following.tokens), now + KEPT_SECONDS)
             self._holder, self._suspended = self._suspended, None
             if self._holder is None:
                 self._give()

@@ -30,11 +30,13 @@ class SweepTurns:
         # by trial, the number of its last step: of one tenant's trials the one that stepped longest ago is next
         self._stepped: dict[int, int] = {}
         self._num_steps = 0
+        # who has trials that run or could run, at the last boundary between steps
+        self._wanting: frozenset[str] = frozenset()
 
     def arrange(
         self, requests: Sequence[Request], *, tenants: Mapping[int, str], residents: frozenset[int], capacity: Capacity
     ) -> list[Request]:
-        names = frozenset(tenants.values())
+        names = self._wanting = frozenset(tenants.values())
         if len(names) < 2:
             return list(requests)
         return arranged(
@@ -48,7 +50,8 @@ class SweepTurns:
 
     @contextmanager
     def step(self, ready: Sequence[ReadyStep]) -> Iterator[list[int]]:
-        tokens = _tokens(ready)
+        # a tenant without room waits as well, for the next trial that ends or gives way
+        tokens = dict.fromkeys(self._wanting, 0) | _tokens(ready)
         with self._turns.turn(_KIND, tokens) as held:
             chosen = self._chosen(ready, held.turn)
             held.tokens = _tokens(chosen)
@@ -61,7 +64,12 @@ class SweepTurns:
     @contextmanager
     def other(self, tenant: str) -> Iterator[None]:
         # its tokens are not known here; its time is what counts
-        with self._turns.turn(_KIND, {tenant: 0}):
+        # meanwhile the others wait for their next step: they keep what they are behind by
+        waiting = dict.fromkeys((tenant, *self._wanting), 0)
+        with self._turns.turn(_KIND, waiting) as held:
+            held.tokens = {tenant: 0}
+            if self._wanting:
+                held.follows = self._turns.ready(_KIND, waiting)
             yield
 
     def _chosen(self, ready: Sequence[ReadyStep], turn: Turn) -> list[ReadyStep]:

@@ -6,7 +6,7 @@ what that took. There is no clock here, and nothing happens between two calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from cohort.scheduling.shares.accounts import Costed, ShareAccounts, divided_by_tokens
@@ -38,18 +38,20 @@ class TurnTaker:
     def accounts(self) -> ShareAccounts:
         return self._accounts
 
-    def next_turn(self, ready: Sequence[ReadyWork]) -> Turn | None:
+    def next_turn(self, ready: Sequence[ReadyWork], *, also_wanting: Collection[str] = ()) -> Turn | None:
         """Return what runs next: the work of the least charged tenant, or serving that has waited too long.
 
         Works of one tenant have equal parts of its time, by their names.
 
         Args:
             ready: All passes that could run now; of those that stand alike the first is taken.
+            also_wanting: Tenants whose next pass can only follow one of these, or is asked for in a moment. They keep
+                what they are behind by.
 
         Returns:
             None when nothing is ready.
         """
-        self._look_at(ready)
+        self._look_at(ready, also_wanting)
         if not ready:
             return None
         work, longest = self._next_of_least_charged(ready), self._settings.max_pass_seconds
@@ -115,14 +117,15 @@ class TurnTaker:
         taker._seconds_without_serving = float(record["seconds_without_serving"])
         return taker
 
-    def _look_at(self, ready: Sequence[ReadyWork]) -> None:
+    def _look_at(self, ready: Sequence[ReadyWork], also_wanting: Collection[str]) -> None:
         """Move the virtual time to those that want something now; a tenant that wants nothing saves up nothing."""
         names: dict[str, list[str]] = {}
         for work in ready:
             for tenant in work.tokens:
                 names.setdefault(tenant, []).append(work.name)
-        self._accounts.advance(names)
-        self._works = {tenant: self._works.get(tenant) or ShareAccounts() for tenant in names}
+        wanting = names.keys() | set(also_wanting)
+        self._accounts.advance(wanting)
+        self._works = {tenant: self._works.get(tenant) or ShareAccounts() for tenant in wanting}
         for tenant, own in names.items():
             self._works[tenant].advance(own)
 
