@@ -7,7 +7,16 @@ import secrets
 from random import Random
 from typing import Protocol
 
-__all__ = ["RandomSource", "SeededSource", "SystemSource", "key_digest", "new_blob_name", "new_id", "new_key_text"]
+__all__ = [
+    "RandomSource",
+    "SeededSource",
+    "SystemSource",
+    "derived_id",
+    "key_digest",
+    "new_blob_name",
+    "new_id",
+    "new_key_text",
+]
 
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_BYTES = 18
@@ -51,6 +60,12 @@ def _base62(content: bytes) -> str:
 def new_id(source: RandomSource, prefix: str) -> str:
     """Return an id such as ``ftjob-`` and 24 letters and digits (143 bits)."""
     return prefix + _base62(source.token_bytes(_ID_BYTES))
+
+
+def derived_id(prefix: str, *parts: str) -> str:
+    """Return an id that looks like one of :func:`new_id` and follows from ``parts``: the same parts, the same id."""
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()
+    return prefix + _base62(digest[:_ID_BYTES])
 
 
 def new_key_text(source: RandomSource, *, prefix: str) -> str:

@@ -15,6 +15,7 @@ from cohort.store.errors import IllegalTransitionError, LeaseLostError
 from cohort.store.jobs.claims import Claim, NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
+from cohort.store.pages import Order
 from cohort.store.records import Job, Project
 from cohort.store.store import ProjectStore, Store, open_store
 from cohort.store.words import JobStatus, UsageKind
@@ -206,3 +207,18 @@ def test_claims_are_looked_for_among_open_jobs_only(tmp_path: Path) -> None:
             # the planner of SQLite: not the whole table, in which most jobs have ended
             assert any("USING INDEX ix_jobs_open" in str(row) for row in plan), plan
     store.close()
+
+
+def test_an_event_that_is_told_again_is_recognised(store: Store, own: ProjectStore) -> None:
+    job, other = own.jobs.create(QUEUED), own.jobs.create(QUEUED)
+    (claim, _), (theirs, _) = _claimed(store), _claimed(store)
+    told = [NewEvent(message=f"step {number}", key=f"step {number}") for number in (1, 1, 2)]
+    store.claims.update(claim, events=told)
+    # killed before it noted how far it had told: the same and what came since, and what has no key
+    plain = NewEvent(message="again", data={"x": 1})
+    store.claims.update(claim, events=[*told, NewEvent(message="step 3", key="step 3"), plain, plain])
+    found = own.jobs.events(job.id, order=Order.ASC).items
+    assert [event.message for event in found] == ["step 1", "step 2", "step 3", "again", "again"]
+    assert [event.number for event in found] == [1, 2, 3, 4, 5]
+    store.claims.update(theirs, events=told)
+    assert len({event.id for each in (job, other) for event in own.jobs.events(each.id).items}) == 7

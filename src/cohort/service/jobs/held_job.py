@@ -275,6 +275,7 @@ class HeldJob:
                 level=EventLevel(each.level),
                 type="metrics" if each.is_metrics else "message",
                 data=dict(each.data),
+                key=each.key,
             )
             for each in news
         ]
@@ -291,7 +292,7 @@ class HeldJob:
                 trained_tokens=compute.trained_tokens,
             )
         )
-        # killed before this, the same events are told once more: they are numbers, and the job runs once
+        # killed before this, the same events are told once more, and the store knows them by their keys
         self.folder.note(position=news[-1].position)
 
     def _keep_budget(self, run: Path) -> None:

@@ -25,11 +25,13 @@ class News:
 
     Attributes:
         position: Its place in the run's log: what has been told once is not told again.
+        key: What it is about; a node that trains the job again, to the same bits, has the same.
         is_metrics: Numbers, for programs; else a message, for people.
         level: ``info`` or ``warn``.
     """
 
     position: int
+    key: str
     message: str
     data: Mapping[str, Any]
     is_metrics: bool = False
@@ -70,7 +72,7 @@ def _finite(value: float) -> float | None:
 def _step(position: int, *, step: int, loss: float, tokens: int, total: int) -> News:
     data = {"step": step, "total_steps": total, "train_loss": _finite(loss), "num_tokens": tokens}
     text = f"Step {step}/{total}: training loss={loss:.4g}"
-    return News(position=position, message=text, data=data, is_metrics=True)
+    return News(position=position, key=f"step {step}", message=text, data=data, is_metrics=True)
 
 
 def _evaluation(found: EvaluationRecord, total: int, losses: Mapping[tuple[int, int], float], *, single: bool) -> News:
@@ -83,6 +85,7 @@ def _evaluation(found: EvaluationRecord, total: int, losses: Mapping[tuple[int, 
         data["trial"] = found.trial_id
     return News(
         position=found.position,
+        key=f"evaluation {found.trial_id} {found.step}",
         message=f"S{text}" if single else f"Trial {found.trial_id}, s{text}",
         data=data,
         is_metrics=True,
@@ -93,11 +96,11 @@ def _decision(position: int, decision: Decision, *, tells_all: bool, single: boo
     if single or not tells_all:
         return
     data = {"trial": decision.trial_id, "step": decision.step}
+    key = f"{decision.kind.value} {decision.trial_id} {decision.step} {decision.reason}"
     if decision.kind is DecisionKind.STOP:
         is_failure = bool(decision.message) and decision.reason == "failed"
         text = f"Trial {decision.trial_id} ended early at step {decision.step}: {decision.reason}"
-        yield News(position=position, message=text, data=data, level="warn" if is_failure else "info")
+        yield News(position=position, key=key, message=text, data=data, level="warn" if is_failure else "info")
     elif decision.kind is DecisionKind.FINISH:
-        yield News(
-            position=position, message=f"Trial {decision.trial_id} completed its {decision.step} steps", data=data
-        )
+        text = f"Trial {decision.trial_id} completed its {decision.step} steps"
+        yield News(position=position, key=key, message=text, data=data)

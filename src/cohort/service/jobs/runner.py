@@ -17,7 +17,7 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InUseError
 from cohort.engine.resident.resident_base import ResidentBase
 from cohort.runs.lock import RunLock
-from cohort.scheduling.shares.jobs import JobShares, WaitingJob
+from cohort.scheduling.shares.jobs import WaitingJob
 from cohort.service.jobs.base_dispatcher import BaseDispatcher
 from cohort.service.jobs.dispatcher import DispatcherProcess
 from cohort.service.jobs.held_job import HeldJob, JobParts
@@ -25,6 +25,7 @@ from cohort.service.jobs.housekeeper import Housekeeper
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.local_queue import LocalQueue
+from cohort.service.jobs.node_shares import EXPECTED_SECONDS, NodeShares
 from cohort.service.jobs.room import Room
 from cohort.service.jobs.runner_settings import RunnerSettings
 from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreError, StoreUnavailable
@@ -39,10 +40,9 @@ __all__ = ["JobRunner"]
 
 _log = logging.getLogger(__name__)
 _LOCK_NAME = ".runner.lock"
+_SHARES_NAME = "shares.json"
 _THREADS = 2
 _PARK_SECONDS = 60.0
-# of a job whose time nobody knows yet; its charge is corrected as it runs
-_EXPECTED_SECONDS = 60.0
 _VALIDATING = (JobStatus.VALIDATING_FILES,)
 
 
@@ -95,7 +95,7 @@ class JobRunner:
         self._bases, self._places = dict(bases), places
         self._lock = RunLock(folder / _LOCK_NAME)
         self._room = Room(folder, least_bytes=settings.min_free_bytes)
-        self._shares = JobShares()
+        self._shares = NodeShares(folder / _SHARES_NAME)
         self._housekeeper = Housekeeper(store, owner=name)
         self._weights: dict[str, float] = {}
         self._organisations: dict[str, str] = {}
@@ -151,6 +151,8 @@ class JobRunner:
         parts = self.parts(queue, threads)
         try:
             self._held = {}
+            # until now another process of this node may have written them
+            self._shares = NodeShares(self._folder / _SHARES_NAME)
             self._reached_at = self._clock.monotonic()
             while not self._stop.is_set():
                 self.turn(parts, dispatcher)
@@ -184,6 +186,7 @@ class JobRunner:
             self._keep_room(parts)
             self._step_all(parts)
             self._claim_more(parts)
+            self._shares.keep()
         except StoreUnavailable as error:
             away = self._clock.monotonic() - self._reached_at
             if away > self._settings.grace_seconds and dispatcher.is_alive:
@@ -210,6 +213,7 @@ class JobRunner:
                     folder.drop_claim()
                 continue
             self._hold(parts, claim, job)
+        self._shares.settle(self._held)
 
     def _hold(self, parts: JobParts, claim: Claim, job: Job) -> None:
         try:
@@ -220,7 +224,8 @@ class JobRunner:
             self._store.claims.release(claim)
             return
         if job.status is not JobStatus.VALIDATING_FILES:
-            self._shares.started(WaitingJob(job_id=job.id, tenant=job.project_id, gpu_seconds=_EXPECTED_SECONDS))
+            self._shares.weigh(job.project_id, self._weight_of(job.project_id))
+            self._shares.started(job.id, tenant=job.project_id, run_seconds=self._held[job.id].run_seconds)
 
     def _renew(self) -> None:
         now = self._clock.monotonic()
@@ -236,6 +241,8 @@ class JobRunner:
                     held.look()
             except LeaseLostError:
                 held.lost()
+            if is_due:
+                self._shares.corrected(held.job.id, run_seconds=held.run_seconds)
 
     def _step_all(self, parts: JobParts) -> None:
         tasks = parts.queue.tasks()
@@ -250,7 +257,7 @@ class JobRunner:
                     _log.info("%s", error)
             if held.is_over:
                 del self._held[held.job.id]
-                self._shares.ended(held.job.id, gpu_seconds=held.run_seconds)
+                self._shares.ended(held.job.id, run_seconds=held.run_seconds)
 
     def _claim_more(self, parts: JobParts) -> None:
         seconds = self._settings.lease_seconds
@@ -266,9 +273,9 @@ class JobRunner:
         waiting = self._store.claims.waiting(statuses=statuses)
         known = [entry for entry in waiting if entry.base_model in self._bases]
         for entry in known:
-            self._shares.accounts.set_weight(entry.project_id, self._weight_of(entry.project_id))
+            self._shares.weigh(entry.project_id, self._weight_of(entry.project_id))
         jobs = [
-            WaitingJob(job_id=entry.oldest_job, tenant=entry.project_id, gpu_seconds=_EXPECTED_SECONDS)
+            WaitingJob(job_id=entry.oldest_job, tenant=entry.project_id, gpu_seconds=EXPECTED_SECONDS)
             for entry in known
         ]
         for job in self._shares.order(jobs)[: self._settings.most_jobs - num_training]:
