@@ -1,4 +1,4 @@
-"""What one of all processes has to do from time to time: charge for stored bytes, remove blobs without an owner."""
+"""What one of all processes has to do from time to time: remove what is over, and charge for stored bytes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cohort.store.blobs.blob_folder import BlobFolder
 from cohort.store.blobs.kept_blobs import collect_blobs
 from cohort.store.database import Database
 from cohort.store.named_leases import NamedLease, end_lease, take_lease
+from cohort.store.retention import Retention, forget_ended
 from cohort.store.tables import blobs
 from cohort.store.tenants.usage import add_usage
 from cohort.store.words import BlobState, UsageKind
@@ -27,15 +28,22 @@ class Housekeeping:
 
     Attributes:
         num_blobs: How many blobs were removed.
+        num_jobs: How many jobs were forgotten.
         charged_days: For how long stored bytes were charged.
     """
 
     num_blobs: int
+    num_jobs: int
     charged_days: float
 
 
 def keep_house(
-    database: Database, folder: BlobFolder, *, owner: str, every_seconds: float = 3600.0
+    database: Database,
+    folder: BlobFolder,
+    *,
+    owner: str,
+    every_seconds: float = 3600.0,
+    retention: Retention | None = None,
 ) -> Housekeeping | None:
     """Do what is due; None if another process does it, or did it within ``every_seconds``. Call it from time to time.
 
@@ -45,8 +53,11 @@ def keep_house(
     lease = take_lease(database, _LEASE, owner, seconds=_LEASE_SECONDS, not_within_seconds=every_seconds)
     if lease is None:
         return None
+    num_jobs = 0 if retention is None else forget_ended(database, retention)
     num_blobs = collect_blobs(database, folder)
-    return Housekeeping(num_blobs=num_blobs, charged_days=_charge_stored_bytes(database, lease))
+    return Housekeeping(
+        num_blobs=num_blobs, num_jobs=num_jobs, charged_days=_charge_stored_bytes(database, lease)
+    )
 
 
 def _charge_stored_bytes(database: Database, lease: NamedLease) -> float:

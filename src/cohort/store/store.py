@@ -18,6 +18,7 @@ from cohort.store.project_files import ProjectFiles
 from cohort.store.project_models import ProjectModels
 from cohort.store.project_usage import ProjectUsage
 from cohort.store.random_names import RandomSource, SystemSource
+from cohort.store.retention import Retention
 from cohort.store.scope import Scope
 from cohort.store.tenants.keys import Keys
 from cohort.store.tenants.tenants import Tenants
@@ -75,9 +76,13 @@ class Store:
         """Remove expired files and blobs that nothing refers to; return how many blobs there were."""
         return collect_blobs(self.database, self.blobs.folder)
 
-    def keep_house(self, owner: str, *, every_seconds: float = 3600.0) -> Housekeeping | None:
-        """Collect blobs and charge for stored bytes, if it is time; ``owner`` is this process's name."""
-        return keep_house(self.database, self.blobs.folder, owner=owner, every_seconds=every_seconds)
+    def keep_house(
+        self, owner: str, *, every_seconds: float = 3600.0, retention: Retention | None = None
+    ) -> Housekeeping | None:
+        """Forget what is over, collect blobs and charge for stored bytes, if it is time; ``owner``: this process."""
+        return keep_house(
+            self.database, self.blobs.folder, owner=owner, every_seconds=every_seconds, retention=retention
+        )
 
     def check(self) -> None:
         """Ask the database and the blobs whether they can be used: for a readiness check.

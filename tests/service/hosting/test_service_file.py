@@ -22,6 +22,7 @@ def test_without_a_file_everything_has_its_default(tmp_path: Path, monkeypatch: 
     assert file.folder == str(tmp_path / "cohort-service")
     assert (file.host, file.port, file.database, file.tls) == ("127.0.0.1", 8000, None, None)
     assert file.limits.max_file_mib == 200
+    assert file.retention.model_dump() == {"events_days": None, "jobs_days": None, "runs_days": None}
     assert file.node
 
 
@@ -47,6 +48,7 @@ def test_places_are_relative_to_the_file(tmp_path: Path) -> None:
         ("database: postgresql://h/d\n", ["blobs", "s3://"]),
         ("workers: {gpus: 1, cpu: 1}\n", ["one of the two"]),
         ("- a\n", ["keys and values"]),
+        ("retention: {events_days: 0}\n", ["service.yaml:1: retention.events_days", "days"]),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -29,7 +29,7 @@ def test_deleted_files_leave_the_disk_once_an_hour(tmp_path: Path) -> None:
     store = open_store(tmp_path / "service", clock=clock)
     organisation = store.tenants.add_organisation("acme", actor="test")
     project = store.tenants.add_project(organisation.id, "default", actor="test")
-    housekeeper = Housekeeper(store, owner="node", clock=clock)
+    housekeeper = Housekeeper(store, owner="node", folder=tmp_path, clock=clock)
     for _ in range(2):
         _deleted_file(store, project.id)
         _turn(housekeeper)
@@ -48,6 +48,6 @@ def test_a_store_that_is_gone_is_asked_again_later(tmp_path: Path, caplog: pytes
 
     store = open_store(tmp_path / "service")
     failing = Store(Database(store.database.engine, faults=gone), store.blobs.folder)
-    _turn(Housekeeper(failing, owner="node"))
+    _turn(Housekeeper(failing, owner="node", folder=tmp_path))
     assert "housekeeping is done later: simulated" in caplog.text
     store.close()

@@ -26,6 +26,7 @@ from cohort.service.settings import ServedSettings, ServerLimits
 from cohort.serving.adapter_pool import AdapterPoolSettings
 from cohort.serving.scheduler import SchedulerSettings
 from cohort.store.errors import NameTakenError
+from cohort.store.retention import Retention
 from cohort.store.store import Store, open_store
 from cohort.store.words import KeyScope
 from cohort.task_queue.workers.pool import PoolRequest
@@ -37,6 +38,7 @@ _FALLBACK_TEMPLATE = "plain"
 # workers train on the same GPU: serving takes a share for keys and values, not all that is free
 _KV_SHARE_OF_GPU = 0.1
 _MIB = 1 << 20
+_DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,4 +206,17 @@ def _runner_settings(file: ServiceFile) -> RunnerSettings:
         min_free_bytes=limits.min_free_mib * _MIB,
         grace_seconds=limits.database_grace_seconds,
         check=check,
+        retention=_retention(file),
+    )
+
+
+def _retention(file: ServiceFile) -> Retention:
+    def seconds(days: float | None) -> float | None:
+        return None if days is None else days * _DAY_SECONDS
+
+    kept = file.retention
+    return Retention(
+        event_seconds=seconds(kept.events_days),
+        job_seconds=seconds(kept.jobs_days),
+        run_seconds=seconds(kept.runs_days),
     )

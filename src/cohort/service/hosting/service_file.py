@@ -108,6 +108,18 @@ class LimitsSection(Section):
     )
 
 
+def _days(description: str) -> Any:
+    return setting(None, gt=0, le=36500, allowed="null (for ever), or days", description=description)
+
+
+class RetentionSection(Section):
+    """How long what belongs to a job is kept after its end. Models and files stay until their owner deletes them."""
+
+    events_days: float | None = _days("its events")
+    jobs_days: float | None = _days("the job, with its events and checkpoints")
+    runs_days: float | None = _days("its run directory on this server: trials, their adapters, the report")
+
+
 class ServiceFile(Section):
     """A whole ``service.yaml``."""
 
@@ -132,6 +144,9 @@ class ServiceFile(Section):
     workers: WorkersSection = setting(WorkersSection(), allowed="a section", description="where jobs train")
     serving: ServingSection = setting(ServingSection(), allowed="a section", description="how models answer")
     limits: LimitsSection = setting(LimitsSection(), allowed="a section", description="what clients may send")
+    retention: RetentionSection = setting(
+        RetentionSection(), allowed="a section", description="how long what has ended is kept"
+    )
 
     @property
     def node(self) -> str:

@@ -1,12 +1,15 @@
-"""A node's part in housekeeping: blobs without an owner are removed and stored bytes charged, next to running jobs."""
+"""A node's part in housekeeping, next to running jobs: what is over is removed, and stored bytes are charged."""
 
 from __future__ import annotations
 
 import logging
 from concurrent.futures import Executor
+from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
+from cohort.service.jobs.run_sweeper import remove_old_runs
 from cohort.store.errors import StoreError
+from cohort.store.retention import Retention
 from cohort.store.store import Store
 
 __all__ = ["Housekeeper"]
@@ -19,8 +22,22 @@ _ASK_SECONDS = 300.0
 class Housekeeper:
     """Asks from time to time whether there is something to do, and has it done by a thread. Use it from one thread."""
 
-    def __init__(self, store: Store, *, owner: str, clock: Clock | None = None) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: Store,
+        *,
+        owner: str,
+        folder: Path,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Keep house for a node.
+
+        Args:
+            folder: The node's, with its ``runs`` and its ``queue``.
+            retention: How long what has ended is kept; None: for ever.
+        """
+        self._store, self._folder, self._retention = store, folder, retention or Retention()
         self._owner = owner
         self._clock = clock or SystemClock()
         self._next = self._clock.monotonic()
@@ -33,9 +50,26 @@ class Housekeeper:
 
     def _work(self) -> None:
         try:
-            done = self._store.keep_house(self._owner)
+            done = self._store.keep_house(self._owner, retention=self._retention)
+            self._sweep_runs()
         except StoreError as error:
             _log.warning("housekeeping is done later: %s", error)
         else:
             if done is not None and done.num_blobs:
                 _log.info("%d blobs that nobody has any more were removed", done.num_blobs)
+            if done is not None and done.num_jobs:
+                _log.info("%d jobs whose time is over were forgotten", done.num_jobs)
+
+    def _sweep_runs(self) -> None:
+        seconds = self._retention.run_seconds
+        if seconds is None:
+            return
+        try:
+            count = remove_old_runs(
+                self._store, runs=self._folder / "runs", queue=self._folder / "queue", seconds=seconds
+            )
+        except OSError as error:
+            _log.warning("run directories are removed later: %s", error)
+        else:
+            if count:
+                _log.info("%d run directories whose time is over were removed", count)

@@ -96,7 +96,7 @@ class JobRunner:
         self._lock = RunLock(folder / _LOCK_NAME)
         self._room = Room(folder, least_bytes=settings.min_free_bytes)
         self._shares = NodeShares(folder / _SHARES_NAME)
-        self._housekeeper = Housekeeper(store, owner=name)
+        self._housekeeper = Housekeeper(store, owner=name, folder=folder, retention=settings.retention)
         self._weights: dict[str, float] = {}
         self._organisations: dict[str, str] = {}
         self._held: dict[str, HeldJob] = {}

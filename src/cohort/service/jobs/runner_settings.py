@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cohort.service.jobs.row_checks import CheckLimits
+from cohort.store.retention import Retention
 
 __all__ = ["RunnerSettings"]
 
@@ -20,6 +21,7 @@ class RunnerSettings:
         min_free_bytes: With less room on the disk nothing is accepted, and jobs pause before they must write.
         grace_seconds: Jobs train on for so long while the database is away.
         check: What reading one uploaded file may take.
+        retention: How long what has ended is kept.
     """
 
     lease_seconds: float = 30.0
@@ -28,6 +30,7 @@ class RunnerSettings:
     min_free_bytes: int = 256 << 20
     grace_seconds: float = 300.0
     check: CheckLimits = field(default_factory=CheckLimits)
+    retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
         for name in ("lease_seconds", "turn_seconds", "most_jobs", "grace_seconds"):

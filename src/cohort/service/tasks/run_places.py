@@ -25,4 +25,5 @@ def run_of(job: Job, *, nodes: Path) -> Path:
     if job.started_at is None:
         text = f"{job.id} has not begun to train: it is {job.status}."
         raise ServiceError(text, status=409, code="not_begun", retry_seconds=5)
-    raise ServiceError(f"The run of {job.id} is on another server.", status=404, code="run_elsewhere")
+    text = f"The run of {job.id} is on another server, or was removed when its time was over."
+    raise ServiceError(text, status=404, code="run_elsewhere")

@@ -7,7 +7,7 @@ that no other runner took can be renewed, so that a database that was away for a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +177,14 @@ class Claims:
             now = self._database.now(connection)
             self._write(connection, claim, lease_expires_at=now + seconds)
             return _read_job(connection, claim.job_id)
+
+    def ended(self, job_ids: Sequence[str], *, seconds_ago: float) -> tuple[set[str], set[str]]:
+        """Return which jobs ended ``seconds_ago`` or earlier, and which are known at all."""
+        with self._database.read() as connection:
+            now = self._database.now(connection)
+            rows = connection.execute(select(jobs.c.id, jobs.c.finished_at).where(jobs.c.id.in_(job_ids))).all()
+        over = {row.id for row in rows if row.finished_at is not None and row.finished_at <= now - seconds_ago}
+        return over, {row.id for row in rows}
 
     def release(self, claim: Claim) -> None:
         """Give a job back without changing it, for another runner; nothing happens if the claim is lost already."""

@@ -1,0 +1,55 @@
+"""Removes the run directories of a node's jobs once their time is over."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from cohort.store.store import Store
+
+__all__ = ["remove_old_runs"]
+
+_GONE = ".removed-"
+_ASKED_AT_ONCE = 500
+
+
+def remove_old_runs(store: Store, *, runs: Path, queue: Path, seconds: float) -> int:
+    """Remove the runs of jobs that ended ``seconds`` ago or earlier, and return how many there were.
+
+    A directory whose job the database does not know, as it was forgotten, goes when nothing has been written to it for
+    as long.
+
+    Args:
+        runs: The node's run directories, by job.
+        queue: The node's queue, which has links to them.
+    """
+    if not runs.is_dir():
+        return 0
+    # killed while it removed one
+    for left in runs.glob(f"{_GONE}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    found = sorted(entry for entry in runs.iterdir() if entry.is_dir() and not entry.name.startswith(_GONE))
+    count = 0
+    for first in range(0, len(found), _ASKED_AT_ONCE):
+        asked = found[first : first + _ASKED_AT_ONCE]
+        over, known = store.claims.ended([entry.name for entry in asked], seconds_ago=seconds)
+        for entry in asked:
+            if entry.name in over or (entry.name not in known and _is_older(entry, seconds)):
+                _remove(entry, queue / entry.name)
+                count += 1
+    return count
+
+
+def _is_older(directory: Path, seconds: float) -> bool:
+    latest = max((path.stat().st_mtime for path in (directory, *directory.iterdir())), default=0.0)
+    return time.time() - latest >= seconds
+
+
+def _remove(directory: Path, link: Path) -> None:
+    if link.is_symlink():
+        link.unlink()
+    # out of sight at once: nobody reads half a run
+    hidden = directory.with_name(_GONE + directory.name)
+    directory.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)

@@ -1,0 +1,55 @@
+"""Run directories go when their time is over, and never those of a job that is open."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cohort.core.clock import ManualClock
+from cohort.service.jobs.housekeeper import Housekeeper
+from cohort.service.jobs.run_sweeper import remove_old_runs
+from cohort.store.jobs.project_jobs import NewJob
+from cohort.store.retention import Retention
+from cohort.store.store import open_store
+
+DAY = 86400.0
+
+
+def test_runs_of_ended_and_forgotten_jobs_go(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(tmp_path / "service", clock=clock)
+    organisation = store.tenants.add_organisation("acme", actor="test")
+    own = store.project(store.tenants.add_project(organisation.id, "default", actor="test").id)
+    runs, queue = tmp_path / "runs", tmp_path / "queue"
+    queue.mkdir()
+
+    def run_of(name: str) -> Path:
+        (runs / name / "trials").mkdir(parents=True)
+        (runs / name / "run.db").write_text("x")
+        (queue / name).symlink_to(runs / name, target_is_directory=True)
+        return runs / name
+
+    new = NewJob(base_model="b", request={})
+    ended, is_open, recent = (own.jobs.create(new).id for _ in range(3))
+    directories = [run_of(name) for name in (ended, is_open, recent, "ftjob-forgotten", "ftjob-strange")]
+    own.jobs.cancel(ended)
+    clock.advance(9 * DAY)
+    own.jobs.cancel(recent)
+    # of one that the database does not know, the files say how old it is
+    long_ago = time.time() - 9 * DAY
+    for path in (*directories[3].iterdir(), directories[3]):
+        os.utime(path, (long_ago, long_ago))
+    (runs / ".removed-killed").mkdir()
+
+    assert remove_old_runs(store, runs=tmp_path / "nowhere", queue=queue, seconds=DAY) == 0
+    housekeeper = Housekeeper(
+        store, owner="node", folder=tmp_path, retention=Retention(run_seconds=7 * DAY), clock=clock
+    )
+    with ThreadPoolExecutor(1) as threads:
+        housekeeper.turn(threads)
+    left = {is_open, recent, "ftjob-strange"}
+    assert {path.name for path in runs.iterdir()} == left
+    assert {path.name for path in queue.iterdir()} == left
+    store.close()
