@@ -55,9 +55,7 @@ def keep_house(
         return None
     num_jobs = 0 if retention is None else forget_ended(database, retention)
     num_blobs = collect_blobs(database, folder)
-    return Housekeeping(
-        num_blobs=num_blobs, num_jobs=num_jobs, charged_days=_charge_stored_bytes(database, lease)
-    )
+    return Housekeeping(num_blobs=num_blobs, num_jobs=num_jobs, charged_days=_charge_stored_bytes(database, lease))
 
 
 def _charge_stored_bytes(database: Database, lease: NamedLease) -> float:

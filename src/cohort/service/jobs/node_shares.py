@@ -32,9 +32,12 @@ class NodeShares:
         self._shares = JobShares()
         # by job that runs: seconds of its run when it was taken
         self._before: dict[str, float] = {}
+        # a job that is settled after a restart is charged by the weight it was charged by before
+        self._weights: dict[str, float] = {}
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            self._shares = JobShares.from_record(record["shares"])
+            weights = {str(tenant): float(weight) for tenant, weight in record["weights"].items()}
+            self._shares, self._weights = JobShares.from_record(record["shares"], weights=weights), weights
             self._before = {str(job): float(seconds) for job, seconds in record["before"].items()}
         except FileNotFoundError:
             pass
@@ -43,6 +46,7 @@ class NodeShares:
         self._kept = self._record()
 
     def weigh(self, tenant: str, weight: float) -> None:
+        self._weights[tenant] = weight
         self._shares.accounts.set_weight(tenant, weight)
 
     def order(self, waiting: Sequence[WaitingJob]) -> list[WaitingJob]:
@@ -88,4 +92,7 @@ class NodeShares:
             self._kept = record
 
     def _record(self) -> str:
-        return json.dumps({"shares": self._shares.to_record(), "before": self._before})
+        shares = self._shares.to_record()
+        known = {*shares["tags"], *(tenant for tenant, _ in shares["running"].values())}
+        weights = {tenant: weight for tenant, weight in self._weights.items() if tenant in known}
+        return json.dumps({"shares": shares, "before": self._before, "weights": weights})
