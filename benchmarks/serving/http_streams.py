@@ -77,7 +77,8 @@ def alone(engine: ServingEngine, *, clients: int, prompt: int, new: int, vocab_s
         seen: set[int] = set()
         first: list[float] = []
         while engine.has_work:
-            outputs = engine.step()
+            # texts are made while the next pass is computed, as a server does
+            outputs = engine.step(meanwhile=engine.add_texts, adds_texts=False)
             fresh = {output.number for output in outputs} - seen
             first += [time.perf_counter() - begun] * len(fresh)
             seen |= fresh

@@ -54,6 +54,7 @@ class ScriptedEngine:
     def __init__(self, lengths: dict[int, int], heard: list[int]) -> None:
         self.scheduler = SimpleNamespace(running=[1])
         self._left, self._heard, self.at_passes = dict(lengths), heard, list[list[int]]()
+        self.texts_after: list[int] = []
 
     @property
     def has_work(self) -> bool:
@@ -62,7 +63,8 @@ class ScriptedEngine:
     def ready_tokens(self) -> dict[str, int]:
         return {"": len(self._left)}
 
-    def step(self, *, meanwhile: Callable[[], None]) -> list[StepOutput]:
+    def step(self, *, meanwhile: Callable[[], None], adds_texts: bool) -> list[StepOutput]:
+        assert not adds_texts, "texts are made while the next pass is computed"
         meanwhile()
         self.at_passes.append(list(self._heard))
         outputs = []
@@ -73,6 +75,9 @@ class ScriptedEngine:
                 del self._left[number]
             outputs.append(StepOutput(number=number, token=number, finish=finish))
         return outputs
+
+    def add_texts(self) -> None:
+        self.texts_after.append(len(self._heard))
 
     def abort_all(self) -> list[int]:
         return []
@@ -87,6 +92,8 @@ def test_a_passs_outputs_are_handed_on_while_the_next_one_is_computed_and_the_la
     thread.start()
     assert thread.close(drain_seconds=10.0)
     assert engine.at_passes == [[], [7, 8], [7, 8, 8]]
+    # before what a pass gave is handed on
+    assert engine.texts_after == [0, 2, 3]
     assert heard == [7, 8, 8, 8]
 
 
@@ -96,8 +103,8 @@ def test_what_a_pass_gave_is_not_kept_where_the_rest_is_given_up() -> None:
     thread = EngineThread(engine, SimpleNamespace(close=lambda: None), max_waiting=3)  # type: ignore[arg-type]
     step = engine.step
 
-    def step_and_give_up(*, meanwhile: Callable[[], None]) -> list[StepOutput]:
-        outputs: list[StepOutput] = step(meanwhile=meanwhile)
+    def step_and_give_up(**asked: Any) -> list[StepOutput]:
+        outputs: list[StepOutput] = step(**asked)
         thread._commands.put(engine._left.clear)
         return outputs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from cohort.service.metrics import ServerMetrics
+from cohort.service.metrics import ServerMetrics, TokenIntervals
 from cohort.serving.engine import StepOutput
 from cohort.serving.sequence import FinishReason
 
@@ -43,8 +43,8 @@ def test_times_of_a_request_from_its_first_token_to_its_last() -> None:
     metrics = ServerMetrics("tiny")
     times = metrics.timed()
     for token in (1, 2, 3):
-        times.heard(0, StepOutput(number=0, token=token))
-    times.heard(0, StepOutput(number=0, token=None, finish=FinishReason.STOP))
+        times.heard([(0, StepOutput(number=0, token=token))])
+    times.heard([(0, StepOutput(number=0, token=None, finish=FinishReason.STOP))])
     text = text_of(metrics)
     for name, count in (
         ("time_to_first_token_seconds", 1),
@@ -54,3 +54,15 @@ def test_times_of_a_request_from_its_first_token_to_its_last() -> None:
         assert f'vllm:{name}_count{{model_name="tiny"}} {count}.0' in text
     # servers count apart
     assert 'e2e_request_latency_seconds_count{model_name="tiny"} 1.0' not in text_of(ServerMetrics("tiny"))
+
+
+def test_seconds_between_tokens_fall_into_prometheus_buckets_up_to_and_with_their_edge() -> None:
+    intervals = TokenIntervals({"model_name": "tiny"})
+    for seconds, times in ((0.0, 3), (0.001, 1), (0.0011, 2), (100.0, 1)):
+        intervals.add(seconds, times=times)
+    (family,) = intervals.collect()
+    counts = {sample.labels.get("le"): sample.value for sample in family.samples if sample.name.endswith("_bucket")}
+    assert (counts["0.001"], counts["0.005"], counts["60.0"], counts["+Inf"]) == (4, 6, 6, 7)
+    total = {sample.name.rpartition("_")[2]: sample.value for sample in family.samples if "le" not in sample.labels}
+    assert total["count"] == 7
+    assert total["sum"] == 0.001 + 2 * 0.0011 + 100.0

@@ -192,6 +192,30 @@ def test_stop_strings_end_the_text_and_the_sequence(llama: Served) -> None:
     assert free[-1].finish is FinishReason.LENGTH
 
 
+def test_texts_that_are_made_later_are_those_that_are_made_at_once(llama: Served) -> None:
+    requests = [
+        SequenceRequest(prompt_tokens=[3, 9, 4 + index], max_new_tokens=3 + index, stop_strings=stops)
+        for index, stops in enumerate([(), ("zz",), ()])
+    ]
+
+    def texts(*, adds_texts: bool) -> dict[int, str]:
+        engine, found = engine_of(llama), dict[int, str]()
+        for request in requests:
+            engine.submit(request)
+        while engine.has_work:
+            outputs = engine.step(adds_texts=adds_texts)
+            if not adds_texts:
+                # those of a text that can stop its answer are there at once
+                assert all(each.text for each in outputs if each.number == 1)
+                assert not any(each.text for each in outputs if each.number != 1)
+                engine.add_texts()
+            for each in outputs:
+                found[each.number] = found.get(each.number, "") + each.text
+        return found
+
+    assert texts(adds_texts=False) == texts(adds_texts=True)
+
+
 def test_a_diverged_adapter_ends_its_own_requests_alone(llama: Served) -> None:
     requests = [
         replace(request, adapter=adapter) for request, adapter in zip(make_requests(8), [0, 2] * 4, strict=True)

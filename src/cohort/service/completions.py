@@ -12,10 +12,11 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from cohort.core.errors import CohortError
 from cohort.service.access.request_guard import tenant_of
 from cohort.service.answers import AnswerFormat, Choice, error_body, stream_event
-from cohort.service.engine_thread import EngineThread, Subscription
+from cohort.service.engine_thread import EngineThread
 from cohort.service.metrics import RequestTimes, ServerMetrics
 from cohort.service.schema import GenerationRequest
 from cohort.service.served_model import PreparedRequest, ServedModel
+from cohort.service.subscription import Subscription
 from cohort.serving.engine import StepOutput
 from cohort.serving.sequence import FinishReason
 
@@ -86,12 +87,13 @@ class CompletionAnswers:
     async def _collect(self, subscription: Subscription, choices: list[Choice], times: RequestTimes) -> None:
         num_left = len(choices)
         while num_left:
-            place, output = await subscription.outputs.get()
-            times.heard(place, output)
-            if (failure := _failure(output.finish, output.error)) is not None:
-                raise GenerationFailedError(failure)
-            choices[place].add(output)
-            num_left -= output.finish is not None
+            arrived = await subscription.arrived()
+            times.heard(arrived)
+            for place, output in arrived:
+                if (failure := _failure(output)) is not None:
+                    raise GenerationFailedError(failure)
+                choices[place].add(output)
+                num_left -= output.finish is not None
 
     async def _events(
         self,
@@ -111,22 +113,19 @@ class CompletionAnswers:
                     yield stream_event(opening)
             has_begun = False
             while num_left:
-                arrived = [await subscription.outputs.get()]
                 if has_begun and (seconds := _gathering_seconds(self._thread.num_open)):
                     await asyncio.sleep(seconds)
-                while not subscription.outputs.empty():
-                    arrived.append(subscription.outputs.get_nowait())
+                arrived = await subscription.arrived()
+                times.heard(arrived)
                 failure = None
                 for place, output in arrived:
-                    times.heard(place, output)
-                    failure = failure or _failure(output.finish, output.error)
+                    failure = failure or _failure(output)
                     choices[place].add(output)
                     num_left -= output.finish is not None
                 events = [
                     stream_event(piece)
                     for place, output in _joined(arrived)
-                    if _failure(output.finish, output.error) is None
-                    and (piece := form.piece(place, output)) is not None
+                    if (piece := form.piece(place, output)) is not None
                 ]
                 if failure is not None:
                     yield b"".join([*events, stream_event(error_body(failure, kind="server_error", code=500))])
@@ -144,19 +143,25 @@ class CompletionAnswers:
 
 
 def _joined(arrived: Sequence[tuple[int, StepOutput]]) -> list[tuple[int, StepOutput]]:
-    """Return what came of each sequence as one output, where no logarithms have to be told token by token."""
-    joined: dict[int, StepOutput] = {}
+    """Return what came of each sequence as one output, where no logarithms have to be told token by token.
+
+    Failures are left out: they are told once for the whole request.
+    """
+    by_place: dict[int, list[StepOutput]] = {}
     for place, output in arrived:
-        if output.logprobs is not None:
-            return list(arrived)
-        before = joined.get(place)
-        if before is None or output.error is not None:
-            joined[place] = output
-        else:
-            joined[place] = StepOutput(
-                number=output.number, token=output.token, text=before.text + output.text, finish=output.finish
-            )
-    return list(joined.items())
+        if _failure(output) is None:
+            by_place.setdefault(place, []).append(output)
+    if any(output.logprobs is not None for outputs in by_place.values() for output in outputs):
+        return [(place, output) for place, output in arrived if _failure(output) is None]
+    return [(place, _as_one(outputs)) for place, outputs in by_place.items()]
+
+
+def _as_one(outputs: Sequence[StepOutput]) -> StepOutput:
+    last = outputs[-1]
+    if len(outputs) == 1:
+        return last
+    text = "".join([output.text for output in outputs])
+    return StepOutput(number=last.number, token=last.token, text=text, finish=last.finish)
 
 
 def _num_tokens(choices: list[Choice]) -> int:
@@ -171,11 +176,11 @@ def _gathering_seconds(num_open: int) -> float:
     return 0.0 if num_open < _FEW_STREAMS else min(_MOST_GATHERING_SECONDS, num_open * _SECONDS_A_STREAM)
 
 
-def _failure(finish: FinishReason | None, error: str | None) -> str | None:
-    if finish is FinishReason.NOT_FINITE:
+def _failure(output: StepOutput) -> str | None:
+    if output.finish is FinishReason.NOT_FINITE:
         return "the model's logits are not finite: this adapter has diverged"
-    if finish is FinishReason.FAILED:
-        return error or "the request failed"
+    if output.finish is FinishReason.FAILED:
+        return output.error or "the request failed"
     return None
 
 

@@ -9,17 +9,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cohort.core.errors import CohortError
 from cohort.engine.turns.base_turns import BaseTurns
 from cohort.scheduling.shares.records import WorkKind
+from cohort.service.subscription import Subscription, wake_all
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.engine import ServingEngine, StepOutput
 from cohort.serving.sequence import FinishReason, SequenceRequest
 from cohort.training.device_memory import is_out_of_memory, release_cached
 
-__all__ = ["EngineThread", "QueueFullError", "ServerClosingError", "Subscription"]
+__all__ = ["EngineThread", "QueueFullError", "ServerClosingError"]
 
 _log = logging.getLogger(__name__)
 _IDLE_SECONDS = 0.05
@@ -34,16 +35,6 @@ class QueueFullError(CohortError):
 
 class ServerClosingError(CohortError):
     """The server is about to stop."""
-
-
-@dataclass(eq=False)
-class Subscription:
-    """What one HTTP request hears of its sequences: pairs of their place in the request and an output."""
-
-    loop: asyncio.AbstractEventLoop
-    outputs: asyncio.Queue[tuple[int, StepOutput]] = field(default_factory=asyncio.Queue)
-    numbers: set[int] = field(default_factory=set)
-    is_cancelled: bool = False
 
 
 class EngineThread:
@@ -174,18 +165,19 @@ class EngineThread:
         """Hand on what the last pass gave."""
         outputs, self._undelivered = self._undelivered, ()
         if outputs:
+            self._engine.add_texts()
             self.on_step(outputs)
             self._deliver(outputs)
 
     def _step(self) -> list[StepOutput]:
         try:
             if self._turns is None:
-                return self._engine.step(meanwhile=self._deliver_last)
+                return self._engine.step(meanwhile=self._deliver_last, adds_texts=False)
             if self._turns.is_busy:
                 # a pass of training may take long
                 self._deliver_last()
             with self._turns.turn(WorkKind.SERVING, self._engine.ready_tokens()) as held:
-                outputs = self._engine.step(meanwhile=self._deliver_last)
+                outputs = self._engine.step(meanwhile=self._deliver_last, adds_texts=False)
                 if self._engine.has_work:
                     held.follows = self._turns.ready(WorkKind.SERVING, self._engine.ready_tokens())
                 return outputs
@@ -217,7 +209,8 @@ class EngineThread:
                 # requests are checked before: only a pool too small for the prompt is left
                 self._close_one()
                 failed = StepOutput(number=-1, token=None, finish=FinishReason.FAILED, error=str(error))
-                self._send([(subscription, place, failed)])
+                if subscription.put(place, failed):
+                    self._wake([subscription])
                 continue
             self._subscribers[number] = (subscription, place)
             subscription.numbers.add(number)
@@ -231,26 +224,28 @@ class EngineThread:
         subscription.numbers.clear()
 
     def _deliver(self, outputs: Sequence[StepOutput]) -> None:
-        sent = []
+        waiting = []
         for output in outputs:
             found = self._subscribers.get(output.number)
             if output.finish is not None:
                 self._close_one()
                 self._subscribers.pop(output.number, None)
             if found is not None:
-                sent.append((*found, output))
+                subscription, place = found
                 if output.finish is not None:
-                    found[0].numbers.discard(output.number)
-        self._send(sent)
+                    subscription.numbers.discard(output.number)
+                if subscription.put(place, output):
+                    waiting.append(subscription)
+        self._wake(waiting)
 
-    def _send(self, entries: Sequence[tuple[Subscription, int, StepOutput]]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Subscription, int, StepOutput]]] = {}
-        for entry in entries:
-            by_loop.setdefault(entry[0].loop, []).append(entry)
+    def _wake(self, subscriptions: Sequence[Subscription]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[Subscription]] = {}
+        for subscription in subscriptions:
+            by_loop.setdefault(subscription.loop, []).append(subscription)
         for loop, own in by_loop.items():
             # a loop that has ended has no client either
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_put_all, own)
+                loop.call_soon_threadsafe(wake_all, own)
 
     def _fail_all(self, reason: str) -> None:
         numbers = self._engine.abort_all()
@@ -261,8 +256,3 @@ class EngineThread:
     def _close_one(self) -> None:
         with self._lock:
             self.num_open -= 1
-
-
-def _put_all(entries: Sequence[tuple[Subscription, int, StepOutput]]) -> None:
-    for subscription, place, output in entries:
-        subscription.outputs.put_nowait((place, output))

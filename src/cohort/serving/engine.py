@@ -120,6 +120,8 @@ class ServingEngine:
         self._runner = PassRunner(self._computer, ranks=ranks, as_trained=as_trained)
         self._live: dict[int, LiveSequence] = {}
         self._texts: dict[int, TextStream] = {}
+        # outputs of the last pass without their text, and what they add to
+        self._without_text: list[tuple[StepOutput, TextStream]] = []
         self._next_number = 0
 
     @property
@@ -194,11 +196,14 @@ class ServingEngine:
             self.abort(number)
         return numbers
 
-    def step(self, *, meanwhile: Callable[[], None] | None = None) -> list[StepOutput]:
+    def step(self, *, meanwhile: Callable[[], None] | None = None, adds_texts: bool = True) -> list[StepOutput]:
         """Run one pass and return what it gave; nothing where all that waits waits for adapters.
 
-        ``meanwhile`` is called while a GPU computes a pass that only decodes; otherwise before the pass, whose launches
-        keep the host busy.
+        Args:
+            meanwhile: Called while a GPU computes a pass that only decodes; otherwise before the pass, whose launches
+                keep the host busy.
+            adds_texts: False leaves texts that can stop no answer to :meth:`add_texts`, which the caller calls before
+                the next pass ends: a GPU need not wait for them.
         """
         outputs = self._failed()
         plan = self.scheduler.plan()
@@ -209,7 +214,19 @@ class ServingEngine:
             return outputs
         picked = self._runner.run(plan, meanwhile=meanwhile)
         self.scheduler.computed(plan)
-        return outputs + [self._advance(each) for each in picked]
+        outputs += [self._advance(each) for each in picked]
+        if adds_texts:
+            self.add_texts()
+        return outputs
+
+    def add_texts(self) -> None:
+        """Give the outputs of the last pass the texts that they lack."""
+        for output, text in self._without_text:
+            if output.token is not None:
+                output.text = text.push(output.token)
+            if output.finish is not None:
+                output.text += text.end()
+        self._without_text.clear()
 
     def _failed(self) -> list[StepOutput]:
         outputs = []
@@ -231,7 +248,7 @@ class ServingEngine:
             sequence.tokens.append(token)
             finish = FinishReason.LENGTH if sequence.num_generated >= sequence.most else None
         shown = ""
-        if text is not None:
+        if text is not None and text.may_stop:
             shown = text.push(token) if token is not None else ""
             if finish is not None and not text.is_stopped:
                 shown += text.end()
@@ -242,7 +259,10 @@ class ServingEngine:
             self._texts.pop(number, None)
             self.scheduler.remove(sequence)
         logprobs = picked.logprobs if token is not None else None
-        return StepOutput(number=number, token=token, text=shown, logprobs=logprobs, finish=finish)
+        output = StepOutput(number=number, token=token, text=shown, logprobs=logprobs, finish=finish)
+        if text is not None and not text.may_stop:
+            self._without_text.append((output, text))
+        return output
 
 
 def request_problems(tokens: Sequence[int], *, where: str, vocab_size: int, limit: int) -> list[Problem]:

@@ -28,6 +28,11 @@ class TextStream:
         self.text = ""
         self.is_stopped = False
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether its text can end the answer."""
+        return bool(self._stops)
+
     def push(self, token: int) -> str:
         """Add a token and return what can be given out."""
         self._tokens.append(token)

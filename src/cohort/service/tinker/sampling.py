@@ -113,15 +113,15 @@ class SamplingCalls:
             stopped = [False] * len(requests)
             num_left = len(requests)
             while num_left:
-                place, output = await subscription.outputs.get()
-                if output.finish in (FinishReason.NOT_FINITE, FinishReason.FAILED):
-                    raise SamplingFailedError(output.error or "the model's logits are not finite: it has diverged")
-                if output.token is not None:
-                    found[place][0].append(output.token)
-                    found[place][1].append(math.nan if output.logprobs is None else output.logprobs.picked)
-                if output.finish is not None:
-                    stopped[place] = output.finish is FinishReason.STOP
-                    num_left -= 1
+                for place, output in await subscription.arrived():
+                    if output.finish in (FinishReason.NOT_FINITE, FinishReason.FAILED):
+                        raise SamplingFailedError(output.error or "the model's logits are not finite: it has diverged")
+                    if output.token is not None:
+                        found[place][0].append(output.token)
+                        found[place][1].append(math.nan if output.logprobs is None else output.logprobs.picked)
+                    if output.finish is not None:
+                        stopped[place] = output.finish is FinishReason.STOP
+                        num_left -= 1
         finally:
             self._thread.cancel(subscription)
         sequences = [(tokens, logprobs, stop) for (tokens, logprobs), stop in zip(found, stopped, strict=True)]
