@@ -17,7 +17,7 @@ from cohort.core.numerics import Numerics
 from cohort.machine.machine import Machine
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES, estimated_needs
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
-from cohort.memory.sizes import GPU_TOKENS, SPARE_TRIALS, Sizes, choose_sizes
+from cohort.memory.sizes import GPU_TOKENS, GRAPH_SHARE, SPARE_TRIALS, Sizes, choose_sizes
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.training.recorded.recorded_shapes import GRAPH_TOKENS
 from cohort.training.trial import TrialSpec
@@ -74,6 +74,7 @@ def sizes_on(
     request: SizeRequest | None = None,
     layout: AdapterLayout = LAYOUT_8B,
     longest_row: int = 440,
+    answer_graph_bytes: int = 0,
 ) -> Sizes:
     inputs = SizeInputs(
         specs=specs or grid(),
@@ -82,6 +83,8 @@ def sizes_on(
         longest_row=longest_row,
         needs=needs if activation_bytes is None else estimated_needs(activation_bytes),
         request=request or SizeRequest(),
+        answer_tokens=1 if answer_graph_bytes else 0,
+        answer_graph_bytes=answer_graph_bytes,
     )
     return choose_sizes(inputs, free_bytes=machine.memory_bytes)
 
@@ -100,6 +103,15 @@ def test_everything_fits_together(gibibytes: float, activation_bytes: int) -> No
     assert executor.num_rank_rows % 16 == 0
     assert sizes.device_state_bytes >= 0
     assert sizes.capacity.rank_rows == executor.num_rank_rows
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(2 * GIB, 2 * GIB), (60 * GIB, int(GRAPH_SHARE * 100 * GIB))])
+def test_logits_of_recorded_decoding_take_their_room_up_to_a_share_of_memory(asked: int, kept: int) -> None:
+    # one position is kept, of no bytes
+    found = sizes_on(gpu(100), activation_bytes=1_400_000, answer_graph_bytes=asked)
+    without = sizes_on(gpu(100 - kept / GIB), activation_bytes=1_400_000)
+    assert replace(found.executor, answer_tokens=0) == without.executor
+    assert found.device_state_bytes == without.device_state_bytes
 
 
 def test_a_large_card_takes_the_widest_pass() -> None:

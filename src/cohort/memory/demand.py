@@ -15,6 +15,7 @@ from cohort.machine.machine import Machine
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes, task_optimizer
 from cohort.models.config import DecoderConfig
 from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.serving.decode_graphs import most_recorded_rows
 from cohort.tasks.task_file import TaskFile
 from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.training.trial import TrialSpec
@@ -103,7 +104,14 @@ class Demand:
             optimizer=task_optimizer(self.task),
             answer_tokens=self._answer_tokens,
             answer_token_bytes=2 * self.config.num_layers * self.config.kv_width * self.dtype.itemsize,
+            answer_graph_bytes=most_recorded_rows(self._num_answers) * self.config.vocab_size * self.dtype.itemsize,
         )
+
+    @property
+    def _num_answers(self) -> int:
+        """Answers that trials draw in a step of each."""
+        objectives = ((spec.batch_size, spec.objective) for spec in self.specs)
+        return sum(size * own.num_generations for size, own in objectives if isinstance(own, GroupObjective))
 
     @property
     def _answer_tokens(self) -> int:

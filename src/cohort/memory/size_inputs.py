@@ -85,6 +85,7 @@ class SizeInputs:
         optimizer: The trials'; its moments are a part of the bank.
         answer_tokens: Positions of all answers that the trials draw at once, prompts included.
         answer_token_bytes: Keys and values of one of them.
+        answer_graph_bytes: Logits that recorded decoding passes of all those answers keep on a GPU.
     """
 
     specs: Sequence[TrialSpec]
@@ -98,6 +99,7 @@ class SizeInputs:
     optimizer: Optimizer = DEFAULT_OPTIMIZER
     answer_tokens: int = 0
     answer_token_bytes: int = 0
+    answer_graph_bytes: int = 0
 
     @property
     def num_ranks(self) -> int:

@@ -84,10 +84,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     needs, request, mode = inputs.needs, inputs.request, inputs.gradient_checkpointing
     on_gpu = inputs.machine.device.type == "cuda"
     assert needs is not None or not on_gpu, "passes of a GPU are measured or estimated"
-    free_bytes = max(0, free_bytes - inputs.mask_bytes)
-    # keys and values stay while passes train on other trials' answers: one budget for both
-    answer_tokens = _answer_tokens(inputs, free_bytes=free_bytes)
-    free_bytes -= answer_tokens * inputs.answer_token_bytes
+    free_bytes, answer_tokens = _left_by_answers(inputs, max(0, free_bytes - inputs.mask_bytes))
     row_bytes, by_need = inputs.row_bytes, inputs.rows_by_need
     num_slots = request.num_slots or min(len(by_need), MOST_SLOTS)
     most = 0 if needs is None else most_recorded_tokens(inputs.machine.numerics, launching=needs.launching_tokens)
@@ -212,12 +209,20 @@ def _rows_next_to_states(inputs: SizeInputs, *, wanted: int, affordable: int, to
     return min(wanted, max(aligned_rank(usual), by_need[0], (affordable - states) // 16 * 16))
 
 
-def _answer_tokens(inputs: SizeInputs, *, free_bytes: int) -> int:
-    """Return the positions kept for answers: of all that trials draw at once, or what a share of memory holds."""
+def _left_by_answers(inputs: SizeInputs, free_bytes: int) -> tuple[int, int]:
+    """Return the bytes that answers leave to training, and how many of their positions are kept.
+
+    Keys and values stay while passes train on other trials' answers: one budget for both. They are those of all answers
+    that trials draw at once, or what a share of memory holds.
+    """
     if not inputs.answer_tokens:
-        return 0
+        return free_bytes, 0
+    if inputs.machine.device.type == "cuda":
+        # where that is too little, decoding launches its larger passes kernel by kernel
+        free_bytes -= min(inputs.answer_graph_bytes, int(GRAPH_SHARE * free_bytes))
     affordable = int(ANSWER_SHARE * free_bytes) // max(1, inputs.answer_token_bytes)
-    return max(min(inputs.answer_tokens, affordable), inputs.longest_row)
+    tokens = max(min(inputs.answer_tokens, affordable), inputs.longest_row)
+    return free_bytes - tokens * inputs.answer_token_bytes, tokens
 
 
 def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:

@@ -30,7 +30,7 @@ from cohort.serving.decode_inputs import DecodeInputs, DecodeRow
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.sampler import Scores
 
-__all__ = ["DecodeGraphs", "DecodeRow", "keys_of_graph", "rows_of_graph"]
+__all__ = ["DecodeGraphs", "DecodeRow", "keys_of_graph", "most_recorded_rows", "rows_of_graph"]
 
 _log = logging.getLogger(__name__)
 # from MOST_ROWS on rows of an adapter share its factors; so many are the answers of trials that train on them
@@ -51,6 +51,15 @@ def keys_of_graph(longest: int, *, most: int) -> int:
 def rows_of_graph(count: int) -> int | None:
     """Return the rows of the graph that runs ``count`` sequences; None where they are too many."""
     return next((size for size in _SIZES if size >= count), None)
+
+
+def most_recorded_rows(count: int) -> int:
+    """Return the rows of logits that graphs keep once ``count`` sequences have been decoded to their ends.
+
+    Fewer and fewer go on, so that every size is recorded; each graph keeps the logits that it writes.
+    """
+    largest = rows_of_graph(min(count, _SIZES[-1]))
+    return sum(size for size in _SIZES if largest is not None and size <= largest) if count else 0
 
 
 class _GraphKey(NamedTuple):
