@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,23 @@ def test_a_snapshot_stands_still_while_another_process_writes(store: RunStore) -
             assert reader.log.last_position() == 3
             assert reader.log.steps() == []
         assert reader.log.last_position() == 4
+
+
+def test_what_steps_come_to_is_known_without_reading_them_and_follows_a_resume(tmp_path: Path, store: RunStore) -> None:
+    path = tmp_path / "run.db"
+    position = store.append([step_done(0, 1), step_done(1, 1, loss=math.nan), step_done(0, 2, loss=0.5)])
+    # an event that is sent again is one event
+    store.append([step_done(0, 2, loss=0.5), step_done(0, 3, loss=0.25), step_done(2, 1)])
+
+    def taken() -> dict[int, tuple[int, int, str]]:
+        with RunReader.open(path) as reader:
+            return {trial: (own.done, own.tokens, str(own.last_loss)) for trial, own in reader.steps_taken().items()}
+
+    assert taken() == {0: (3, 300, "0.25"), 1: (1, 100, "nan"), 2: (1, 100, "1.0")}
+    store.truncate_after(position)
+    found = taken()
+    assert found == {0: (2, 200, "0.5"), 1: (1, 100, "nan")}
+    with closing(sqlite3.connect(path)) as connection:
+        # a run of an earlier release keeps no sums: its steps are read
+        connection.executescript("DROP TRIGGER step_added; DROP TRIGGER step_removed; DROP TABLE step_sums")
+    assert taken() == found

@@ -90,12 +90,20 @@ class RunReader:
         ]
 
     def steps_taken(self) -> dict[int, StepsTaken]:
-        """Return what the steps of each trial come to; reads all of them."""
-        # SQLite takes the bare column `loss` from the row with the largest step. By the index, it would fetch each row
-        # from another page: three times as long for two million steps
-        query = "SELECT trial_id, max(step), sum(num_tokens), loss FROM steps NOT INDEXED GROUP BY trial_id"
-        rows = self._database.rows(query)
-        return {trial_id: StepsTaken(done, tokens, number(loss)) for trial_id, done, tokens, loss in rows}
+        """Return what the steps of each trial come to, by trial; one without a step has no entry."""
+        rows = self._database.rows
+        if self._database.one("SELECT count(*) FROM sqlite_master WHERE name = 'step_sums'"):
+            # the last step of a trial is one look-up in the index
+            query = (
+                "SELECT step_sums.trial_id, step, step_sums.num_tokens, loss FROM step_sums CROSS JOIN steps "
+                "WHERE steps.trial_id = step_sums.trial_id "
+                "AND step = (SELECT max(step) FROM steps WHERE trial_id = step_sums.trial_id)"
+            )
+        else:
+            # a run of an earlier release, all of whose steps are read. SQLite takes the bare column `loss` from the row
+            # with the largest step. By the index, it would fetch each row from another page: three times as long
+            query = "SELECT trial_id, max(step), sum(num_tokens), loss FROM steps NOT INDEXED GROUP BY trial_id"
+        return {trial_id: StepsTaken(done, tokens, number(loss)) for trial_id, done, tokens, loss in rows(query)}
 
     def planned_steps(self) -> dict[int, int]:
         """Return the optimizer steps of each trial's full training, by trial id."""

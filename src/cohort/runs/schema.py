@@ -61,6 +61,19 @@ CREATE TABLE steps (
     UNIQUE (trial_id, step)
 );
 
+-- what the steps of each trial come to: a page or a terminal does not read millions of rows to say how far a run is
+CREATE TABLE step_sums (
+    trial_id INTEGER PRIMARY KEY,
+    num_tokens INTEGER NOT NULL
+);
+CREATE TRIGGER step_added AFTER INSERT ON steps BEGIN
+    INSERT INTO step_sums VALUES (new.trial_id, new.num_tokens)
+        ON CONFLICT (trial_id) DO UPDATE SET num_tokens = num_tokens + excluded.num_tokens;
+END;
+CREATE TRIGGER step_removed AFTER DELETE ON steps BEGIN
+    UPDATE step_sums SET num_tokens = num_tokens - old.num_tokens WHERE trial_id = old.trial_id;
+END;
+
 CREATE TABLE evaluations (
     position INTEGER PRIMARY KEY,
     seconds REAL NOT NULL,
