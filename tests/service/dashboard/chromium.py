@@ -10,16 +10,28 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 
 from cohort.service.dashboard.app import build_dashboard
 from cohort.service.dashboard.settings import DashboardSettings
 from cohort.service.listening import listen
 
-__all__ = ["BROWSER", "Cuttable", "browser_here", "served", "watched_page"]
+__all__ = [
+    "BROWSER",
+    "Cuttable",
+    "axe_script",
+    "browser_here",
+    "serious_findings",
+    "served",
+    "served_app",
+    "watched_page",
+]
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -40,8 +52,15 @@ def browser_here() -> Iterator[Any]:
 @contextmanager
 def served(settings: DashboardSettings) -> Iterator[str]:
     """Serve the pages from a thread until the block ends; the address ends with a slash."""
+    with served_app(build_dashboard(settings)) as address:
+        yield address
+
+
+@contextmanager
+def served_app(app: Starlette) -> Iterator[str]:
+    """Serve an application from a thread until the block ends; the address ends with a slash."""
     listener = listen("127.0.0.1", 0)
-    config = uvicorn.Config(build_dashboard(settings), log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -83,6 +102,25 @@ def watched_page(browser: Any, address: str, **context: Any) -> Iterator[Any]:
         assert not wrong, wrong
     finally:
         opened.close()
+
+
+def axe_script() -> str:
+    """Return the source of axe, or skip the tests that need it."""
+    found = find_spec("axe_playwright_python")
+    if found is None or found.origin is None:
+        pytest.skip("`make test-browser` installs axe")
+    return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+def serious_findings(page: Any, axe: str) -> list[tuple[str, list[str]]]:
+    """Return what axe finds serious or critical on a page, each with some of the places."""
+    page.evaluate(axe)
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")
+    return [
+        (entry["id"], [node["html"][:120] for node in entry["nodes"]][:3])
+        for entry in found["violations"]
+        if entry["impact"] in ("serious", "critical")
+    ]
 
 
 class Cuttable:

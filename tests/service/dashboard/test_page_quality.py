@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from cohort.runs.directory import RunDirectory
 from cohort.service.dashboard.settings import DashboardSettings
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
-from tests.service.dashboard.chromium import served, watched_page
+from tests.service.dashboard.chromium import axe_script, serious_findings, served, watched_page
 
 pytestmark = pytest.mark.browser
 
@@ -53,10 +52,7 @@ def locked(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    found = find_spec("axe_playwright_python")
-    if found is None or found.origin is None:
-        pytest.skip("`make test-browser` installs axe")
-    return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
+    return axe_script()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -73,13 +69,7 @@ def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(
             page.wait_for_load_state("networkidle") if name in ("queue", "sign in") else page.locator(
                 "td"
             ).first.wait_for()
-            page.evaluate(axe)
-            found = page.evaluate("axe.run({resultTypes: ['violations']})")
-            serious = [
-                (entry["id"], [node["html"][:120] for node in entry["nodes"]][:3])
-                for entry in found["violations"]
-                if entry["impact"] in ("serious", "critical")
-            ]
+            serious = serious_findings(page, axe)
             assert not serious, f"{name}: {json.dumps(serious, indent=1)}"
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
 
@@ -89,9 +79,7 @@ def test_dialogs_of_controls_have_nothing_serious_either(chromium: Any, address:
         page.goto(f"{address}#/sweep?run=live")
         page.get_by_role("button", name="clone trial 56").click()
         page.get_by_role("dialog").wait_for()
-        page.evaluate(axe)
-        found = page.evaluate("axe.run()")
-        assert [entry["id"] for entry in found["violations"] if entry["impact"] in ("serious", "critical")] == []
+        assert not serious_findings(page, axe)
         page.keyboard.press("Escape")
         page.get_by_role("dialog").wait_for(state="detached")
 

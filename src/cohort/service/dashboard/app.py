@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from cohort import report
-from cohort.core.errors import CohortError, InputError
+from cohort.core.errors import InputError
 from cohort.core.input_values.whole_numbers import read_whole
-from cohort.report.styles import PALETTE
 from cohort.runs.reader import RunReader
 from cohort.service.dashboard.controls import NotRunningError, act, preview, read_request, stop_run
 from cohort.service.dashboard.curve_points import evaluation_curves, pace_curve, train_curves
 from cohort.service.dashboard.followed_run import FollowedRun
+from cohort.service.dashboard.json_answers import NotAllowedError, answering, http_error, json_answer, json_body
 from cohort.service.dashboard.machine_page import machine_page
 from cohort.service.dashboard.model_server import NoModelServerError
-from cohort.service.dashboard.page_guard import COOKIE, PageGuard, session_of
+from cohort.service.dashboard.page_frame import PageFrame
+from cohort.service.dashboard.page_guard import PageGuard
 from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.queue_page import queue_page
 from cohort.service.dashboard.rollout_view import rollout_curves
@@ -36,13 +34,11 @@ from cohort.service.dashboard.runs_view import RunRows
 from cohort.service.dashboard.sessions import Sessions
 from cohort.service.dashboard.settings import DashboardSettings
 from cohort.service.dashboard.trial_page import trial_page
-from cohort.version import __version__
 
 __all__ = ["build_dashboard"]
 
-_STATIC = (Path(__file__).parent / "static").resolve()
-_REPORT = Path(report.__file__).parent.resolve()
-_MEDIA = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+_PAGES = ("runs", "compare", "playground", "queue", "system")
+_KEY_HINT = "the value of --api-key or COHORT_API_KEY that it was started with"
 _MOST_STEP = 1 << 40
 # what a page may say of an answer, besides the prompt
 _OF_A_PROMPT: tuple[str, ...] = ("model", "max_tokens", "temperature")
@@ -59,130 +55,49 @@ def build_dashboard(settings: DashboardSettings) -> Starlette:
 
     Its ``state.end_streams`` ends the streams of events, which go on as long as the viewer stays.
     """
-    pages = _Pages(settings)
+    pages, sessions = _Pages(settings), Sessions(settings.api_keys)
+    frame = PageFrame(sessions, pages=_PAGES, key_hint=_KEY_HINT, facts=pages.session_facts)
+    answer = answering(_STATUS_OF)
     routes = [
-        Route("/", pages.index),
-        Route("/static/{path:path}", pages.static),
-        Route("/api/session", pages.session, methods=["GET", "POST"]),
-        Route("/api/runs", _answer(pages.runs)),
-        Route("/api/run", _answer(pages.run)),
-        Route("/api/run/curves", _answer(pages.curves)),
-        Route("/api/run/evaluations", _answer(pages.evaluations)),
-        Route("/api/run/rollouts", _answer(pages.rollouts)),
-        Route("/api/run/pace", _answer(pages.pace)),
-        Route("/api/run/trial", _answer(pages.trial)),
+        *frame.routes(),
+        Route("/api/runs", answer(pages.runs)),
+        Route("/api/run", answer(pages.run)),
+        Route("/api/run/curves", answer(pages.curves)),
+        Route("/api/run/evaluations", answer(pages.evaluations)),
+        Route("/api/run/rollouts", answer(pages.rollouts)),
+        Route("/api/run/pace", answer(pages.pace)),
+        Route("/api/run/trial", answer(pages.trial)),
         Route("/api/run/events", pages.events),
-        Route("/api/run/preview", _answer(pages.preview), methods=["POST"]),
-        Route("/api/run/ask", _answer(pages.ask), methods=["POST"]),
-        Route("/api/queues", _answer(pages.queues)),
-        Route("/api/queue", _answer(pages.queue)),
-        Route("/api/machine", _answer(pages.machine)),
-        Route("/api/playground", _answer(pages.models)),
+        Route("/api/run/preview", answer(pages.preview), methods=["POST"]),
+        Route("/api/run/ask", answer(pages.ask), methods=["POST"]),
+        Route("/api/queues", answer(pages.queues)),
+        Route("/api/queue", answer(pages.queue)),
+        Route("/api/machine", answer(pages.machine)),
+        Route("/api/playground", answer(pages.models)),
         Route("/api/playground", pages.playground, methods=["POST"]),
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(PageGuard, sessions=pages.sessions, host=settings.host)],
-        exception_handlers={HTTPException: _http_error},
+        middleware=[Middleware(PageGuard, sessions=sessions, host=settings.host)],
+        exception_handlers={HTTPException: http_error},
     )
     app.state.end_streams = pages.ending.set
     return app
 
 
-class NotAllowedError(CohortError):
-    """The server shows runs and changes none."""
-
-
-def _answer(handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return a route that answers what ``handler`` returns as JSON, and its errors with their status and text."""
-
-    async def route(request: Request) -> Response:
-        try:
-            return _json(await handler(request))
-        except NotAllowedError as error:
-            return _json({"error": str(error)}, status=403)
-        except CohortError as error:
-            status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), 503)
-            return _json({"error": str(error)}, status=status)
-
-    return route
-
-
-def _json(body: Any, *, status: int = 200) -> Response:
-    return Response(dumped(body), status_code=status, media_type="application/json")
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json({"error": str(error.detail)}, status=error.status_code)
-
-
 class _Pages:
-    """The handlers; what they share are the folder, sessions and one feed for each run that was looked at."""
+    """The handlers; what they share are the folder and one feed for each run that was looked at."""
 
     def __init__(self, settings: DashboardSettings) -> None:
         self.settings = settings
-        self.sessions = Sessions(settings.api_keys)
         self.folder = RunsFolder(settings.root)
         self._feeds: dict[str, RunFeed] = {}
         self._rows = RunRows()
         self.ending = asyncio.Event()
 
-    async def index(self, request: Request) -> Response:
-        # relative addresses of the page need the slash at the end of where it is mounted
-        if not request.url.path.endswith("/"):
-            return RedirectResponse(f"{request.url.path}/")
-        return self._file("index.html")
-
-    async def static(self, request: Request) -> Response:
-        return self._file(str(request.path_params["path"]))
-
-    def _file(self, name: str) -> Response:
-        # the palette is the report's: a trial has one colour in both
-        folder = _REPORT if name == PALETTE else _STATIC
-        # a zero byte is part of no file's name
-        path = (folder / name.replace("\0", "_")).resolve()
-        media = _MEDIA.get(path.suffix)
-        if media is None or not path.is_relative_to(folder) or not path.is_file():
-            raise HTTPException(404, "there is no such page")
-        # asked again each time, answered from its time stamp: a new version is never mixed with an old one
-        return FileResponse(path, media_type=media, headers={"cache-control": "no-cache"})
-
-    async def session(self, request: Request) -> Response:
-        """Say who the viewer is; with a key, sign in; with ``leave``, sign out."""
-        found = session_of(request.scope)
-        if request.method == "POST":
-            body = await _body(request)
-            if found is not None:
-                self.sessions.end(found)
-            found = None
-            if body.get("leave") is not True and self.sessions.needs_key:
-                if not self.sessions.opens(str(body.get("key", ""))):
-                    # a person waits this long for a slip, a program that guesses for each guess
-                    await asyncio.sleep(0.5)
-                    return _json({"error": "this is no key of this server"}, status=401)
-                found = self.sessions.begin()
-        is_new = found is None
-        if found is None and not self.sessions.needs_key:
-            found = self.sessions.begin()
-        answer = _json(
-            {
-                # before a key is given there is nothing to keep, or a stranger could fill the server's memory
-                "csrf": "" if found is None else found.csrf,
-                "is_open": found is not None,
-                "needs_key": self.sessions.needs_key,
-                "can_control": self.settings.can_control,
-                "root": "" if found is None else str(self.folder.root),
-                "version": __version__,
-            }
-        )
-        if found is None:
-            answer.delete_cookie(COOKIE, path=f"{request.scope.get('root_path', '')}/")
-        elif is_new or request.method == "POST":
-            path = f"{request.scope.get('root_path', '')}/"
-            is_secure = request.url.scheme == "https"
-            answer.set_cookie(COOKIE, found.number, httponly=True, samesite="strict", secure=is_secure, path=path)
-        return answer
+    def session_facts(self) -> dict[str, Any]:
+        """Return what a page is told once it is signed in."""
+        return {"can_control": self.settings.can_control, "root": str(self.folder.root)}
 
     async def runs(self, _: Request) -> Any:
         runs, queues = self.folder.runs(), self.folder.queues()
@@ -190,7 +105,7 @@ class _Pages:
         return {"root": str(self.folder.root), "runs": rows, "queues": sorted(queues)}
 
     async def run(self, request: Request) -> Any:
-        return (await self._feed(_run_name(request)).moment()).as_json()
+        return (await self._feed(_run_name(request)).moment()).asjson_answer()
 
     async def curves(self, request: Request) -> Any:
         followed = self._feed(_run_name(request)).followed
@@ -243,7 +158,7 @@ class _Pages:
         try:
             feed = self._feed(_run_name(request))
         except UnknownRunError as error:
-            return _json({"error": str(error)}, status=404)
+            return json_answer({"error": str(error)}, status=404)
         heard = request.headers.get("last-event-id") or request.query_params.get("after", "")
         generation, number, position = (*heard.split(":"), "", "", "")[:3]
         stride = max(1, _number(request, "stride", 1))
@@ -297,9 +212,9 @@ class _Pages:
 
     async def playground(self, request: Request) -> Response:
         """Stream the answer of one model, a line of JSON for each piece."""
-        server, asked = self.settings.models, await _body(request)
+        server, asked = self.settings.models, await json_body(request)
         if server is None:
-            return _json({"error": "this dashboard has no server of models"}, status=404)
+            return json_answer({"error": "this dashboard has no server of models"}, status=404)
         prompt, is_chat = str(asked.get("prompt", "")), asked.get("chat") is True
         body: dict[str, Any] = {name: asked[name] for name in _OF_A_PROMPT if name in asked}
         body |= {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
@@ -313,7 +228,7 @@ class _Pages:
     async def _controlled(self, request: Request) -> tuple[Any, dict[str, Any]]:
         if not self.settings.can_control:
             raise NotAllowedError("this dashboard only shows; start it with --control to change runs")
-        return self.folder.run(_run_name(request)), await _body(request)
+        return self.folder.run(_run_name(request)), await json_body(request)
 
     def _feed(self, name: str) -> RunFeed:
         directory = self.folder.run(name)
@@ -335,16 +250,3 @@ def _run_name(request: Request) -> str:
 def _number(request: Request, name: str, default: int) -> int:
     found = read_whole(request.query_params.get(name, ""))
     return default if found is None else found
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    try:
-        body = json.loads(await request.body())
-    except ClientDisconnect:
-        # the guard ends a body that is too long and has not said so
-        raise HTTPException(413, "the body is too large, or its sender has left") from None
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise HTTPException(400, "the body is no JSON object")
-    return body

@@ -15,7 +15,7 @@ from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.sessions import Session, Sessions
 from cohort.service.dashboard.settings import is_loopback
 
-__all__ = ["COOKIE", "CSRF_HEADER", "PageGuard", "session_of"]
+__all__ = ["COOKIE", "CSRF_HEADER", "PageGuard", "key_of", "session_of"]
 
 COOKIE = "cohort_session"
 CSRF_HEADER = "x-csrf-token"
@@ -36,6 +36,11 @@ def session_of(scope: Scope) -> Session | None:
     """Return the session that :class:`PageGuard` found for a request."""
     found = scope.get("cohort_session")
     return found if isinstance(found, Session) else None
+
+
+def key_of(scope: Scope) -> str:
+    """Return the key behind a request that passed :class:`PageGuard`, where the server keeps keys; else nothing."""
+    return str(scope.get("cohort_key", ""))
 
 
 class PageGuard:
@@ -61,8 +66,12 @@ class PageGuard:
             await send(message)
 
         session = self._sessions.find(_cookie(headers.getlist("cookie")))
+        if session is not None and not await self._sessions.holds(session):
+            self._sessions.end(session)
+            session = None
         scope["cohort_session"] = session
-        refusal = self._refusal(scope["method"], path, headers, session)
+        scope["cohort_key"] = "" if session is None else session.key
+        refusal = await self._refusal(scope, path, headers, session)
         if refusal is not None:
             await _refuse(guarded, *refusal)
             return
@@ -79,7 +88,10 @@ class PageGuard:
 
         await self._app(scope, limited, guarded)
 
-    def _refusal(self, method: str, path: str, headers: Headers, session: Session | None) -> tuple[int, str] | None:
+    async def _refusal(
+        self, scope: Scope, path: str, headers: Headers, session: Session | None
+    ) -> tuple[int, str] | None:
+        method = scope["method"]
         # a page of another site may point its own name at this machine: only names of this machine are answered
         if self._is_loopback and not is_loopback(_host_name(headers.get("host", ""))):
             return 421, "this server answers to 127.0.0.1 and localhost only"
@@ -97,7 +109,8 @@ class PageGuard:
         if not path.startswith("/api") or path == _SESSION_PATH:
             return None
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._sessions.opens(key):
+        if scheme.lower() == "bearer" and not await self._sessions.refusal(key):
+            scope["cohort_key"] = key.strip()
             # a program with a key of its own: no browser sends that by itself, so no other site's page can make it
             return None
         if self._sessions.needs_key and session is None:

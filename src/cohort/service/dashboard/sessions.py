@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Session", "Sessions"]
 
@@ -23,39 +23,51 @@ class Session:
     Attributes:
         number: The value of its cookie.
         csrf: What its pages send in a header with every change; other sites' pages cannot read it.
+        key: The key that it was begun with, where the server asks again whether that still opens it; in memory alone.
     """
 
     number: str
     csrf: str
     ends_at: float
+    key: str = field(default="", repr=False)
 
 
 class Sessions:
     """The sessions of one server, in its memory: a restart ends them."""
 
-    def __init__(self, api_keys: Sequence[str]) -> None:
+    def __init__(self, api_keys: Sequence[str], *, keeps_key: bool = False) -> None:
         self._keys = tuple(key.encode() for key in api_keys)
         self._sessions: dict[str, Session] = {}
+        self._keeps_key = keeps_key
         self._lock = threading.Lock()
 
     @property
     def needs_key(self) -> bool:
         return bool(self._keys)
 
-    def opens(self, key: str) -> bool:
-        """Return whether ``key`` is one of the server's; all are compared, each in constant time."""
+    async def refusal(self, key: str) -> str:
+        """Return why ``key`` opens nothing; empty where it opens the pages.
+
+        All keys of the server are compared, each in constant time.
+        """
         # JSON may hold halves of characters
         given = key.strip().encode(errors="replace")
         matches = [hmac.compare_digest(given, own) for own in self._keys]
-        return any(matches)
+        return "" if any(matches) else "this is no key of this server"
 
-    def begin(self) -> Session:
-        """Return a new session."""
+    async def holds(self, session: Session) -> bool:
+        """Return whether a session may go on: the keys of one server stay as they are."""
+        del session
+        return True
+
+    def begin(self, key: str = "") -> Session:
+        """Return a new session; ``key`` opened it."""
         now = time.monotonic()
         session = Session(
             number=secrets.token_urlsafe(32),
             csrf=secrets.token_urlsafe(32),
             ends_at=now + _SECONDS_VALID,
+            key=key if self._keeps_key else "",
         )
         with self._lock:
             if len(self._sessions) >= _MOST:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -137,6 +137,9 @@ class ServiceFile(Section):
     )
     host: str = setting("127.0.0.1", min_length=1, allowed="an address", description="the address to listen on")
     port: int = setting(8000, ge=0, le=65535, allowed="0 to 65535 (0: a free one)", description="the port")
+    dashboard: Literal["read", "change", "none"] = setting(
+        "read", allowed="read | change | none", description="what administrators may do on the pages at /dashboard/"
+    )
     tls: TlsSection | None = setting(None, allowed="a section", description="certificate and key, for https")
     bases: list[BaseSection] = setting(
         [], allowed="a list of sections with name and model", description="the base models; none: the quickstart's"

@@ -18,7 +18,7 @@ from cohort.store.tables import IS_OPEN, blobs, checkpoints, files, jobs, keys, 
 from cohort.store.tenants.audit import record_action
 from cohort.store.words import BlobState, JobStatus
 
-__all__ = ["Quotas", "Tenants"]
+__all__ = ["Quotas", "Tenants", "check_name"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Tenants:
         Raises:
             NameTakenError: there is one of this name.
         """
-        _check_name(name)
+        check_name(name)
         with self._database.write() as connection:
             made = Organisation(id=new_id(self._source, "org-"), name=name, created_at=self._database.now(connection))
             try:
@@ -77,7 +77,7 @@ class Tenants:
             UnknownIdError: there is no such organisation.
             NameTakenError: it has a project of this name.
         """
-        _check_name(name)
+        check_name(name)
         _check_weight(weight)
         self.organisation(organisation_id)
         with self._database.write() as connection:
@@ -231,7 +231,8 @@ class Tenants:
         )
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raise :class:`InputError` if an organisation or a project cannot have this name."""
     if (
         not name
         or len(name) > 64

@@ -16,6 +16,7 @@ from cohort.store.tables import IS_OPEN, blobs, job_usage, jobs, projects, usage
 from cohort.store.words import BlobState, UsageKind
 
 __all__ = [
+    "TOKEN_KINDS",
     "add_job_usage",
     "add_usage",
     "check_day",
@@ -30,12 +31,13 @@ __all__ = [
     "tokens_of_day",
 ]
 
-_TOKEN_KINDS = (
+TOKEN_KINDS = (
     UsageKind.PROMPT_TOKENS,
     UsageKind.COMPLETION_TOKENS,
     UsageKind.TRAINED_TOKENS,
     UsageKind.EVALUATED_TOKENS,
 )
+"""The kinds of usage that count as tokens of a day."""
 
 
 def day_of(seconds: float) -> str:
@@ -153,7 +155,7 @@ def check_tokens(connection: Connection, project: Project, *, seconds: float, wa
 def tokens_of_day(connection: Connection, project_id: str, *, day: str) -> int:
     """Return the tokens of all kinds that a project used on a day."""
     statement = select(func.coalesce(func.sum(usage.c.amount), 0)).where(
-        usage.c.project_id == project_id, usage.c.day == day, usage.c.kind.in_(_TOKEN_KINDS)
+        usage.c.project_id == project_id, usage.c.day == day, usage.c.kind.in_(TOKEN_KINDS)
     )
     return int(connection.scalar(statement) or 0)
 

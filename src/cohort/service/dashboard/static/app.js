@@ -12,8 +12,11 @@ const PAGES = {
   compare: { label: "Compare", load: async () => (await import("./pages/compare.js")).Compare },
   playground: { label: "Playground", load: async () => (await import("./pages/playground.js")).Playground },
   queue: { label: "Queue", load: async () => (await import("./pages/queue.js")).Queue },
+  service: { label: "Service", load: async () => (await import("./pages/service.js")).Service },
   system: { label: "System", load: async () => (await import("./pages/system.js")).System },
 };
+// pages without an entry of their own in the navigation, and the one that they are reached from
+const BELOW = { sweep: "runs", trial: "runs" };
 
 function usePlace() {
   const [at, setAt] = useState(place());
@@ -26,7 +29,7 @@ function usePlace() {
   return at;
 }
 
-function SignIn({ onDone }) {
+function SignIn({ session, onDone }) {
   const [key, setKey] = useState("");
   const [error, setError] = useState(null);
   const sent = async (event) => {
@@ -34,7 +37,7 @@ function SignIn({ onDone }) {
     try { onDone(await openSession({ key })); } catch (failure) { setError(failure); }
   };
   return html`<main id="main"><h1>Sign in</h1>
-    <p>These pages need a key of the server: the value of <code>--api-key</code> or <code>COHORT_API_KEY</code> that it was started with.</p>
+    <p>These pages need a key of the server: ${session.key_hint}.</p>
     <form onSubmit=${sent} class="row"><label class="grow"><span class="hidden">Key</span>
       <input type="password" placeholder="Key" autocomplete="current-password" value=${key} onInput=${(event) => setKey(event.target.value)} required /></label>
       <button class="primary">Sign in</button></form>
@@ -42,31 +45,34 @@ function SignIn({ onDone }) {
 }
 
 function Frame() {
-  const { page, query } = usePlace();
+  const { page: named, query } = usePlace();
   const [session, setSession] = useState(null);
   const [error, setError] = useState(null);
-  const [Page, setPage] = useState(null);
+  const [loaded, setPage] = useState(null);
+  const shown = session?.pages ?? [];
+  // the page loads while the server says who the viewer is
+  const page = session ? (shown.includes(named) || shown.includes(BELOW[named]) ? named : shown[0]) : named;
   useEffect(() => { openSession().then(setSession, setError); }, []);
   useEffect(() => {
     let isOld = false;
     setError(null);
-    (PAGES[page] ?? PAGES.runs).load().then((found) => isOld || setPage(() => found), (failure) => setError(failure));
+    PAGES[page]?.load().then((found) => isOld || setPage({ page, found }), (failure) => setError(failure));
     return () => { isOld = true; };
   }, [page]);
-  useEffect(() => { scrollTo(0, 0); }, [page, query.run, query.trial]);
+  useEffect(() => { scrollTo(0, 0); }, [page, query.run, query.trial, query.project]);
   if (!session) return error ? html`<main id="main"><${Failure} error=${error} again=${() => location.reload()} /></main>` : null;
   const isOpen = session.is_open;
   const leave = async () => setSession(await openSession({ leave: true }));
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the page</a>
-    <header class="top"><a class="brand" href=${link("runs")}>Cohort</a>
-      ${isOpen ? html`<nav aria-label="Pages">${Object.entries(PAGES).filter(([, entry]) => entry.label).map(([name, entry]) =>
-        html`<a href=${link(name)} aria-current=${page === name ? "page" : null}>${entry.label}</a>`)}</nav>
-        <span class="badge">${session.can_control ? "can change runs" : "read-only"}</span>
+    <header class="top"><a class="brand" href=${link(shown[0])}>Cohort</a>
+      ${isOpen ? html`<nav aria-label="Pages">${shown.map((name) =>
+        html`<a href=${link(name)} aria-current=${page === name ? "page" : null}>${PAGES[name].label}</a>`)}</nav>
+        <span class="badge">${session.can_control ? `can change ${shown.includes("runs") ? "runs" : "tenants"}` : "read-only"}</span>
         ${session.needs_key ? html`<button onClick=${leave}>Sign out</button>` : ""}` : ""}
     </header>
-    ${!isOpen ? html`<${SignIn} onDone=${setSession} />` : html`<main id="main" tabindex="-1">
+    ${!isOpen ? html`<${SignIn} session=${session} onDone=${setSession} />` : html`<main id="main" tabindex="-1">
       ${error ? html`<${Failure} error=${error} again=${() => location.reload()} />` : ""}
-      ${Page ? html`<${Page} key=${`${page}|${query.run ?? ""}|${query.trial ?? ""}`} query=${query} session=${session} />` : ""}
+      ${loaded?.page === page ? html`<${loaded.found} key=${`${page}|${query.run ?? ""}|${query.trial ?? ""}|${query.project ?? ""}`} query=${query} session=${session} />` : ""}
     </main>`}`;
 }
 

@@ -1,0 +1,1 @@
+"""Pages for the administrators of a service: tenants, keys, quotas, usage."""
