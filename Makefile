@@ -5,7 +5,7 @@
 #   make bench      the benchmarks that this machine can run
 #   make test-gpu   tests marked gpu (side by side within a limit of time: tools/gpu_tests.py)
 #   make test-avx2  the tests of numerics as on a CPU without AVX-512
-#   make test-clients  the unmodified tinker and tinker-cookbook, in an environment of their own, against a server
+#   make test-clients  the unmodified tinker, tinker-cookbook and verifiers, in environments of their own
 #   make docs       the documents as a site in build/site, links and anchors checked
 #   make test-browser  the dashboard's pages in a real Chromium, which Debian's package `chromium` brings
 #   make dist       the wheel and the sdist, checked
@@ -19,6 +19,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 VENV ?= .venv
 CLIENTS ?= .venv-clients
+VERIFIERS ?= .venv-verifiers
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
@@ -91,8 +92,17 @@ $(CLIENTS)/.ready: tests/clients/requirements.txt constraints.txt
 	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" -r tests/clients/requirements.txt
 	@touch $@
 
-test-clients: $(VENV)/.ready-dev $(CLIENTS)/.ready
-	$(TEST_ENV) COHORT_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python $(BIN)/python -m pytest -q --durations=5 tests/clients $(PYTEST_ARGS)
+# As users set it up: verifiers, uv that starts its programs, and tasksets as packages.
+$(VERIFIERS)/.ready: tests/clients/verifiers.txt $(wildcard tests/clients/tasksets/*.* tests/clients/tasksets/*/*.py)
+	@echo "setting up $(VERIFIERS) (a minute or two)"
+	@$(PYTHON) -m venv --clear $(VERIFIERS)
+	@$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/clients/verifiers.txt
+	@$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ./tests/clients/tasksets
+	@touch $@
+
+test-clients: $(VENV)/.ready-dev $(CLIENTS)/.ready $(VERIFIERS)/.ready
+	$(TEST_ENV) COHORT_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python \
+		COHORT_VERIFIERS_PYTHON=$(abspath $(VERIFIERS))/bin/python $(BIN)/python -m pytest -q --durations=5 tests/clients $(PYTEST_ARGS)
 
 $(VENV)/.ready-browser: $(VENV)/.ready-dev
 	@$(PIP) -c constraints.txt -e '.[browser]'
@@ -128,4 +138,4 @@ test-wheel: dist
 	$(BIN)/python tools/try_wheel.py
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) .demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) $(VERIFIERS) .demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -82,4 +82,4 @@ def test_the_section_of_an_environment_is_valid() -> None:
     document = parse_yaml(text, where=Place(file="page"))
     assert document is not None
     plan = RewardsSection(**document.data["rewards"]).plan()
-    assert (plan.names, plan.most_turns, plan.environment) == (("verifiers",), 6, ("PATH",))
+    assert (plan.names, plan.most_turns, plan.environment) == (("verifiers",), 6, ("PATH", "HOME"))

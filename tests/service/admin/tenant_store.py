@@ -9,8 +9,8 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from cohort.service.access.gate import CallerCache
 from cohort.service.admin.pages import build_service_pages
-from cohort.service.gate import CallerCache
 from cohort.store.store import Store, open_store
 from cohort.store.tenants.keys import ALL_BUT_ADMIN
 from cohort.store.tenants.tenants import Quotas

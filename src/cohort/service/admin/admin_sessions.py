@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cohort.service.access.gate import CallerCache
 from cohort.service.dashboard.sessions import Session, Sessions
-from cohort.service.gate import CallerCache
 from cohort.store.tenants.keys import Caller
 from cohort.store.words import KeyScope
 

@@ -6,7 +6,6 @@ made, on the server's machine alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -195,10 +194,10 @@ def _text(body: Mapping[str, Any], name: str) -> str:
 
 def _positive(body: Mapping[str, Any], name: str) -> float:
     value = body.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not (math.isfinite(value := float(value or 0)) and 0 < value <= _MOST):
-        raise _wrong(name, body.get(name), "a number above 0", "Write one.")
-    return value
+    # NaN is above nothing
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
+        raise _wrong(name, value, "a number above 0", "Write one.")
+    return float(value)
 
 
 def _bound(name: str, value: object) -> int | None:

@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from cohort.core.errors import InputError
+from cohort.service.access.gate import CallerCache
 from cohort.service.admin.admin_sessions import AdminSessions
 from cohort.service.admin.changes import Change, read_change
 from cohort.service.admin.service_view import project_view, service_view
 from cohort.service.dashboard.json_answers import NotAllowedError, answering, http_error, json_body
 from cohort.service.dashboard.page_frame import PageFrame
 from cohort.service.dashboard.page_guard import PageGuard, key_of
-from cohort.service.gate import CallerCache
 from cohort.store.errors import NameTakenError, UnknownIdError
 from cohort.store.store import Store
 

@@ -28,7 +28,7 @@ def answering(
     Args:
         statuses: The status of each kind of error; 503 for the others.
     """
-    known = {NotAllowedError: 403, **statuses}
+    known: dict[type[Exception], int] = {NotAllowedError: 403, **statuses}
 
     def of(handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
         async def route(request: Request) -> Response:
