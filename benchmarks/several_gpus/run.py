@@ -74,6 +74,9 @@ def main() -> None:
     )
     parser.add_argument("--no-peer", action="store_true", help="of figure13: leave FSDP2 out")
     parser.add_argument("--once", action="store_true", help="of sweep: once, with what processes meet at first")
+    parser.add_argument(
+        "--states-on-host", action="store_true", help="of sweep: park states in host memory, as a whole 70B model does"
+    )
     parser.add_argument("--profile", action="store_true", help="of figure13: say where two more steps of each row go")
     parser.add_argument("--batches", type=int, nargs="+", default=None, help="of figure13: rows of each adapter")
     parser.add_argument("--models", type=Path, default=None, help="a folder that keeps random models for other parts")

@@ -6,7 +6,9 @@ GPU; the 70B shape on shards and with its layers divided over the GPUs, next to 
 no GPU holds it. Each sweep runs twice, and the second is priced: in the first, ranks record graphs and launch what they
 meet for the first time. Prices leave out loading, compiling, recording graphs and what a trial costs once (new
 adapters, states parked and moved), which are given as well. Fewer layers than the shape has make both sides of a price
-cheaper alike; of a 70B shape the bank is then as small as that next to the whole model.
+cheaper alike; of a 70B shape the bank is then as small as that next to the whole model. Parked states and best weights
+stay on the GPUs, each part on its own where ranks share the model; `--states-on-host` moves them to the host's memory,
+as next to the whole model, which leaves no room for them.
 """
 
 from __future__ import annotations
@@ -92,7 +94,13 @@ def measure(options: argparse.Namespace) -> Part:
 
     def part() -> Part:
         name = f"{'70b' if divides else shape}_{num_ranks}gpu"
-        return Part(headline=_headline(found, name), rows=found, columns=COLUMNS, notes=notes)
+        strategies = options.strategies or (SHARED if divides else ("replicas",))
+        return Part(
+            headline=_headline(found, name, names_strategy=len(strategies) > 1),
+            rows=found,
+            columns=COLUMNS,
+            notes=notes,
+        )
 
     num_rows = _evaluation_plan(planned, rows=rows, validation=validation).num_rows
     device = "cuda" if on_gpu else "cpu"
@@ -126,6 +134,8 @@ def measure(options: argparse.Namespace) -> Part:
         for strategy in options.strategies or (SHARED if divides else ("replicas",)):
             begun = time.perf_counter()
             executor, sizes = _started(folder, strategy, planned, rows, num_ranks=num_ranks)
+            if options.states_on_host:
+                sizes = replace(sizes, device_state_bytes=0)
             print(f"{strategy} started in {time.perf_counter() - begun:.1f} s", flush=True)
             try:
                 notes[f"warm_up_seconds_{strategy}"] = warm = _warm_up(executor, planned, validation)
@@ -275,9 +285,7 @@ def _next_to_the_whole(sizes: Sizes, strategy: str, *, device: str) -> Sizes:
     rank_rows, tokens = NEXT_TO_70B[strategy]
     settings = replace(sizes.executor, num_rank_rows=rank_rows, token_budget=tokens, graph_tokens=tokens + 1)
     capacity = replace(sizes.capacity, rank_rows=rank_rows, tokens_per_step=tokens)
-    # whole states of ranks that hold the model together are on the host, as in a run
-    states = 0 if strategy in GROUP_STRATEGIES else sizes.device_state_bytes
-    return replace(sizes, executor=settings, capacity=capacity, device_state_bytes=states)
+    return replace(sizes, executor=settings, capacity=capacity)
 
 
 def _warm_up(executor: ReplayedRanks, planned: Sequence[PlannedGridTrial], validation: TokenisedRows) -> float:
@@ -304,13 +312,12 @@ def _price(found: list[dict[str, Any]], runs: Mapping[str, float]) -> None:
     row["times_one"] = found[0]["seconds"] / row["seconds"]
 
 
-def _headline(found: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
-    several = found[0]
-    headline = {f"sweep_{key}_{name}": value for key, value in several.items() if key.startswith("price")}
-    for row in found[1:]:
+def _headline(found: Sequence[Mapping[str, Any]], name: str, *, names_strategy: bool) -> dict[str, float]:
+    several, headline = found[0], dict[str, float]()
+    for row in found:
         if row["strategy"] != "one GPU":
-            own = {key: value for key, value in row.items() if key.startswith("price")}
-            headline |= {f"sweep_{key}_{name}_{row['strategy']}": value for key, value in own.items()}
+            of = f"{name}_{row['strategy']}" if names_strategy else name
+            headline |= {f"sweep_{key}_{of}": value for key, value in row.items() if key.startswith("price")}
             continue
         headline["sweep_price_one_gpu"] = row["price"]
         headline[f"sweep_{name}_times_one_gpu"] = row["seconds"] / several["seconds"]

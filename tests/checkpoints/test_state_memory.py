@@ -11,7 +11,10 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterState
 from cohort.checkpoints.state_memory import HOST, StateMemory, _Leaving
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
+from cohort.ranks.divided_states.divided_rows import GPU, PartKey
 from cohort.training.trial import TrialState
+from tests.ranks.divided_states.test_divided_rows import Source
+from tests.ranks.divided_states.test_divided_rows import rows as divided
 
 NUM_BYTES = 3 * 4 * 256 * 4
 
@@ -92,3 +95,26 @@ def test_the_oldest_leave_a_gpu_and_spare_states_before_them() -> None:
     assert memory.leave_devices()
     assert memory.num_bytes(gpu) == 0
     assert not memory.keeps_on_device
+
+
+def test_parts_on_ranks_leave_their_gpus_as_states_leave_one() -> None:
+    source, gone, memory = Source(), list[PartKey](), StateMemory(device_budget_bytes=270)
+    names = [StoredState(trial_id, StoredStateKind.BEST, 1) for trial_id in range(3)]
+    for number, name in enumerate(names):
+        # each 90 bytes of each GPU, 170 of the host
+        memory.put(name, divided(source, gone, number=number))
+        memory.make_room_on_devices()
+    # within the last eighth of the room the oldest begins to leave, and nothing waits for it
+    assert source.leaving == [(0, "weights")]
+    assert not source.left
+    assert (memory.num_bytes(GPU), memory.num_bytes(HOST)) == (270, 90)
+    source.left += source.leaving
+    memory.make_room_on_devices()
+    assert (memory.num_bytes(GPU), memory.num_bytes(HOST)) == (180, 170)
+    assert memory.oldest_on_host() == names[0]
+    assert memory.leave_devices()
+    assert memory.num_bytes(GPU) == 0
+    assert memory.num_bytes(HOST) == 3 * 170
+    for name in names:
+        memory.forget(name)
+    assert sorted(gone) == [(number, "weights") for number in range(3)]

@@ -43,6 +43,7 @@ def options(**given: object) -> argparse.Namespace:
         "no_peer": False,
         "profile": False,
         "once": False,
+        "states_on_host": False,
     }
     return argparse.Namespace(**{**defaults, **given})
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import RankLostError
@@ -18,12 +17,14 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.ranks import group_ranks
 from cohort.ranks.calls import Reply
+from cohort.ranks.divided_states.divided_rows import whole_rows
+from cohort.ranks.divided_states.part_shelf import KeptParts
 from cohort.ranks.group_meeting import Rendezvous
 from cohort.ranks.grouped_executor import GroupedExecutor
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.ranks.step_window import StepWindow
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.trial import TrialSpec, TrialState
+from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows
 
 LAYOUT = AdapterLayout({f"model.layers.{layer}.self_attn.q_proj": (3, 2) for layer in range(2)})
@@ -120,7 +121,8 @@ def test_every_rank_gets_every_call_and_the_last_one_answers_for_the_model(
         fits=True,
         run=lambda rank: window if rank else StepWindow(rounds=()),
         evaluate=lambda rank: {7: f"loss of rank {rank}"},
-        state=lambda rank: TrialState(adapter=AdapterState(weights=torch.full((2, 5), float(rank))), step=3),
+        keep_state=KeptParts(num_bytes={"weights": 40}, dtypes={"weights": torch.float32}, are_on_gpu=False, step=3),
+        part=lambda rank: torch.full((2, 5), float(rank)),
         drop=Reply(),
         lower_token_budgets=Reply(),
     )
@@ -134,12 +136,14 @@ def test_every_rank_gets_every_call_and_the_last_one_answers_for_the_model(
     rows = random_rows(3)
     losses: Any = executor.evaluate((7,), rows=rows, row_ids=(0,))
     assert losses == {7: "loss of rank 1"}
-    assert executor.state(7).adapter.weights.tolist() == [[0.0] * 5 + [1.0] * 5] * 2
+    assert whole_rows(executor.state(7).adapter.weights).tolist() == [[0.0] * 5 + [1.0] * 5] * 2
     executor.lower_token_budgets({PassKind.TRAIN: 50})
     assert executor.token_budgets == {PassKind.TRAIN: 50, PassKind.EVALUATE: 80}
     executor.drop(7)
     assert executor.resident == ()
-    verbs = ["fits", "load", "run", "evaluate", "state", "lower_token_budgets", "drop"]
+    # nothing holds the state any more: the ranks forget their parts before the next call
+    kept = ["keep_state", "part", "forget_parts"]
+    verbs = ["fits", "load", "run", "evaluate", *kept, "lower_token_budgets", "drop"]
     assert [[call.verb for call in rank.asked] for rank in ranks] == [verbs, verbs]
     executor.close()
     assert [rank.ended for rank in ranks] == ["closed", "closed"]

@@ -9,8 +9,9 @@ from cohort.adapters.bank import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import shard_adapter
 from cohort.adapters.spec import AdapterSpec
-from cohort.ranks.rank_group import PipelineGroup, TensorGroup, join_states
+from cohort.ranks.rank_group import PipelineGroup, TensorGroup
 from cohort.training.trial import TrialSpec, TrialState
+from tests.ranks.joined_states import join_states
 
 LAYOUT = AdapterLayout(
     {

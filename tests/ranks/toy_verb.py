@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.core.memory_records import PassKind
+from cohort.ranks.divided_states.divided_rows import whole_rows
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.training_executor import Spread, TrainingExecutor, spread
 from cohort.ranks.training_setup import TrainingSetup
@@ -25,7 +26,7 @@ def squares(self: Any, trial_ids: Sequence[int]) -> dict[int, float]:
 
 
 def local_squares(self: Any, trial_ids: Sequence[int]) -> dict[int, float]:
-    return {key: self.weights(key).double().square().sum().item() for key in trial_ids}
+    return {key: whole_rows(self.weights(key)).double().square().sum().item() for key in trial_ids}
 
 
 def add_verb() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from cohort.ranks.divided_states.divided_rows import divided_rows_of
 from cohort.training.trial import TrialState
 
 __all__ = ["Room", "MemoryLedger"]
@@ -18,18 +20,25 @@ class Room:
     """Where a state is and what it takes there.
 
     Attributes:
-        parts: The bytes of its tensors by address.
+        parts: The bytes of its tensors by address, or by key where the ranks of a group have them: of one GPU, the
+            fullest, or of the host.
+        file_bytes: What its file takes.
     """
 
     device: torch.device
-    parts: dict[int, int]
+    parts: dict[Hashable, int]
+    file_bytes: int
 
     @classmethod
     def of(cls, value: TrialState | Tensor) -> Room:
         """Return the room of a state, or of weights alone."""
         tensors = tuple(value.adapter.tensors.values()) if isinstance(value, TrialState) else (value,)
-        parts = {tensor.data_ptr(): tensor.numel() * tensor.element_size() for tensor in tensors}
-        return cls(tensors[0].device, parts)
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+        if divided := tuple(divided_rows_of(value).values()):
+            keyed: dict[Hashable, int] = {rows.key: rows.placement.num_bytes for rows in divided}
+            return cls(divided[0].placement.device, keyed, sum(sizes))
+        parts: dict[Hashable, int] = {tensor.data_ptr(): size for tensor, size in zip(tensors, sizes, strict=True)}
+        return cls(tensors[0].device, parts, sum(sizes))
 
     @property
     def num_bytes(self) -> int:
@@ -42,7 +51,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self._sums: dict[torch.device, int] = defaultdict(int)
         # by device and address: how many name it
-        self._holders: dict[tuple[torch.device, int], int] = defaultdict(int)
+        self._holders: dict[tuple[torch.device, Hashable], int] = defaultdict(int)
         self._rooms: dict[torch.device, int] = defaultdict(int)
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 from cohort.checkpoints.state_memory import StateMemory
 from cohort.checkpoints.state_writer import StateWriter
 from cohort.checkpoints.stored_state import StoredState
-from cohort.core.errors import StorageFullError
+from cohort.core.errors import RankLostError, StorageFullError
 
 __all__ = ["SpareFiles"]
 
@@ -30,10 +30,10 @@ class SpareFiles:
         """Take what ``writer`` was given, and ``memory`` holds."""
         self._left = dict(paths)
         self._memory, self._writer = memory, writer
-        self._bytes = {name: memory.bytes_of(name) for name in paths}
+        self._bytes = {name: memory.file_bytes(name) for name in paths}
         self.num_files, self.num_bytes = len(paths), sum(self._bytes.values())
         self.lost: list[int] = []
-        self.error: StorageFullError | OSError | None = None
+        self.error: StorageFullError | RankLostError | OSError | None = None
 
     @property
     def num_left(self) -> int:
@@ -65,8 +65,9 @@ class SpareFiles:
     def _take(self, name: StoredState) -> None:
         try:
             self._writer.finish(self._left[name])
-        except (StorageFullError, OSError) as error:
-            # the results are written: a disk that is full or fails takes nothing of them, nor of other tasks
+        except (StorageFullError, RankLostError, OSError) as error:
+            # the results are written: a disk that is full or fails takes nothing of them, nor of other tasks; nor does
+            # a rank that had a part
             self.error = self.error or error
             self.lost.append(name.trial_id)
         self._forget(name)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cohort.checkpoints.host_copies import HostCopies
 from cohort.checkpoints.memory_ledger import MemoryLedger, Room
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
+from cohort.ranks.divided_states.divided_rows import Departure, divided_rows_of
+from cohort.training.transfers.host_copies import HostCopies
 from cohort.training.trial import TrialState
 
 __all__ = ["HOST", "StateMemory"]
@@ -30,7 +31,7 @@ class _Leaving:
     """A state on its way to the host; it takes room on both sides."""
 
     value: TrialState | Tensor
-    copies: Future[dict[str, Tensor]]
+    copies: Future[dict[str, Tensor]] | Departure
 
     def arrived(self) -> TrialState | Tensor:
         """Wait for the copy and return it."""
@@ -118,9 +119,9 @@ class StateMemory:
         """Return what leaves the host first: a spare state, else the oldest."""
         return _first_to_leave([name for name in self._kept if self._will_be_on(name) == HOST])
 
-    def bytes_of(self, name: StoredState) -> int:
-        """Return the bytes of what is kept under ``name``, wherever it is."""
-        return self._rooms[name].num_bytes
+    def file_bytes(self, name: StoredState) -> int:
+        """Return the bytes that a file of what is kept under ``name`` takes."""
+        return self._rooms[name].file_bytes
 
     def num_bytes(self, device: torch.device) -> int:
         """Return the bytes that states take on a device, or will once their copies are there."""
@@ -170,7 +171,8 @@ class StateMemory:
             self.forget(name)
             return
         tensors = value.adapter.tensors if isinstance(value, TrialState) else {"weights": value}
-        self._set(name, _Leaving(value, self._copies.start(tensors)))
+        divided = divided_rows_of(value)
+        self._set(name, _Leaving(value, Departure(divided) if divided else self._copies.start(tensors)))
 
     def _take_arrived(self) -> None:
         """Let go of what is on the host by now: until then its memory on the GPU is not free."""

@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cohort.checkpoints.transfer_threads import BUFFER_BYTES, OfThread, ready_events, state_threads
 from cohort.core.durable_files import atomic_file, flush_to_disk
 from cohort.core.file_digest import file_digest
+from cohort.ranks.divided_states.divided_rows import whole_rows
 from cohort.training.checkpoint import write_state
+from cohort.training.transfers.transfer_threads import BUFFER_BYTES, OfThread, ready_events, state_threads
 
 __all__ = ["StateWriter"]
 
@@ -55,7 +56,7 @@ class StateWriter:
 
         Args:
             path: In a folder that is made where it is missing.
-            tensors: By name, on the host or a GPU; they must not change before :meth:`finish`.
+            tensors: By name, on the host, a GPU or in parts on ranks; they must not change before :meth:`finish`.
             is_behind: Neither hash it nor wait for the disk; :meth:`secure` does both if a checkpoint comes to name it.
             is_flushed: False hashes it and does not wait for the disk.
         """
@@ -170,6 +171,8 @@ class StateWriter:
 
     def _read(self, tensor: Tensor) -> Iterator[memoryview]:
         """Yield the bytes of a tensor; of one on a GPU through two small buffers, one filled while one is used."""
+        # parts on ranks are put together here and not before: one tensor at a time for each thread
+        tensor = whole_rows(tensor)
         parts = tensor.reshape(-1).view(torch.uint8).split(BUFFER_BYTES)
         if not tensor.is_cuda:
             yield from (part.numpy().data for part in parts)

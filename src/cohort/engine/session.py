@@ -362,7 +362,7 @@ class Session(Intake):
             yield
         except BaseException:
             for task in self._ended:
-                # a full disk is no reason to hide the error
-                with contextlib.suppress(StorageFullError):
+                # neither a full disk nor a rank that had a part of a state is a reason to hide the error
+                with contextlib.suppress(StorageFullError, RankLostError):
                     task.run.supervisor.complete_last_checkpoint()
             raise

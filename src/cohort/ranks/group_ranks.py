@@ -1,12 +1,16 @@
 """All ranks of a group, asked together: every one carries out every call, and no call begins before all answered.
 
+Any thread may ask; calls of several come one after the other.
+
 An error that all ranks raise leaves the group as it was. After any other, ranks may have passed each other what others
 never took: the group is ended.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any
@@ -43,6 +47,8 @@ class GroupRanks:
         self._links, self._failed = tuple(links), failed
         self._meter = WorkMeter(len(links))
         self.num_recomputed = 0
+        self._asking = threading.RLock()
+        self._later = deque[Call]()
 
     @property
     def work(self) -> tuple[RankWork, ...]:
@@ -72,13 +78,23 @@ class GroupRanks:
             RankLostError: a rank ended, or raised what the others did not.
             Exception: what all ranks raised.
         """
+        with self._asking:
+            while self._later:
+                self._send(self._later.popleft())
+            self._send(call)
+            return self._answers(during=call.verb, passes=passes)
+
+    def ask_later(self, call: Call) -> None:
+        """Let all ranks carry out a call that has no answer, before the next one that has."""
+        self._later.append(call)
+
+    def _send(self, call: Call) -> None:
         for link in self._links:
             try:
                 link.ask(call)
             except RankLostError:
                 self._end()
                 raise
-        return self._answers(during=call.verb, passes=passes)
 
     def close(self) -> None:
         for link in self._links:

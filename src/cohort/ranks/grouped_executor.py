@@ -20,17 +20,19 @@ from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.core.rank_work import RankWork
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.calls import Call
+from cohort.ranks.divided_states.divided_rows import whole_state
+from cohort.ranks.divided_states.group_states import GroupStates
 from cohort.ranks.group_meeting import Rendezvous
 from cohort.ranks.group_ranks import GroupRanks
 from cohort.ranks.moved_state import state_on
 from cohort.ranks.pipeline.pass_clock import joined_times
 from cohort.ranks.pipeline.staged_executor import StagedExecutor
 from cohort.ranks.pipeline.windows_ahead import WindowsAhead
-from cohort.ranks.rank_group import RankGroupPlan, join_states
+from cohort.ranks.rank_group import RankGroupPlan
 from cohort.ranks.rank_link import RankLink
 from cohort.ranks.remote_executor import Place, RemoteExecutor
 from cohort.ranks.step_window import StepWindow
-from cohort.ranks.training_executor import Manner, TrainingExecutor
+from cohort.ranks.training_executor import Manner
 from cohort.scheduling.pipelines.simulation import PipelineTimes
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.executor_settings import ExecutorSettings
@@ -71,7 +73,8 @@ class GroupedExecutor(RemoteExecutor):
         """
         super().__init__(slots_per_rank=settings.num_slots)
         self._ranks = GroupRanks(processes, failed=self._note_shortage)
-        self._plan, self._layout, self._rendezvous, self._ahead = plan, layout, rendezvous, ahead
+        self._rendezvous, self._ahead = rendezvous, ahead
+        self._states = GroupStates(plan, layout, ask=self._ranks.ask, ask_later=self._ranks.ask_later)
         self._expected: dict[int, int] = {}
         self._budgets = {
             PassKind.TRAIN: settings.token_budget,
@@ -129,11 +132,13 @@ class GroupedExecutor(RemoteExecutor):
         rows: TokenisedRows | None = None,
         rank: int | None = None,
     ) -> int:
-        """Make a trial resident on all ranks; each takes its part of ``state``."""
+        """Make a trial resident on all ranks: each has its part of ``state``, or takes it from the whole."""
         if rank not in (None, 0):
             raise ValueError(f"rank {rank} of a group, whose ranks hold every trial together")
-        carried = None if state is None else state_on(state, torch.device("cpu"))
-        slot = super().load(spec, carried, rows=rows)
+        slot = None if state is None else self._states.load(spec, state, rows=rows)
+        if slot is None:
+            carried = None if state is None else state_on(whole_state(state), torch.device("cpu"))
+            slot = super().load(spec, carried, rows=rows)
         place = Place(spec=spec, rank=0, slot=slot, step=0 if state is None else state.step)
         self._places[spec.trial_id] = place
         if self._ahead is not None:
@@ -148,16 +153,12 @@ class GroupedExecutor(RemoteExecutor):
         self._expected = dict(quotas)
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
-        """Return a copy of a resident's whole state, on the host: no rank has it all."""
-        del on_device
-        parts = self._ranks.ask(Call.of(TrainingExecutor.state, trial_id))
-        return join_states(self._plan, self._layout, self._places[trial_id].spec, parts)
+        """Return a copy of a resident's state in parts, each on its rank, and on its GPU where all have room."""
+        return self._states.state(self._places[trial_id].spec, on_gpu=on_device)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
-        """Return a copy of a resident's whole weights [r, D], on the host."""
-        del on_device
-        parts = self._ranks.ask(Call.of(TrainingExecutor.weights, trial_id))
-        return self._plan.join(self._layout, self._places[trial_id].spec, parts)
+        """Return a copy of a resident's weights [r, D] in parts, as :meth:`state` does."""
+        return self._states.weights(self._places[trial_id].spec, on_gpu=on_device)
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """Run one optimizer step of each of ``trial_ids``.

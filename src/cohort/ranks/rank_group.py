@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import join_rank_rows, local_layout
 from cohort.scheduling.pipelines.stage_balance import divide_head
-from cohort.training.trial import TrialSpec, TrialState
+from cohort.training.trial import TrialSpec
 
-__all__ = ["PipelineGroup", "RankGroupPlan", "TensorGroup", "join_states"]
+__all__ = ["PipelineGroup", "RankGroupPlan", "TensorGroup"]
 
 
 class RankGroupPlan(Protocol):
@@ -110,17 +110,6 @@ class PipelineGroup:
     def join(self, layout: AdapterLayout, spec: TrialSpec, parts: Sequence[Tensor]) -> Tensor:
         del layout, spec
         return torch.cat(list(parts), dim=1)
-
-
-def join_states(plan: RankGroupPlan, layout: AdapterLayout, spec: TrialSpec, parts: Sequence[TrialState]) -> TrialState:
-    """Return a trial's whole state from the parts of all ranks, in their order."""
-    first = parts[0].adapter
-
-    def whole(name: str) -> Tensor:
-        return plan.join(layout, spec, [part.adapter.tensors[name] for part in parts])
-
-    moments = {name: whole(name) for name in first.moments}
-    return replace(parts[0], adapter=replace(first, weights=whole("weights"), moments=moments))
 
 
 def _layer_of(module: str) -> int:

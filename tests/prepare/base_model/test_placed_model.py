@@ -55,13 +55,13 @@ def test_ranks_with_a_model_each_have_a_bank_each(request_: SizeRequest | None) 
 
 
 @pytest.mark.parametrize("request_", [None, SizeRequest(num_ranks=4, token_budget=40)])
-def test_ranks_that_hold_one_model_have_one_bank_and_park_states_in_host_memory(request_: SizeRequest | None) -> None:
+def test_ranks_that_hold_one_model_have_one_bank_and_park_states_next_to_it(request_: SizeRequest | None) -> None:
     memory = Memory()
     model = placed(memory, group=TensorGroup(size=4))
     sizes = sizes_of(model, request_)
     assert memory.asked == replace(request_ or SizeRequest(), num_ranks=1)
     assert sizes.capacity.num_ranks == 1
-    assert (model.group_name, model.num_ranks(sizes), sizes.device_state_bytes) == ("tensor", 4, 0)
+    assert (model.group_name, model.num_ranks(sizes), sizes.device_state_bytes) == ("tensor", 4, 1 << 20)
 
 
 class Kernels:

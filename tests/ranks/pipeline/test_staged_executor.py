@@ -18,7 +18,7 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
 from cohort.models.weights import load_decoder
-from cohort.ranks.rank_group import PipelineGroup, join_states
+from cohort.ranks.rank_group import PipelineGroup
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives.dpo import DirectPreferenceOptimization
@@ -26,6 +26,7 @@ from cohort.training.objectives.orpo import OddsRatioPreferenceOptimization
 from cohort.training.optimizers import optimizer_for
 from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_probs
 from cohort.training.trial import TrialSpec, TrialState
+from tests.ranks.joined_states import join_states
 from tests.ranks.pipeline.stage_threads import StageThreads, stage_threads
 from tests.training.small_models import compared_rows, random_rows, save_llama
 

@@ -20,7 +20,7 @@ from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLE
 from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.models.weights import load_decoder
-from cohort.ranks.rank_group import TensorGroup, join_states
+from cohort.ranks.rank_group import TensorGroup
 from cohort.ranks.tensor import sharded_executor as tensor_executor_module
 from cohort.ranks.tensor.groups import OneRank, RankGroup
 from cohort.ranks.tensor.sharded_executor import ShardedExecutor
@@ -28,6 +28,7 @@ from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
+from tests.ranks.joined_states import join_states
 from tests.ranks.tensor.divided_models import save_divided_qwen2
 from tests.ranks.tensor.thread_group import run_threads
 from tests.training.small_models import random_rows

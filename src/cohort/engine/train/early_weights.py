@@ -16,10 +16,11 @@ from torch import Tensor
 from cohort.adapter_files.write import write_adapter_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
-from cohort.checkpoints.host_copies import HostCopies
-from cohort.checkpoints.transfer_threads import ready_events
 from cohort.core.errors import StorageFullError
 from cohort.engine.train.result_trials import has_adapter_directory
+from cohort.ranks.divided_states.divided_rows import DividedRows, whole_rows
+from cohort.training.transfers.host_copies import HostCopies
+from cohort.training.transfers.transfer_threads import ready_events
 from cohort.training.trial import TrialSpec
 from cohort.tuning.study import Study
 
@@ -52,7 +53,7 @@ class EarlyWeights:
 
         They stay as they are: no later step can make it better.
         """
-        if weights_rD.is_cuda:
+        if _is_elsewhere(weights_rD):
             self._begin(trial_id, spec=spec, weights_rD=weights_rD)
 
     def begin_first(
@@ -70,7 +71,7 @@ class EarlyWeights:
         first = [best.trial_id for best in study.leaders() if has_adapter_directory(study.reason(best.trial_id))]
         for place, trial_id in enumerate(first[:MOST_EARLY]):
             kept = best_of(trial_id)
-            if kept is not None and place >= LEAST_EARLY and not kept[0].is_cuda:
+            if kept is not None and place >= LEAST_EARLY and not _is_elsewhere(kept[0]):
                 break
             if kept is not None and trial_id not in self._writing:
                 self._begin(trial_id, spec=specs[trial_id].adapter, weights_rD=kept[0])
@@ -97,9 +98,15 @@ class EarlyWeights:
     def _write(
         self, trial_id: int, spec: AdapterSpec, weights_rD: Tensor, ready: Mapping[torch.device, torch.cuda.Event]
     ) -> None:
+        # here and not before: only as many as there are writers are in host memory
+        weights_rD = whole_rows(weights_rD)
         if weights_rD.is_cuda:
-            # here and not before: only as many as there are writers are in host memory
             weights_rD = self.copies.copied({"weights": weights_rD}, ready)["weights"]
         folder = self._folder_of(trial_id)
         folder.mkdir(parents=True, exist_ok=True)
         write_adapter_weights(folder, layout=self._layout, spec=spec, weights_rD=weights_rD)
+
+
+def _is_elsewhere(weights_rD: Tensor) -> bool:
+    """Return whether weights take no memory of this host before they are written, or that of their ranks."""
+    return weights_rD.is_cuda or isinstance(weights_rD, DividedRows)

@@ -16,6 +16,7 @@ from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.result_trials import has_adapter_directory
 from cohort.models.checkpoint_layout import expert_parameters, module_names
 from cohort.prepare.preparation import Preparation
+from cohort.ranks.divided_states.divided_rows import whole_rows
 from cohort.report.writing import write_report
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
@@ -72,6 +73,8 @@ def finish_run(
 
     def write(trial_id: int, weights_rD: Tensor) -> None:
         are_written = weights.are_written(trial_id)
+        if not are_written:
+            weights_rD = whole_rows(weights_rD)
         if weights_rD.is_cuda and not are_written:
             # into fresh memory through pinned buffers: three times as fast as a plain copy
             weights_rD = weights.copies.start({"weights": weights_rD}).result()["weights"]

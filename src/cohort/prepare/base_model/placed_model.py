@@ -75,9 +75,8 @@ class PlacedModel:
         if self.group is not None:
             # all ranks hold every trial together: one bank for admission
             request = replace(request or SizeRequest(), num_ranks=1)
-        sizes = self.memory.sizes(self.demand, request=request)
-        # the states of a group come from several devices, so they are parked in host memory
-        return sizes if self.group is None else replace(sizes, device_state_bytes=0)
+        # of a group those of its fullest rank: each keeps its own part of a parked state, next to its bank
+        return self.memory.sizes(self.demand, request=request)
 
 
 def place_model(

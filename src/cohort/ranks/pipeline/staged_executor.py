@@ -18,7 +18,7 @@ from cohort.data.tokenised import ReferenceFiles, TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.ranks.answers import Prompt
 from cohort.ranks.calls import verb
-from cohort.ranks.local_executor import LocalExecutor
+from cohort.ranks.divided_states.part_keeper import PartKeeper
 from cohort.ranks.pipeline.pipeline_stage import PipelineStage
 from cohort.ranks.pipeline.pipeline_window import PipelineMicroBatch
 from cohort.ranks.pipeline.stage_generation import StageModel
@@ -44,7 +44,7 @@ from cohort.training.trial import TrialSpec, TrialState
 __all__ = ["StagedExecutor"]
 
 
-class StagedExecutor(LocalExecutor):
+class StagedExecutor(PartKeeper):
     """One stage. All stages get the same calls with the same arguments; the last one's answers are the pipeline's.
 
     A trial's state goes in whole and comes out as the stage's columns; slots are numbered alike on all stages. Methods
@@ -82,7 +82,6 @@ class StagedExecutor(LocalExecutor):
             compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
             optimizer=optimizer,
-            repeats_smaller=False,
         )
         self._flat_tokens = flat_tokens(decoder.config, device_type=decoder.device.type)
         self._number, self._links = stage, links
@@ -125,8 +124,23 @@ class StagedExecutor(LocalExecutor):
             BankFullError: no room.
         """
         # fresh weights are drawn by the names of linears: the columns of a stage are those of the whole adapter
-        own = None if state is None else replace(state, adapter=self._own(state.adapter))
-        slot = super().load(spec, own, rows=rows, rank=rank)
+        part = None if state is None else replace(state, adapter=self._own(state.adapter))
+        return self.load_part(spec, part, rows=rows, rank=rank)
+
+    def load_part(
+        self,
+        spec: TrialSpec,
+        part: TrialState | None = None,
+        *,
+        rows: TokenisedRows | None = None,
+        rank: int | None = None,
+    ) -> int:
+        """Make a trial resident, fresh or from this stage's columns of a state.
+
+        Raises:
+            BankFullError: no room.
+        """
+        slot = super().load(spec, part, rows=rows, rank=rank)
         self._stage.load(self._residents[spec.trial_id])
         return slot
 

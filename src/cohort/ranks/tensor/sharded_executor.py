@@ -14,7 +14,7 @@ from cohort.adapters.sharding import AdapterShard, ShardingError, local_layout, 
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
-from cohort.ranks.local_executor import LocalExecutor
+from cohort.ranks.divided_states.part_keeper import PartKeeper
 from cohort.ranks.tensor.groups import RankGroup
 from cohort.ranks.tensor.tensor_optimizer import TensorOptimizer
 from cohort.training.executor_settings import ExecutorSettings
@@ -27,15 +27,15 @@ from cohort.training.trial import TrialSpec, TrialState
 __all__ = ["ShardedExecutor"]
 
 
-class ShardedExecutor(LocalExecutor):
+class ShardedExecutor(PartKeeper):
     """One rank's part of an executor over the whole group. All ranks make the same calls with the same arguments.
 
     Plain LoRA is divided as NFS: factors of the divided side by shards, the others whole, with one sum of their
     gradients a step. BD-LoRA of a multiple of as many blocks as ranks is BD-LoRA, or LoRA, on each shard: no exchange.
-    Both mix in one pack. Whole states go in and :func:`~cohort.ranks.rank_group.join_states` makes them again, so a
-    trial may go on with another number of ranks; states and weights that come out are this rank's part. A shard never
-    has more rank rows than the whole adapter, so it fits where that does. Passes must fit into the memory of every
-    rank: one that runs short raises, since it cannot cut a pass that the others share.
+    Both mix in one pack. Whole states go in, and this rank's parts come out and go in again; parts of all ranks make
+    a whole state (:mod:`~cohort.ranks.divided_states`), so a trial may go on with another number of ranks. A shard
+    never has more rank rows than the whole adapter, so it fits where that does. Passes must fit into the memory of
+    every rank: one that runs short raises, since it cannot cut a pass that the others share.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class ShardedExecutor(LocalExecutor):
             compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
             optimizer=TensorOptimizer(optimizer, group, replicated=self._replicated),
-            repeats_smaller=False,
         )
         self._divided = _FreshShards(self.bank, decoder, layout=layout, group=group)
         if self.captured is not None and group.size > 1:
@@ -92,6 +91,29 @@ class ShardedExecutor(LocalExecutor):
             BankFullError: no room.
             ShardingError: it cannot be trained on this number of ranks.
         """
+        part = None
+        if state is not None:
+            parts = {
+                name: self._divided.shard(spec.adapter, whole_rD).weights_rD
+                for name, whole_rD in state.adapter.tensors.items()
+            }
+            own = AdapterState(weights=parts.pop("weights"), moments=parts)
+            part = TrialState(adapter=own, step=state.step)
+        return self.load_part(spec, part, rows=rows, rank=rank)
+
+    def load_part(
+        self,
+        spec: TrialSpec,
+        part: TrialState | None = None,
+        *,
+        rows: TokenisedRows | None = None,
+        rank: int | None = None,
+    ) -> int:
+        """Make a trial of the whole adapter ``spec`` resident, fresh or from this rank's shard of a state.
+
+        Raises:
+            BankFullError, ShardingError: as of :meth:`load`.
+        """
         declared = OPTIMIZER_DECLARATIONS.find(spec.optim)
         why = None if declared is None else declared.not_divided.get("tensor")
         if self._group.size > 1 and why is not None:
@@ -99,16 +121,9 @@ class ShardedExecutor(LocalExecutor):
         replicated_D = replicated_columns(self._layout, spec.adapter, size=self._group.size)
         # of no entries: it says what the shard is
         shard = self._divided.shard(spec.adapter, torch.empty(spec.adapter.num_rows, self._layout.width, device="meta"))
-        if state is None:
-            local = TrialState(adapter=AdapterState(weights=self._divided.of(spec.adapter, spec.seed)))
-        else:
-            parts = {
-                name: self._divided.shard(spec.adapter, whole_rD).weights_rD
-                for name, whole_rD in state.adapter.tensors.items()
-            }
-            own = AdapterState(weights=parts.pop("weights"), moments=parts)
-            local = TrialState(adapter=own, step=state.step)
-        slot = super().load(replace(spec, adapter=shard.spec), local, rows=rows, rank=rank)
+        if part is None:
+            part = TrialState(adapter=AdapterState(weights=self._divided.of(spec.adapter, spec.seed)))
+        slot = super().load(replace(spec, adapter=shard.spec), part, rows=rows, rank=rank)
         self._replicated[spec.trial_id] = replicated_D
         return slot
 

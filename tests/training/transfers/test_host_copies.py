@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cohort.checkpoints import host_copies
-from cohort.checkpoints.host_copies import HostCopies
+from cohort.training.transfers import host_copies
+from cohort.training.transfers.host_copies import HostCopies
 
 SIZES = [(0,), (1,), (3, 5), (7, 1000)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.checkpoints.transfer_threads import BUFFER_BYTES, OfThread, ready_events
+from cohort.training.transfers.transfer_threads import BUFFER_BYTES, OfThread, ready_events
 
 
 def test_a_thread_keeps_its_buffers_and_shares_none() -> None:

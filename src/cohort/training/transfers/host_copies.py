@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from cohort.checkpoints.transfer_threads import BUFFER_BYTES, OfThread, ready_events, state_threads
+from cohort.training.transfers.transfer_threads import BUFFER_BYTES, OfThread, ready_events, state_threads
 
 __all__ = ["HostCopies"]
 

@@ -1,0 +1,1 @@
+"""Copies of states between a GPU and the host, while trials train."""
