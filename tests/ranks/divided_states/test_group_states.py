@@ -17,7 +17,15 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.models.weights import load_decoder
-from cohort.ranks.divided_states.divided_rows import GPU, HOST, DividedRows, divided_rows_of, whole_rows, whole_state
+from cohort.ranks.divided_states.divided_rows import (
+    GPU,
+    HOST,
+    Departure,
+    DividedRows,
+    divided_rows_of,
+    whole_rows,
+    whole_state,
+)
 from cohort.ranks.divided_states.group_states import GroupStates
 from cohort.ranks.divided_states.part_shelf import KeptParts
 from cohort.ranks.launch.start_ranks import start_ranks
@@ -29,7 +37,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
 from tests.ranks.tensor.divided_models import save_divided_qwen2
-from tests.training.small_models import random_rows
+from tests.training.small_models import random_rows, save_llama
 
 SETTINGS = ExecutorSettings(num_slots=4, num_rank_rows=256, token_budget=400, evaluation_token_budget=400)
 
@@ -46,6 +54,7 @@ def spec_of(trial_id: int, *, r: int = 64) -> TrialSpec:
 
 
 SPECS = [spec_of(trial_id) for trial_id in range(4)]
+PLANS: tuple[RankGroupPlan, ...] = (TensorGroup(size=2), PipelineGroup(cuts=(0, 1, 2)))
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +64,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def started(folder: Path, group: RankGroupPlan) -> TrainingExecutor:
+def started(folder: Path, group: RankGroupPlan, *, device: str = "cpu") -> TrainingExecutor:
     setup = TrainingSetup(
         rank=0,
         model_directory=str(folder),
-        device="cpu",
-        dtype="float32",
+        device=device,
+        dtype="bfloat16" if device == "cuda" else "float32",
         target_linears=load_decoder(folder).linears,
         settings=SETTINGS,
         memory_limit_bytes=None,
@@ -71,7 +80,7 @@ def started(folder: Path, group: RankGroupPlan) -> TrainingExecutor:
     return start_ranks(setup, num_ranks=2, decoder=None)
 
 
-@pytest.fixture(params=[TensorGroup(size=2), PipelineGroup(cuts=(0, 1, 2))], ids=["tensor", "pipeline"])
+@pytest.fixture(params=PLANS, ids=[plan.name for plan in PLANS])
 def executor(folder: Path, request: pytest.FixtureRequest) -> Iterator[TrainingExecutor]:
     made = started(folder, request.param)
     yield made
@@ -217,6 +226,35 @@ def test_weights_of_another_adapter_are_divided_anew(executor: TrainingExecutor)
     clone = dataclasses.replace(SPECS[0], trial_id=9, learning_rate=1e-3)
     executor.load(clone, TrialState(adapter=AdapterState(weights=weights)))
     assert torch.equal(whole_rows(executor.weights(9)), whole_rows(weights))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("plan", PLANS, ids=[plan.name for plan in PLANS])
+def test_parts_stay_on_their_gpus_and_leave_them_with_their_bits(tmp_path: Path, plan: RankGroupPlan) -> None:
+    save_llama(tmp_path)
+    executor = started(tmp_path, plan, device="cuda")
+    try:
+        for spec in SPECS:
+            executor.load(spec)
+        executor.step()
+        on_gpus, on_host = executor.state(0, on_device=True), executor.unload(0)
+        places = [{rows.placement.device for rows in divided_rows_of(each).values()} for each in (on_gpus, on_host)]
+        assert places == [{GPU}, {HOST}]
+        expected = whole_state(on_host).adapter.tensors
+        assert all(torch.equal(whole_rows(on_gpus.adapter.tensors[name]), own) for name, own in expected.items())
+        for parked in (on_gpus, on_host):
+            executor.load(SPECS[0], parked)
+            found = whole_state(executor.unload(0, on_device=True)).adapter.tensors
+            assert all(torch.equal(found[name], own) for name, own in expected.items())
+        departure = Departure(divided_rows_of(on_gpus))
+        # the ranks train on meanwhile
+        executor.step()
+        left = departure.result()
+        assert departure.done()
+        assert all(torch.equal(whole_rows(left[name]), own) for name, own in expected.items())
+    finally:
+        executor.close()
 
 
 def answers_of(layout: AdapterLayout, **replies: Any) -> tuple[GroupStates, list[str]]:

@@ -23,6 +23,14 @@ def test_parts_are_kept_under_their_names_and_forgotten() -> None:
         shelf.get((7, "weights"))
 
 
+def test_copies_on_the_host_keep_what_was_there() -> None:
+    shelf, rows = PartShelf(), {"weights": torch.ones(4, 8), "m": torch.zeros(4, 8)}
+    kept = shelf.put_on_host(2, rows, step=1)
+    assert (kept.num_bytes, kept.are_on_gpu) == ({"weights": 128, "m": 128}, False)
+    rows["weights"].zero_()
+    assert torch.equal(shelf.get((2, "weights")), torch.ones(4, 8))
+
+
 def test_parts_on_the_host_have_left() -> None:
     shelf = PartShelf()
     shelf.put(0, {"weights": torch.ones(2)}, step=1)

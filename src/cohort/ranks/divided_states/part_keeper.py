@@ -5,10 +5,12 @@ No byte of a state leaves the rank for that, and all ranks copy at the same time
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterState
@@ -48,14 +50,13 @@ class PartKeeper(LocalExecutor):
     @verb
     def keep_state(self, trial_id: int, number: int, on_gpu: bool) -> KeptParts:  # noqa: FBT001
         """Keep a copy of this rank's part of a resident's state as ``number``; on its GPU if asked for and it fits."""
-        state = self.state(trial_id, on_device=on_gpu)
-        return self.shelf.put(number, state.adapter.tensors, step=state.step)
+        return self._keep(trial_id, number, on_gpu=on_gpu, tensors=self._tensors(trial_id))
 
     @verb
     def keep_weights(self, trial_id: int, number: int, on_gpu: bool) -> KeptParts:  # noqa: FBT001
         """Keep a copy of this rank's part of a resident's weights, as :meth:`keep_state` keeps states."""
-        weights_rD = self.weights(trial_id, on_device=on_gpu)
-        return self.shelf.put(number, {"weights": weights_rD}, step=self.steps_of(trial_id))
+        weights_rD = self._tensors(trial_id)["weights"]
+        return self._keep(trial_id, number, on_gpu=on_gpu, tensors={"weights": weights_rD})
 
     @verb
     def load_kept(self, spec: TrialSpec, keys: Mapping[str, PartKey], step: int, rows: TokenisedRows | None) -> int:
@@ -84,3 +85,16 @@ class PartKeeper(LocalExecutor):
     @verb
     def wait_until_left(self, keys: Sequence[PartKey]) -> None:
         self.shelf.wait_until_left(keys)
+
+    def _tensors(self, trial_id: int) -> dict[str, Tensor]:
+        """Return the rank rows of a resident in the bank, by name: not copies."""
+        own = self.bank.rank_rows(self.slot_of(trial_id))
+        return {name: buffer[own] for name, buffer in {"weights": self.bank.weights_RD, **self.bank.moments_RD}.items()}
+
+    def _keep(self, trial_id: int, number: int, *, on_gpu: bool, tensors: Mapping[str, Tensor]) -> KeptParts:
+        step = self.steps_of(trial_id)
+        if on_gpu:
+            # a full GPU is no error: the copy goes to the host instead
+            with contextlib.suppress(torch.OutOfMemoryError):
+                return self.shelf.put(number, {name: own.clone() for name, own in tensors.items()}, step=step)
+        return self.shelf.put_on_host(number, tensors, step=step)

@@ -53,6 +53,11 @@ class PartShelf:
             step=step,
         )
 
+    def put_on_host(self, number: int, tensors: Mapping[str, Tensor], *, step: int) -> KeptParts:
+        """Keep copies of ``tensors`` in host memory, made by threads at the same time; they may change afterwards."""
+        copies = {name: self._copies.start({name: tensor}) for name, tensor in tensors.items()}
+        return self.put(number, {name: copy.result()[name] for name, copy in copies.items()}, step=step)
+
     def get(self, key: PartKey) -> Tensor:
         """Return a part, from where it is; one that is on its way to the host from the GPU."""
         self._take_arrived([key])
