@@ -11,28 +11,12 @@ from cohort.core.clock import Clock, ManualClock
 from cohort.store.random_names import SeededSource
 from cohort.store.records import Project
 from cohort.store.store import ProjectStore, Store, open_store
-from tests.support.postgresql_server import PostgresServer, postgresql_binaries
+from tests.support.postgresql_fixtures import migrated_database, postgresql
+from tests.support.postgresql_server import PostgresServer
+
+__all__ = ["migrated_database", "postgresql"]
 
 OpenStore = Callable[[], Store]
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgresServer]:
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
-    binaries = postgresql_binaries()
-    if binaries is None:
-        pytest.skip("PostgreSQL's binaries are not installed (Debian: apt-get install postgresql)")
-    server = PostgresServer(binaries)
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
-def migrated_database(postgresql: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database with the tables, of which tests get copies."""
-    name = postgresql.new_database()
-    open_store(postgresql.url(name), blobs=tmp_path_factory.mktemp("blobs")).close()
-    return name
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -16,6 +16,7 @@ import pytest
 from tests.service.fine_tuning.test_journey import ended, upload
 from tests.service.hosting.running_service import chat_rows
 from tests.service.hosting.service_process import ServiceProcess, service_process
+from tests.support.postgresql_server import PostgresServer
 
 _EXPLICIT = {"n_epochs": 6, "batch_size": 4, "learning_rate_multiplier": 5.0}
 
@@ -31,8 +32,15 @@ def adapter_digest(folder: Path, job_id: str) -> str:
     return hashlib.sha256(best.read_bytes()).hexdigest()
 
 
-def kill_one(service: ServiceProcess, chance: random.Random) -> None:
-    """Kill the server, its dispatcher or a worker."""
+def kill_one(service: ServiceProcess, chance: random.Random, *, server: PostgresServer | None = None) -> None:
+    """Kill the service's process, its dispatcher, a worker, or the whole database server."""
+    if server is not None and chance.random() < 0.4:
+        server.kill()
+        time.sleep(chance.uniform(0.0, 2.0))
+        server.start()
+        # the service must find it again by itself
+        time.sleep(chance.uniform(0.0, 2.0))
+        return
     targets = [service.process.pid, *service.children()]
     target = chance.choice(targets)
     with contextlib.suppress(ProcessLookupError):
@@ -51,12 +59,23 @@ def park(service: ServiceProcess, client: openai.OpenAI, job_id: str) -> None:
 
 
 def run_with_kills(
-    folder: Path, *, num_kills: int, seed: int, most_seconds: float, cpu_workers: int | None = None
+    folder: Path,
+    *,
+    num_kills: int,
+    seed: int,
+    most_seconds: float,
+    cpu_workers: int | None = None,
+    server: PostgresServer | None = None,
 ) -> None:
-    """Kill as often as asked, each time starting under one of two names: what one node had the other takes over."""
+    """Kill as often as asked, each time starting under one of two names: what one node had the other takes over.
+
+    Args:
+        server: Has the database, and is killed as well; None: SQLite in the folder.
+    """
     chance = random.Random(seed)
     folder.mkdir()
-    with service_process(folder, name="a", cpu_workers=cpu_workers) as service:
+    database = None if server is None else server.url(server.new_database())
+    with service_process(folder, name="a", cpu_workers=cpu_workers, database=database) as service:
         key = service.key
         assert key
         client = service.client(key)
@@ -70,12 +89,13 @@ def run_with_kills(
     # an orderly end takes a start of its own
     left, is_parked = num_kills - 1, num_kills == 1
     while True:
-        with service_process(folder, name=chance.choice("ab"), cpu_workers=cpu_workers) as service:
+        name = chance.choice("ab")
+        with service_process(folder, name=name, cpu_workers=cpu_workers, database=database) as service:
             assert not service.key, "the first key is made once"
             client = service.client(key)
             if left:
                 time.sleep(chance.uniform(0.0, most_seconds))
-                kill_one(service, chance)
+                kill_one(service, chance, server=server)
                 left -= 1
                 continue
             if not is_parked:
@@ -105,3 +125,10 @@ def test_ten_kills(tmp_path: Path, seed: int) -> None:
     # on the base that answers, or in workers, which are killed as well
     cpu_workers = 1 if seed % 2 else None
     run_with_kills(tmp_path / "service", num_kills=10, seed=seed, most_seconds=12.0, cpu_workers=cpu_workers)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(3))
+def test_ten_kills_of_a_service_and_its_postgresql(tmp_path: Path, seed: int, postgresql: PostgresServer) -> None:
+    run_with_kills(tmp_path / "service", num_kills=10, seed=seed, most_seconds=12.0, server=postgresql)
