@@ -16,18 +16,22 @@ from benchmarks.llama_shapes import hf_config
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
+from cohort.core.numerics import Numerics
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.description import describe_bridged
 from cohort.models.bridge.loading import wrap_model
 from cohort.models.bridge.probe import prove
 from cohort.models.checkpoint_layout import adapter_layout, expert_parameters
+from cohort.models.config import DecoderConfig
+from cohort.models.config_file import read_config
+from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
-__all__ = ["SHAPES", "bridged", "bridged_config", "bridged_executor", "random_model"]
+__all__ = ["SHAPES", "bridged", "bridged_config", "bridged_executor", "native_config", "random_model"]
 
 # what differs from the settings that transformers has for the model type: those of the real models
 _QWEN3_MOE = {"num_hidden_layers": 48, "norm_topk_prob": True, "max_position_embeddings": 40960}
@@ -102,22 +106,36 @@ def bridged(config: dict[str, Any], model: Any, *, device: str) -> BridgedDecode
     return decoder
 
 
+def native_config(config: dict[str, Any]) -> DecoderConfig:
+    """Return the decoder's own record of a ``config.json`` of a native family."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        found = read_config(Path(folder))
+    assert found.bridged is None, "the shape is of a native family"
+    return found
+
+
 def bridged_executor(
-    decoder: BridgedDecoder,
+    decoder: Decoder,
     specs: Sequence[TrialSpec],
     rows: TokenisedRows,
     *,
     token_budget: int,
     targets: Sequence[str] | None = None,
     adapts_experts: bool = False,
+    graph_tokens: int = 0,
+    numerics: Numerics = Numerics.FAST,
 ) -> Executor:
     """Return an executor in which all of ``specs`` are resident.
 
     Args:
         targets: Last names of the adapted linears; None for all that can be adapted.
         adapts_experts: Whether every stacked expert is adapted as well.
+        graph_tokens: Up to how many tokens passes are recorded; a bridged model's never are.
+        numerics: A bridged model has fast ones alone on a GPU.
     """
-    names = [name for name in decoder.linears if name not in decoder.unadaptable]
+    unadaptable = decoder.unadaptable if isinstance(decoder, BridgedDecoder) else {}
+    names = [name for name in decoder.linears if name not in unadaptable]
     if targets is not None:
         names = [name for name in names if name.rsplit(".", 1)[-1] in targets]
     if adapts_experts:
@@ -132,6 +150,8 @@ def bridged_executor(
             num_rank_rows=sum(aligned_rank(spec.adapter.num_rows) for spec in specs),
             token_budget=token_budget,
             evaluation_token_budget=token_budget,
+            graph_tokens=graph_tokens,
+            numerics=numerics,
         ),
         device=decoder.device,
         compute_dtype=decoder.dtype,

@@ -18,6 +18,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen2": {"tie_word_embeddings": True},
     "Qwen3": {"head_dim": 10},
     "Gemma2": {"head_dim": 8},
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen3Moe": {"head_dim": 10, "num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": [1]},
 }
 
 

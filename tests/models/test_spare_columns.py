@@ -95,7 +95,7 @@ def test_only_sixteen_bits_on_a_gpu_get_columns(decoder: Decoder, device: str, d
 
 def test_a_product_is_the_same_with_columns_to_spare_and_after_them(decoder: Decoder) -> None:
     x = torch.randn(16, WIDTH)
-    down = decoder.layers[0].mlp.down
+    down = decoder.layers[0].linears[3]
     expected = down(x, None)
     assert isinstance(down.frozen, FrozenLinear)
     for count in (16, 48, 0):

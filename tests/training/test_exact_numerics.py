@@ -86,12 +86,13 @@ def test_an_executor_switches_the_products_of_its_decoder(tmp_path: Path) -> Non
         executor = executor_of(decoder, specs)
         assert executor.bank.is_exact
         products: list[Any] = list(decoder.products)
+        blocks: list[Any] = [layer.mlp for layer in decoder.layers]
         assert len(products) == 5
         assert all(product.is_exact and not product.can_accumulate for product in products)
-        assert all(layer.mlp.is_composed for layer in decoder.layers)
+        assert all(block.is_composed for block in blocks)
         assert not executor_of(decoder, specs, numerics=Numerics.FAST).bank.is_exact
         assert not any(product.is_exact for product in products)
-        assert not any(layer.mlp.is_composed for layer in decoder.layers)
+        assert not any(block.is_composed for block in blocks)
 
 
 def test_decoding_takes_the_launches_of_exact_numerics_however_few_its_rows_are(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapter_files.base_model import RunBase
+from cohort.adapters.expert_names import parameters_among
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_config import adapter_config
 from cohort.adapters.peft_files.peft_format import (
@@ -173,6 +174,10 @@ def _read(source: Path, *, base: RunBase) -> tuple[PeftAdapter, AdapterLayout, T
         found = f"an adapter of {config.architecture}, which transformers computes"
         hint = "Export it with --to peft or --to merged."
         raise InputError(Problem(where="--to", found=found, allowed="an adapter of a native family", hint=hint))
+    if parameters_among(adapter.modules):
+        hint = "Export it with --to peft or --to merged."
+        found = f"an adapter on experts of {config.architecture}"
+        raise InputError(Problem(where="--to", found=found, allowed="an adapter of linear layers alone", hint=hint))
     if adapter.spec.use_dora:
         hint = "Export it with --to peft or --to merged."
         raise InputError(Problem(where="--to", found="a DoRA adapter", allowed="plain LoRA or BD-LoRA", hint=hint))

@@ -105,11 +105,11 @@ def choose_streamed_layers(demand: Demand, *, host_bytes: int | None = None) -> 
     task, config = demand.task, demand.config
     resident = _all_resident(config, demand.machine)
     wanted = task.memory.host_streamed_layers
-    if wanted not in ("auto", 0) and config.bridged is not None:
+    if wanted not in ("auto", 0) and config.why_resident is not None:
         raise InputError(
             Problem(
                 where=task.where("memory.host_streamed_layers"),
-                found=f"{wanted} with {config.architecture}, whose layers transformers computes",
+                found=f"{wanted} with {config.why_resident}",
                 allowed="auto | 0 with this model: it is whole on its device",
                 hint="Write host_streamed_layers: auto.",
             )
@@ -118,7 +118,7 @@ def choose_streamed_layers(demand: Demand, *, host_bytes: int | None = None) -> 
         found = replace(resident, count=wanted)
         _require_layers(task, found, host_bytes=host_bytes)
         return found
-    if not demand.is_on_gpu or config.bridged is not None:
+    if not demand.is_on_gpu or config.why_resident is not None:
         return resident
     free, ranks, row_bytes = demand.free_bytes, demand.rank_rows, demand.row_bytes
     room = free * (1 - task.memory.margin)
@@ -146,8 +146,8 @@ def least_weight_bytes(task: TaskFile, config: DecoderConfig, machine: Machine) 
     """Return the least bytes of the base model on the device, with as many layers streamed as the task allows."""
     resident = _all_resident(config, machine)
     wanted = task.memory.host_streamed_layers
-    if wanted == "auto" or config.bridged is not None:
-        may_stream = config.bridged is None and machine.device.type == "cuda" and resident.num_layers > NUM_BUFFERS
+    if wanted == "auto" or config.why_resident is not None:
+        may_stream = config.why_resident is None and machine.device.type == "cuda" and resident.num_layers > NUM_BUFFERS
         wanted = resident.num_layers if may_stream else 0
     return replace(resident, count=min(wanted, resident.num_layers)).device_bytes
 
@@ -157,7 +157,7 @@ def layers_for_generation(config: DecoderConfig, machine: Machine) -> StreamedLa
     resident = _all_resident(config, machine)
     missing = resident.base_bytes - 0.75 * machine.memory_bytes
     fits = resident.base_bytes <= 0.9 * machine.memory_bytes
-    if machine.device.type != "cuda" or fits or config.bridged is not None:
+    if machine.device.type != "cuda" or fits or config.why_resident is not None:
         return resident
     count = max(NUM_BUFFERS + 1, NUM_BUFFERS + math.ceil(missing / resident.layer_bytes))
     return replace(resident, count=min(count, resident.num_layers))

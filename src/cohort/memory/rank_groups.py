@@ -168,6 +168,13 @@ def _pipeline_problems(demand: Demand, refused: Callable[[str, str, str], Proble
             hint=f"Write num_gpus: {config.num_layers} (under torchrun: --nproc-per-node), or another strategy.",
         )
         return
+    if demand.task.lora.target_parameters:
+        yield refused(
+            "lora.target_parameters",
+            f"{', '.join(demand.task.lora.target_parameters)} with strategy: pipeline",
+            "adapters on attention alone: factors of experts stand behind those of all layers, not with a stage's",
+        )
+        return
     plan = pipeline_group(config, num_stages=num_ranks)
     parts = [plan.local_layout(demand.layout, stage) for stage in range(num_ranks)]
     widest = {projection_widths(part) for part in parts if part.linears}

@@ -65,12 +65,12 @@ def choose_placement(demand: Demand, *, host_bytes: int | None = None, num_hosts
         task.strategy == "auto" and wanted == "auto" and streamed.count > 0
     )
     why = None
-    if divides and num_ranks > 1 and config.bridged is None and streamed.num_layers > NUM_BUFFERS:
+    if divides and num_ranks > 1 and config.why_resident is None and streamed.num_layers > NUM_BUFFERS:
         why = can_share(demand.machine.device, num_ranks=num_ranks) if num_hosts == 1 else _SEVERAL_HOSTS
         if why is None:
             return _divided(streamed, num_ranks=num_ranks, all_layers=task.strategy == "adapter_parallel")
-    elif task.strategy == "adapter_parallel" and config.bridged is not None:
-        why = f"{config.architecture} is computed by transformers, whole on each GPU"
+    elif task.strategy == "adapter_parallel" and config.why_resident is not None:
+        why = f"{config.why_resident} and are whole on each GPU"
     elif task.strategy == "adapter_parallel":
         only = "one GPU" if num_ranks == 1 else f"a model of {counted(streamed.num_layers, 'layer')}"
         why = f"{only} divides nothing"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cohort.adapters.expert_names import expert_shapes
 from cohort.adapters.layout import AdapterLayout
 from cohort.models.config import BridgedModel, DecoderConfig
+from cohort.models.experts.mixture import MixtureOfExperts
 
 __all__ = [
     "FusedTensor",
@@ -52,23 +53,30 @@ def checkpoint_layout(config: DecoderConfig) -> tuple[FusedTensor, ...]:
     Names: ``embed``, ``norm``, ``head`` (absent when tied) and ``layers.N.`` followed by ``input_norm``, ``qkv``,
     ``q_norm``, ``k_norm``, ``output``, ``mlp_norm``, ``gate_up``, ``down``, ``attention_post_norm`` and
     ``mlp_post_norm``, of which a family has those that it norms by; linears end in ``.weight`` and, where the
-    family has it, ``.bias``. Those of a model that transformers computes have the model's own names, its adaptable
-    linears behind ``layers.``.
+    family has it, ``.bias``. A layer with experts has ``router``, ``experts_up`` and ``experts_down`` in place of
+    ``gate_up`` and ``down``: gate and up of each expert, one expert below the other, and down of each. Those of a
+    model that transformers computes have the model's own names, its adaptable linears behind ``layers.``.
     """
     return tuple(_tensors(config) if config.bridged is None else _bridged(config.bridged))
 
 
 def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
-    """Return ``(in_features, out_features)`` of each adaptable linear by full module path: all but the head.
+    """Return ``(in_features, out_features)`` of each adaptable linear by full module path.
 
-    The same as ``decoder.linears``, for those who have no weights yet.
+    Those are all but the head; of a mixture of experts those of attention alone. The same as ``decoder.linears``, for
+    those who have no weights yet.
     """
     return {
         piece.key.removesuffix(".weight"): (piece.shape[1], piece.shape[0])
         for fused in checkpoint_layout(config)
-        if fused.is_linear
+        if fused.is_linear and _is_adaptable(fused, config)
         for piece in fused.pieces
     }
+
+
+def _is_adaptable(fused: FusedTensor, config: DecoderConfig) -> bool:
+    # where PEFT takes the names of an MLP's linears for experts it would load adapters of dense layers into those
+    return config.mixture is None or not fused.name.endswith((".gate_up.weight", ".down.weight"))
 
 
 def factor_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
@@ -78,6 +86,9 @@ def factor_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
 
 def expert_parameters(config: DecoderConfig) -> dict[str, tuple[int, int, int]]:
     """Return experts, input width and output width of each adaptable stacked parameter, by path."""
+    if config.mixture is not None:
+        own = (config.mixture.parameters(n, hidden_size=config.hidden_size) for n in range(config.num_layers))
+        return {path: shape for parameters in own for path, shape in parameters.items()}
     found = () if config.bridged is None else config.bridged.expert_parameters
     return {path: (num_experts, ins, outs) for path, num_experts, ins, outs, _ in found}
 
@@ -96,8 +107,12 @@ def adapter_layout(config: DecoderConfig, targets: Iterable[str]) -> AdapterLayo
 
 def module_names(config: DecoderConfig) -> tuple[str, ...]:
     """Return the full paths of what PEFT could take an adapter's target names for, the adaptable linears first."""
-    others = () if config.bridged is None else config.bridged.others
-    weights = (key.removesuffix(".weight") for key, _ in others if key.endswith(".weight"))
+    others: Iterable[str] = () if config.bridged is None else (key for key, _ in config.bridged.others)
+    if config.mixture is not None:
+        fused = (fused for fused in checkpoint_layout(config) if fused.is_linear and not _is_adaptable(fused, config))
+        routers = (f"model.layers.{layer}.mlp.gate.weight" for layer in config.mixture.sparse_layers)
+        others = (*(piece.key for own in fused for piece in own.pieces), *sorted(routers))
+    weights = (key.removesuffix(".weight") for key in others if key.endswith(".weight"))
     return (*linear_shapes(config), *weights)
 
 
@@ -120,12 +135,28 @@ def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:
         yield from _norm(ours + "attention_post_norm", theirs, norms.after_attention, hidden)
         yield from _norm(ours + "mlp_post_norm", theirs, norms.after_mlp, hidden)
         yield from _norm(ours + "mlp_norm", theirs, norms.before_mlp, hidden)
+        if config.mixture is not None and config.is_sparse(layer):
+            yield from _experts(ours, theirs, config.mixture, hidden)
+            continue
         gate_up = {mlp + key: width for key, width in config.gate_up_parts.items()}
         yield from _linear(ours + "gate_up", gate_up, hidden, bias=config.mlp_bias)
         yield from _linear(ours + "down", {mlp + "down_proj": hidden}, config.intermediate_size, bias=config.mlp_bias)
     yield _single("norm", "model.norm.weight", hidden)
     if not config.tie_word_embeddings:
         yield _single("head", "lm_head.weight", config.vocab_size, hidden)
+
+
+def _experts(ours: str, theirs: str, mixture: MixtureOfExperts, hidden: int) -> Iterator[FusedTensor]:
+    block, width, experts = theirs + mixture.block, mixture.intermediate_size, range(mixture.num_experts)
+    yield _single(ours + "router", f"{block}.gate.weight", mixture.num_experts, hidden)
+    up = (
+        (f"{block}.experts.{expert}.{own}.weight", (width, hidden))
+        for expert in experts
+        for own in (mixture.gate, mixture.up)
+    )
+    yield FusedTensor(ours + "experts_up", tuple(Piece(key, shape) for key, shape in up))
+    down = (f"{block}.experts.{expert}.{mixture.down}.weight" for expert in experts)
+    yield FusedTensor(ours + "experts_down", tuple(Piece(key, (hidden, width)) for key in down))
 
 
 def _bridged(model: BridgedModel) -> Iterator[FusedTensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cohort.kernels.gated_activation import Activation
+from cohort.models.experts.mixture import MixtureOfExperts
 
 __all__ = ["AttentionRule", "BridgedModel", "DecoderConfig", "LayerNorms", "QueryGrowth", "RotaryConfig"]
 
@@ -139,7 +140,7 @@ class DecoderConfig:
         architecture: Class name the checkpoint was saved from, such as ``LlamaForCausalLM``.
         vocab_size: Rows of the token table.
         hidden_size: Width of the residual stream.
-        intermediate_size: Width of the MLP.
+        intermediate_size: Width of the MLP, where it is dense.
         num_kv_heads: Key-value heads; divides ``num_heads``.
         rms_norm_eps: Added to the mean square in every norm.
         max_position_embeddings: Context length the checkpoint states.
@@ -157,6 +158,7 @@ class DecoderConfig:
         unrotated_layers: Layers without a rotary embedding.
         residual_scale: Factor on the outputs of attention and MLP where they join the stream.
         head_scale: Factor on the logits.
+        mixture: The blocks of experts that layers have in place of an MLP; None where all are dense.
         activation: What the gate of the MLP goes through.
         norm_offset: Added to the weight of every norm; Gemma stores weights around 0 and adds 1.
         norms: The norms of a layer.
@@ -211,6 +213,7 @@ class DecoderConfig:
     unrotated_layers: frozenset[int] = frozenset()
     residual_scale: float = 1.0
     head_scale: float = 1.0
+    mixture: MixtureOfExperts | None = None
     bridged: BridgedModel | None = None
 
     def __post_init__(self) -> None:
@@ -250,6 +253,38 @@ class DecoderConfig:
         """The same of the linears in front of the MLP's activation."""
         width = self.intermediate_size
         return {"gate_up_proj": 2 * width} if self.has_fused_gate_up else {"gate_proj": width, "up_proj": width}
+
+    def is_sparse(self, layer: int) -> bool:
+        """Return whether a layer has a block of experts in place of an MLP."""
+        return self.mixture is not None and layer in self.mixture.sparse_layers
+
+    @property
+    def why_resident(self) -> str | None:
+        """Why its layers are whole on their device, never streamed from elsewhere; None where they may be."""
+        if self.bridged is not None:
+            return f"{self.architecture}, whose layers transformers computes"
+        return None if self.mixture is None else f"{self.architecture}, whose experts stay on the device"
+
+    @property
+    def mlp_width(self) -> float:
+        """Width of the feed-forward block that a token passes, the mean over the layers: its experts' together."""
+        if self.mixture is None:
+            return self.intermediate_size
+        share = sum(self.is_sparse(layer) for layer in range(self.num_layers)) / self.num_layers
+        own = self.mixture.experts_per_token * self.mixture.intermediate_size
+        return share * own + (1 - share) * self.intermediate_size
+
+    @property
+    def mlp_values(self) -> int:
+        """Values that a token keeps of a feed-forward block, the mean over the layers: gate, up and their product.
+
+        Each of a token's experts keeps, besides, the row that it reads and the row that it gives.
+        """
+        rows = 0
+        if self.mixture is not None:
+            num_sparse = sum(self.is_sparse(layer) for layer in range(self.num_layers))
+            rows = 2 * self.hidden_size * self.mixture.experts_per_token * num_sparse // self.num_layers
+        return round(3 * self.mlp_width) + rows
 
     @property
     def kv_width(self) -> int:

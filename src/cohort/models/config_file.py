@@ -106,6 +106,7 @@ def _decoder(settings: Any, raw: Mapping[str, Any], family: ModelFamily, path: P
             unrotated_layers=family.unrotated_layers(settings),
             residual_scale=family.residual_scale(settings),
             head_scale=family.head_scale(settings),
+            mixture=family.mixture(settings),
             # others were refused above
             stored_quantization="nf4" if raw.get("quantization_config") else "none",
         )

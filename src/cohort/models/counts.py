@@ -21,9 +21,9 @@ class ModelCounts:
 
     Attributes:
         parameters: All weights, a tied head counted once.
-        linear_parameters: Weights of the layers' linears.
+        linear_parameters: Weights of the layers' linears, experts left out.
         head_parameters: Weights of the product to logits, tied or not.
-        linear_flops_per_token: Forward FLOPs per token of the layers' linears.
+        linear_flops_per_token: Forward FLOPs per token of the layers' linears, and of the experts that it passes.
         head_flops_per_token: Forward FLOPs per token whose logits are needed.
         attention_flops_per_pair: Forward FLOPs per (query, visible key) pair, all layers.
     """
@@ -44,11 +44,22 @@ def count_model(config: DecoderConfig) -> ModelCounts:
         parameters=sum(math.prod(fused.shape) for fused in layout),
         linear_parameters=linear,
         head_parameters=table,
-        linear_flops_per_token=2 * (linear if config.bridged is None else config.bridged.passed_weights),
+        linear_flops_per_token=2 * _passed_weights(config, linear=linear),
         head_flops_per_token=2 * table,
         # scores and their product with the values
         attention_flops_per_pair=4 * config.query_width * config.num_layers,
     )
+
+
+def _passed_weights(config: DecoderConfig, *, linear: int) -> int:
+    """Return the weights of linears, routers and experts that one token passes; ``linear``: all of the linears'."""
+    if config.bridged is not None:
+        return config.bridged.passed_weights
+    if config.mixture is None:
+        return linear
+    hidden, own = config.hidden_size, config.mixture
+    block = hidden * (own.num_experts + 3 * own.experts_per_token * own.intermediate_size)
+    return linear + block * sum(config.is_sparse(layer) for layer in range(config.num_layers))
 
 
 def weight_bytes(
@@ -104,7 +115,7 @@ def _values_of_a_layer(config: DecoderConfig, *, padding: float) -> int:
     heads = config.query_width + 2 * config.kv_width + config.query_width
     # a norm after a block keeps what the block gave
     streams = (4 + config.norms.num_after) * config.hidden_size
-    return streams + config.query_width + round(padding * heads) + 3 * config.intermediate_size
+    return streams + config.query_width + round(padding * heads) + config.mlp_values
 
 
 def _capped_scores(config: DecoderConfig) -> int:

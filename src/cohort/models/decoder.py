@@ -90,7 +90,7 @@ class Decoder:
         self.linears: dict[str, tuple[int, int]] = {
             part.name: (linear.frozen.in_features, part.out_features)
             for layer in self.layers
-            for linear in layer.linears
+            for linear in layer.adaptable
             for part in linear.parts
         }
 
@@ -118,12 +118,9 @@ class Decoder:
         """
         if exact:
             self._require_exact_forms()
-        for layer in self.layers:
-            frozen = layer.mlp.gate_up.frozen
-            if exact or (can_be_exact(frozen) and frozen.is_exact):
-                # the fused block is chosen by the ranks of a pack
-                layer.mlp.is_composed = exact
         agreed = AgreedShapes() if exact else None
+        for layer in self.layers:
+            layer.use_exact_mlp(exact=exact, agreed=agreed)
         for product in self.products:
             if can_be_exact(product):
                 product.is_exact = exact

@@ -14,15 +14,21 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from cohort.adapters.expert_names import expert_name
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
 from cohort.kernels.apart import Apart, joined
+from cohort.kernels.exact_product import AgreedShapes
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import FrozenProduct
+from cohort.kernels.packed_linear.frozen_product import can_be_exact
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope, split_and_rotate
 from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.config import DecoderConfig
+from cohort.models.experts.mixture import MixtureOfExperts
+from cohort.models.experts.sparse_mlp import SparseMlp
+from cohort.models.experts.stacked_weights import StackedWeights
 
 __all__ = ["DecoderLayer", "SharedByLayers", "TensorRegion", "add_and_norm", "norm_weight"]
 
@@ -63,6 +69,8 @@ class DecoderLayer:
 
     Attributes:
         linears: The packed linears, in order of use.
+        adaptable: Those of them that adapters adapt.
+        mlp: Dense, or a block of experts.
     """
 
     def __init__(
@@ -95,13 +103,19 @@ class DecoderLayer:
         self._output = linear("output", o_proj=config.hidden_size)
         self._attention_post_norm_D = norm("attention_post_norm")
         self._mlp_norm_D = norm("mlp_norm")
-        self.mlp = PackedMlp(
-            linear("gate_up", **config.gate_up_parts),
-            linear("down", down_proj=config.hidden_size),
-            activation=config.activation,
-        )
+        self.mlp: PackedMlp | SparseMlp
+        # whose input a norm writes codes of; experts are never quantised
+        self._mlp_input: PackedLinear | None = None
+        self.linears: tuple[PackedLinear, ...] = (self._qkv, self._output)
+        self.adaptable: tuple[PackedLinear, ...] = self.linears
+        if config.mixture is not None and config.is_sparse(index):
+            self.mlp = _sparse(config, config.mixture, index, tensors)
+        else:
+            gate_up, down = linear("gate_up", **config.gate_up_parts), linear("down", down_proj=config.hidden_size)
+            self.mlp, self._mlp_input = PackedMlp(gate_up, down, activation=config.activation), gate_up
+            self.linears = (*self.linears, gate_up, down)
+            self.adaptable = self.linears if config.mixture is None else self.adaptable
         self._mlp_post_norm_D = norm("mlp_post_norm")
-        self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
         # what reads a product next can add its LoRA terms where it is a kernel of this layer or the next one's norm
         self._is_rotated = index not in config.unrotated_layers
         has_norms = self._q_norm_E is not None and self._k_norm_E is not None
@@ -117,6 +131,25 @@ class DecoderLayer:
         """Return the residual stream and the MLP's output, which the next norm adds to it."""
         x_TD, residual_TD, codes = self._entering(residual_TD, delta_TD, self._input_norm_D, self._qkv)
         return self._blocks(x_TD, residual_TD, shared, codes)
+
+    @property
+    def first_experts(self) -> tuple[str, ...]:
+        """What an adapter's layout calls the first expert of each stacked parameter; none of a dense layer."""
+        stacked = (self.mlp.block.up, self.mlp.block.down) if isinstance(self.mlp, SparseMlp) else ()
+        return tuple(expert_name(own.name, 0) for own in stacked)
+
+    def use_exact_mlp(self, *, exact: bool, agreed: AgreedShapes | None) -> None:
+        """Let the feed-forward block give each row the same bits in any stream on a GPU; or no longer.
+
+        Its linears are products of the decoder, which are asked by themselves.
+        """
+        if isinstance(self.mlp, SparseMlp):
+            self.mlp.use_exact(exact=exact, agreed=agreed)
+            return
+        frozen = self.mlp.gate_up.frozen
+        if exact or (can_be_exact(frozen) and frozen.is_exact):
+            # the fused block is chosen by the ranks of a pack
+            self.mlp.is_composed = exact
 
     def recomputed(
         self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers
@@ -155,7 +188,7 @@ class DecoderLayer:
             mixed_TD = rms_norm(joined(mixed_TD), weight_D=self._attention_post_norm_D, eps=eps)
         if self._config.residual_scale != 1.0:
             mixed_TD = joined(mixed_TD) * self._config.residual_scale
-        x_TD, residual_TD, codes = self._entering(residual_TD, mixed_TD, self._mlp_norm_D, self.mlp.gate_up)
+        x_TD, residual_TD, codes = self._entering(residual_TD, mixed_TD, self._mlp_norm_D, self._mlp_input)
         mlp = self.mlp.apart if self._joins_mlp else self.mlp
         delta_TD = mlp(x_TD if region is None else region.enter(x_TD), shared.lora, codes=codes)
         if region is not None:
@@ -167,13 +200,13 @@ class DecoderLayer:
         return residual_TD, delta_TD
 
     def _entering(
-        self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, norm_D: Tensor | None, linear: PackedLinear
+        self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, norm_D: Tensor | None, linear: PackedLinear | None
     ) -> tuple[Tensor, Tensor, Fp8Rows | None]:
         """Return what a block reads, the stream with ``delta`` added, and where the norm wrote the linear's codes."""
         if norm_D is None:
             stream_TD = residual_TD if delta_TD is None else residual_TD + joined(delta_TD)
             return stream_TD, stream_TD, None
-        eps, codes = self._config.rms_norm_eps, linear.code_room(residual_TD)
+        eps, codes = self._config.rms_norm_eps, None if linear is None else linear.code_room(residual_TD)
         return *add_and_norm(residual_TD, delta_TD, weight_D=norm_D, eps=eps, codes=codes), codes
 
     def _attend(self, x_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None) -> Tensor | Apart:
@@ -239,6 +272,18 @@ class DecoderLayer:
                 for x_THE, norm_E in zip((q_THE, k_TGE), norms, strict=True)
             )
         return q_THE, k_TGE, v_TGE
+
+
+def _sparse(config: DecoderConfig, mixture: MixtureOfExperts, index: int, tensors: Mapping[str, Tensor]) -> SparseMlp:
+    ours = f"layers.{index}."
+    parameters = mixture.parameters(index, hidden_size=config.hidden_size)
+    up, down = (
+        StackedWeights(path, tensors[ours + own].view(num_experts, outs, ins))
+        for own, (path, (num_experts, ins, outs)) in zip(
+            ("experts_up", "experts_down"), parameters.items(), strict=True
+        )
+    )
+    return SparseMlp(mixture, router_ED=tensors[ours + "router"], up=up, down=down, activation=config.activation)
 
 
 def _halves(x_THE: Tensor) -> Tensor:

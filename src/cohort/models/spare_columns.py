@@ -32,7 +32,7 @@ def reserve_spare_columns(decoder: Decoder, *, adapted: Collection[str], num_ran
     if describe_backend(device).backend is not Backend.TRITON:
         return
     gpu = torch.cuda.get_device_name(device)
-    for linears in zip(*(layer.linears for layer in decoder.layers), strict=True):
+    for linears in zip(*(layer.adaptable for layer in decoder.layers), strict=True):
         # the layers are alike
         count = _columns(linears[0], gpu=gpu, num_rank_rows=num_rank_rows, num_rows=num_rows)
         for linear in linears:

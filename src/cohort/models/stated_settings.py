@@ -45,6 +45,10 @@ def _are_full_attention(value: object) -> bool:
     return isinstance(value, list) and value != [] and all(one == "full_attention" for one in value)
 
 
+def _are_layers(value: object) -> bool:
+    return isinstance(value, list) and all(_is_token_id(one) and one is not None for one in value)
+
+
 def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
 
@@ -62,6 +66,11 @@ _SIZES = (
     "num_key_value_heads",
     "head_dim",
     "max_position_embeddings",
+    "moe_intermediate_size",
+    "num_experts",
+    "num_experts_per_tok",
+    "num_local_experts",
+    "decoder_sparse_step",
 )
 # what a setting must be for its value to be taken as it stands
 _CHECKS: Mapping[str, Callable[[object], bool]] = {
@@ -71,6 +80,8 @@ _CHECKS: Mapping[str, Callable[[object], bool]] = {
     "tie_word_embeddings": _is_bool,
     "attention_bias": _is_bool,
     "mlp_bias": _is_bool,
+    "norm_topk_prob": _is_bool,
+    "mlp_only_layers": _are_layers,
     "hidden_act": _is_text,
     "bos_token_id": _is_token_id,
     "pad_token_id": _is_token_id,

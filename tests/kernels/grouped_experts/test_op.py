@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.backend import Backend
-from cohort.kernels.grouped_experts import ExpertRows, GroupedFactors, adapted_product, combine_rows, spread_rows
+from cohort.kernels.grouped_experts import (
+    ExpertRows,
+    GroupedFactors,
+    SlotRows,
+    adapted_product,
+    combine_rows,
+    spread_rows,
+)
+from cohort.kernels.packed_linear import LaunchTables, SlotTable
+from cohort.kernels.packed_linear.launch.slot_columns import slot_columns
+from cohort.kernels.packed_linear.rows.tables import RowTables
+from cohort.kernels.segments import SegmentTable
 
 E, J, T, D, N = 5, 2, 75, 24, 40
 # the last rows are of no adapter
@@ -26,15 +37,19 @@ def sorted_rows(device: str, *, ranks: tuple[int, ...], fresh: tuple[bool, ...] 
     scores[:, 3] = -100.0
     index_TJ = scores.topk(J, dim=1).indices
     index_TJ[::7, 1] = E
-    starts = (0, 16, 32)
-    return ExpertRows.of(
-        index_TJ.to(device),
-        num_experts=E,
-        stops=STOPS,
-        rank_rows=[slice(start, start + rank) for start, rank in zip(starts, ranks, strict=True)],
-        scales=(2.0, 0.5, 1.0),
-        fresh=fresh,
-    )
+    fresh_slots = [slot for slot, is_fresh in enumerate(fresh) if is_fresh]
+    columns = slot_columns(segments(), slot_table(ranks), fresh_slots=fresh_slots)
+    slots = SlotRows.of_columns(torch.from_numpy(columns).to(device), num_rows=T, max_rank=max(ranks))
+    return ExpertRows.of(index_TJ.to(device), num_experts=E, slots=slots)
+
+
+def slot_table(ranks: tuple[int, ...]) -> SlotTable:
+    return SlotTable(row_starts=(0, 16, 32), ranks=ranks, scales=(2.0, 0.5, 1.0), dropouts=(0.0,) * 3)
+
+
+def segments() -> SegmentTable:
+    lengths = [stop - start for start, stop in zip((0, *STOPS), STOPS, strict=False)]
+    return SegmentTable.from_samples(lengths, slots=range(3), num_slots=3, num_rows=T)
 
 
 def factors_of(device: str, *, num_rank_rows: int, sink: float) -> GroupedFactors:
@@ -104,14 +119,10 @@ def test_pairs_stand_by_expert_then_slot_then_token_however_many_there_are(num_e
     # none, by any number that is no expert's
     index_TJ[::7, 1] = num_experts + 70000
     stops = range(T // 2 - num_slots, T // 2)
-    rows = ExpertRows.of(
-        index_TJ,
-        num_experts=num_experts,
-        stops=stops,
-        rank_rows=[slice(0, 4)] * num_slots,
-        scales=[1.0] * num_slots,
-        fresh=[False] * num_slots,
-    )
+    zeros = torch.zeros(4 * num_slots + 4, dtype=torch.int32)
+    columns = torch.cat([torch.tensor([*stops, 0], dtype=torch.int32), zeros])
+    of_rows = SlotRows.of_columns(columns, num_rows=T, max_rank=4) if num_slots else None
+    rows = ExpertRows.of(index_TJ, num_experts=num_experts, slots=of_rows)
     slots = [sum(token >= stop for stop in stops) for token in range(T)]
     pairs = [(min(e, num_experts), slots[token], token) for token, own in enumerate(index_TJ.tolist()) for e in own]
     expected = sorted(pairs)
@@ -119,3 +130,58 @@ def test_pairs_stand_by_expert_then_slot_then_token_however_many_there_are(num_e
     assert rows.expert_S.tolist() == [expert for expert, _, _ in expected]
     assert rows.ends_E.tolist() == [sum(expert <= e for expert, _, _ in pairs) for e in range(num_experts)]
     assert [pairs[place] for place in torch.argsort(rows.place_TJ.reshape(-1)).tolist()] == expected
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_product_alone_is_the_reference_in_both_directions(triton_device: str, exact: bool) -> None:
+    rows = sorted_rows(triton_device, ranks=(3, 16, 8))
+    # torch's product is not offered for these widths, and a weight may have the input's axis first
+    weight_ENK = drawn(E, D, N, seed=2, device=triton_device).transpose(1, 2) / 5
+    found = []
+    for backend in (Backend.REFERENCE, Backend.TRITON):
+        x_SK = drawn(T * J, D, seed=4, device=triton_device).requires_grad_()
+        is_exact = exact and backend is Backend.TRITON
+        y_SN = adapted_product(x_SK, weight_ENK, rows, factors=None, exact=is_exact, backend=backend)
+        end = int(rows.ends_E[-1])
+        y_SN[:end].backward(drawn(end, N, seed=6, device=triton_device))
+        assert x_SK.grad is not None
+        found.append((y_SN.detach()[:end], x_SK.grad[:end]))
+    for expected, own in zip(*found, strict=True):
+        torch.testing.assert_close(own, expected, atol=2e-5, rtol=2e-5)
+
+
+def test_no_row_of_an_exact_product_notices_who_shares_its_expert(triton_device: str) -> None:
+    weight_ENK, x_TD = drawn(E, N, D, seed=2, device=triton_device), drawn(T, D, seed=4, device=triton_device)
+    index_TJ = drawn(T, E, seed=1, device="cpu").topk(J, dim=1).indices.to(triton_device)
+    weights_TJ = torch.ones(T, J, device=triton_device)
+
+    def block(own: slice) -> Tensor:
+        rows = ExpertRows.of(index_TJ[own], num_experts=E)
+        x_SD = spread_rows(x_TD[own], rows, backend=Backend.TRITON)
+        y_SN = adapted_product(x_SD, weight_ENK, rows, factors=None, exact=True, backend=Backend.TRITON)
+        return combine_rows(y_SN, weights_TJ[own], rows, backend=Backend.TRITON)
+
+    assert torch.equal(block(slice(0, T))[20:41], block(slice(20, 41)))
+
+
+def test_slots_of_rows_are_those_of_columns() -> None:
+    ranks = (3, 0, 8)
+    by_row = RowTables(segments(), slot_table(ranks), device="cpu")
+    tables = LaunchTables(segments(), slot_table(ranks), device="cpu")
+    found = SlotRows.of_rows(by_row.rows_T4, num_slots=3, max_rank=16)
+    expected = SlotRows.of_columns(tables.slot_columns, num_rows=T, max_rank=8)
+    assert found.slot_T.tolist() == expected.slot_T.tolist()
+    assert found.slots_Z2.tolist() == expected.slots_Z2.tolist() == [[0, 3], [16, 0], [32, 8], [0, 0]]
+    assert found.scales_Z.tolist() == expected.scales_Z.tolist() == [2.0, 0.5, 1.0, 0.0]
+
+
+def test_the_columns_of_a_layout_follow_an_update_in_the_same_memory() -> None:
+    nothing = SegmentTable(num_rows=T, offsets=(0, 0, 0, 0), samples=())
+    tables = LaunchTables(nothing, slot_table((3, 16, 8)), device="cpu", fixed_launch=True)
+    before, place = SlotRows.of_columns(tables.slot_columns, num_rows=T, max_rank=16), tables.slot_columns.data_ptr()
+    assert set(before.slot_T.tolist()) == {3}
+    tables.update(segments(), slot_table((3, 16, 8)), fresh_slots=(0, 2))
+    after = SlotRows.of_columns(tables.slot_columns, num_rows=T, max_rank=16)
+    assert tables.slot_columns.data_ptr() == place
+    assert [after.slot_T.tolist().index(slot) for slot in range(4)] == [0, *STOPS]
+    assert after.fresh_Z.tolist() == [1, 0, 1, 0]

@@ -100,7 +100,7 @@ def test_a_decoder_with_augmented_products_equals_one_without(
 
     monkeypatch.setattr(weights.WeightDtype, "on", lambda *_: dtype)
     decoder = load_decoder(folder, device=triton_device)
-    for linear in (decoder.layers[0].linears[1], decoder.layers[0].mlp.down):
+    for linear in (decoder.layers[0].linears[1], decoder.layers[0].linears[3]):
         assert isinstance(linear.frozen, FrozenLinear)
         linear.frozen.reserve_columns(64)
         assert linear.frozen.spare_NC is not None

@@ -54,5 +54,5 @@ def test_a_decoder_of_zeros_has_the_linears_of_the_model_and_shares_their_memory
     assert [product.in_features for product in found.products] == [product.in_features for product in model.products]
     first, last = (found.weight_of(f"model.layers.{layer}.mlp.down_proj") for layer in (0, 2))
     assert first.shape == last.shape == model.weight_of("model.layers.0.mlp.down_proj").shape
-    down: list[Any] = [layer.mlp.down.frozen for layer in found.layers]
+    down: list[Any] = [layer.linears[3].frozen for layer in found.layers]
     assert len({product._weight_NK.data_ptr() for product in down}) == 1

@@ -20,7 +20,7 @@ from tests.training.invariants.variants import VARIANTS
 
 # Fused projections, transposed linears and learned positions, experts, sinks, windows and norms after the blocks,
 # ALiBi, and a recurrent convolution.
-USUAL = ("gpt_neox", "gpt2", "qwen3_moe", "gpt_oss", "gemma4_text", "bloom", "lfm2")
+USUAL = ("gpt_neox", "gpt2", "olmoe", "gpt_oss", "gemma4_text", "bloom", "lfm2")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def trained(executor: Executor, trial_id: int, *, steps: int = 4) -> tuple[list[
     return losses, executor.weights(trial_id)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "qwen3_moe", "lfm2"])
+@pytest.mark.parametrize("name", ["gpt2", "olmoe", "lfm2"])
 def test_a_trial_has_the_same_bits_alone_and_with_neighbours(tmp_path: Path, name: str) -> None:
     decoder, rows, spec = load_decoder(save_tiny(name, tmp_path)), rows_of(12), spec_of()
     spec = replace(spec, adapter=replace(spec.adapter, lora_dropout=0.2))

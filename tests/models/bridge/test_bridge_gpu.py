@@ -20,7 +20,7 @@ from tests.models.bridge.architectures import executor_of, rows_of, save_tiny, s
 pytestmark = pytest.mark.gpu
 
 # Fused projections, transposed linears, windows and soft caps, sinks, experts, values narrower than keys, recurrence.
-NAMES = ("gpt_neox", "gpt2", "gemma4_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "qwen3_5_text", "lfm2")
+NAMES = ("gpt_neox", "gpt2", "gemma4_text", "gpt_oss", "olmoe", "deepseek_v3", "qwen3_5_text", "lfm2")
 
 
 def trained(folder: Path, device: str, *, dtype: str = "float32", neighbour: bool = False) -> tuple[list[float], Any]:
@@ -44,7 +44,7 @@ def test_training_gives_the_losses_of_a_cpu(tmp_path: Path, name: str) -> None:
     assert found == pytest.approx(expected, rel=2e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt_neox", "qwen3_moe", "qwen3_5_text"])
+@pytest.mark.parametrize("name", ["gpt_neox", "olmoe", "qwen3_5_text"])
 def test_a_diverging_neighbour_changes_nothing_that_a_sum_in_another_order_would_not(tmp_path: Path, name: str) -> None:
     folder = save_tiny(name, tmp_path)
     alone, _ = trained(folder, "cuda")

@@ -62,7 +62,7 @@ def write(folder: Path, tensors: dict[str, Tensor], settings: dict[str, Any] | N
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "store"), [("gpt_oss", store_mxfp4), ("qwen3_moe", store_fp8)])
+@pytest.mark.parametrize(("name", "store"), [("gpt_oss", store_mxfp4), ("olmoe", store_fp8)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_weights_are_the_numbers_that_are_meant(name: str, store: Any, dtype: str, tmp_path: Path) -> None:
     folder = save_tiny(name, tmp_path)

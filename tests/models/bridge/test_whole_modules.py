@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
     [
         # an embedding that scales its rows and is the head as well; experts; factors on the logits; no norm of rows
         ("gemma4_text", (EMBEDDING, HEAD)),
-        ("qwen3_moe", (EMBEDDING,)),
+        ("olmoe", (EMBEDDING,)),
         ("cohere", (HEAD,)),
         ("lfm2", (EMBEDDING,)),
     ],
@@ -38,7 +38,7 @@ def test_five_steps_and_the_saved_files_are_peft_s(tmp_path: Path, name: str, sa
 
 @pytest.mark.parametrize(
     ("name", "there"),
-    [("qwen3_moe", (EMBEDDING, HEAD)), ("gpt2", (HEAD,)), ("phi", (EMBEDDING,)), ("gpt_neox", (HEAD,))],
+    [("olmoe", (EMBEDDING, HEAD)), ("gpt2", (HEAD,)), ("phi", (EMBEDDING,)), ("gpt_neox", (HEAD,))],
 )
 def test_what_has_another_name_or_a_bias_is_none_of_them(tmp_path: Path, name: str, there: tuple[str, ...]) -> None:
     bridged = read_config(save_tiny(name, tmp_path)).bridged

@@ -43,7 +43,7 @@ def _with_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_refuses_what_has_no_exact_form(tmp_path: Path) -> None:
     exact = replace(GPU, numerics=Numerics.EXACT)
-    config: Any = SimpleNamespace(pads_attention=True, family="gemma2", bridged=None)
+    config: Any = SimpleNamespace(pads_attention=True, family="gemma2", bridged=None, mixture=None)
     task = task_of(tmp_path, strategy="tensor", lora={"modules_to_save": ["lm_head"]})
     found = [str(problem) for problem in numerics_problems(task, exact, config=config)]
     for word in ("strategy: tensor", "gemma2", "lora.modules_to_save"):
@@ -72,6 +72,7 @@ def config_of(hidden_size: int = 4096, *, pads_attention: bool = False) -> Any:
         pads_attention=pads_attention,
         family="gemma2",
         bridged=None,
+        mixture=None,
     )
 
 
@@ -96,6 +97,19 @@ def test_auto_is_exact_where_it_was_measured_to_cost_little(
     found = choose_numerics(task_of(tmp_path, numerics="auto", **keys), config=config, gpu=gpu, num_gpus=num_gpus)
     assert found.numerics is decided
     assert why in found.reason
+
+
+def test_adapters_on_experts_have_no_exact_form_and_auto_does_not_take_one_that_was_not_measured(
+    tmp_path: Path,
+) -> None:
+    exact = replace(GPU, numerics=Numerics.EXACT)
+    task = task_of(tmp_path, lora={"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.down_proj"]})
+    (problem,) = numerics_problems(task, exact, config=None)
+    assert "exact with lora.target_parameters, whose gradients are sums over all rows" in problem.found
+    mixture = SimpleNamespace(**{**vars(config_of()), "mixture": object(), "architecture": "MixtralForCausalLM"})
+    found = choose_numerics(task_of(tmp_path, numerics="auto"), config=mixture, gpu="H200")  # type: ignore[arg-type]
+    assert found.numerics is Numerics.FAST
+    assert found.reason == "what exact costs was not measured for the experts of MixtralForCausalLM"
 
 
 def test_auto_is_fast_where_exact_was_measured_to_cost_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from cohort.training.objectives.orpo import OddsRatioPreferenceOptimization
 from cohort.training.optimizers import optimizer_for
 from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_probs
 from cohort.training.trial import TrialSpec, TrialState
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 from tests.ranks.joined_states import join_states
 from tests.ranks.pipeline.stage_threads import StageThreads, stage_threads
 from tests.training.small_models import compared_rows, random_rows, save_llama
@@ -41,6 +43,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     save_llama(folder, num_layers=3)
     return folder
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model whose middle layer is dense and whose others have experts."""
+    sizes: dict[str, Any] = {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    folder = tmp_path_factory.mktemp("mixture")
+    return save_checkpoint(folder, "Qwen3Moe", **sizes, vocab_size=97, num_hidden_layers=3, mlp_only_layers=[1])
 
 
 def spec_of(trial_id: int, *, adapter: AdapterSpec | None = None, optim: str = "adamw") -> TrialSpec:
@@ -119,6 +129,16 @@ def test_windows_states_and_evaluations_are_those_of_one_process(model: Path) ->
         stages.all(lambda stage, k=trial_id: stage.load(SPECS[k], states[k]))  # type: ignore[misc]
     last = sorted(alone.step((0, 2)), key=lambda event: event.trial_id)
     assert list(stages.all(lambda stage: stage.step((0, 2)))[-1]) == sorted(last, key=lambda event: -event.trial_id)
+
+
+def test_a_mixture_in_stages_has_the_bits_of_one_process(mixture: Path) -> None:
+    alone, stages = one_process(mixture), pipeline_of(mixture)
+    for spec in SPECS[:2]:
+        assert set(stages.all(lambda stage, spec=spec: stage.load(spec))) == {alone.load(spec)}  # type: ignore[misc]
+    assert events_of(stages, {0: 3, 1: 3}) == [alone.step() for _ in range(3)]
+    for spec in SPECS[:2]:
+        ours, theirs = state_of(mixture, stages, spec).adapter.tensors, alone.state(spec.trial_id).adapter.tensors
+        assert all(torch.equal(ours[name], own) for name, own in theirs.items())
 
 
 def test_nan_in_one_slot_harms_no_other(model: Path) -> None:

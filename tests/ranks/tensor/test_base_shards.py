@@ -11,6 +11,7 @@ from cohort.core.errors import InputError
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config_file import read_config
 from cohort.ranks.tensor.base_shards import check_degree, shard_config, shard_fused, vocabulary_rows
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 from tests.ranks.tensor.divided_models import save_divided_qwen2
 
 
@@ -53,3 +54,11 @@ def test_degrees_are_named_with_those_that_fit(tmp_path: Path) -> None:
     check_degree(config, 4)
     with pytest.raises(InputError, match=r"8 ranks for a model with 4 key-value heads.*divides them: 1, 2, 4"):
         check_degree(config, 8)
+
+
+def test_experts_are_not_divided(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, "Mixtral", num_local_experts=4, intermediate_size=36)
+    config = read_config(tmp_path)
+    check_degree(config, 1)
+    with pytest.raises(InputError, match=r"2 ranks for a model whose layers have experts.*whole on each GPU"):
+        check_degree(config, 2)

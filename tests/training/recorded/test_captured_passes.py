@@ -101,10 +101,8 @@ def fake_device(monkeypatch: pytest.MonkeyPatch, graphs: Iterable[Any], *, most_
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 << 30, 80 << 30))
-    config = SimpleNamespace(
-        hidden_size=2048, query_width=2048, kv_width=512, intermediate_size=8192, pads_attention=False
-    )
-    layer = SimpleNamespace(linears=[SimpleNamespace(frozen=None, parts=[SimpleNamespace(name="q")])])
+    config = SimpleNamespace(hidden_size=2048, query_width=2048, kv_width=512, mlp_width=8192, pads_attention=False)
+    layer = SimpleNamespace(linears=[SimpleNamespace(frozen=None, parts=[SimpleNamespace(name="q")])], first_experts=())
     decoder = SimpleNamespace(ring=None, config=config, layers=[layer])
     bank = SimpleNamespace(
         is_exact=False,

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.models.checkpoint_layout import adapter_layout, factor_shapes
 from cohort.models.weights import load_decoder
 from cohort.training.recorded.few_layers import are_layers_alike, few_layers, first_layers, num_alike_layers
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 from tests.training.small_models import save_llama, save_qwen2
 
 
@@ -48,8 +50,21 @@ def test_layers_repeat_after_as_many_as_their_windows_do(tmp_path: Path) -> None
         assert list(decoder.part) == [0, 1]
     assert decoder.layers == layers
     for windows, period in (((None,) * 6, 1), ((8, None) * 3, 2), ((8, 8, None) * 2, 3), ((8,) * 5 + (None,), 6)):
-        decoder.config = SimpleNamespace(windows=windows)
+        decoder.config = SimpleNamespace(windows=windows, is_sparse=lambda layer: False)
         assert num_alike_layers(decoder) == period
+
+
+def test_a_dense_layer_among_those_with_experts_is_of_a_kind_of_its_own(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    save_checkpoint(tmp_path, "Qwen3Moe", **sizes, num_hidden_layers=6, decoder_sparse_step=2)
+    decoder = load_decoder(tmp_path)
+    layers, layout = decoder.layers, adapter_layout(decoder.config, factor_shapes(decoder.config))
+    assert num_alike_layers(decoder) == 2
+    assert not are_layers_alike(decoder, adapted=layout.columns)
+    with few_layers(decoder, layout=layout):
+        assert decoder.layers == (layers[0], layers[4], layers[5])
+    with first_layers(decoder, 1):
+        assert are_layers_alike(decoder, adapted=layout.columns)
 
 
 def test_layers_whose_factors_begin_elsewhere_between_two_multiples_of_16_bytes_are_left_as_well(

@@ -23,9 +23,7 @@ from cohort.training.recorded.recorded_shapes import (
 )
 
 # Llama-3.2-1B's widths
-CONFIG: Any = SimpleNamespace(
-    hidden_size=2048, query_width=2048, kv_width=512, intermediate_size=8192, pads_attention=False
-)
+CONFIG: Any = SimpleNamespace(hidden_size=2048, query_width=2048, kv_width=512, mlp_width=8192, pads_attention=False)
 
 
 def shapes(count: int = 400) -> list[PassShape]:

@@ -6,19 +6,20 @@ Shapes:  T rows of the stream · J experts of a token · S pairs of both, sorted
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cohort.kernels.staging import to_device_unwaited
+from cohort.kernels.packed_linear.launch.slot_columns import SLOT_COLUMNS
 
-__all__ = ["AdapterGroups", "ExpertRows"]
+__all__ = ["AdapterGroups", "ExpertRows", "SlotRows"]
 
 # rows of a tile: about what a group of one expert and one of many slots has
 TILE_ROWS = 32
+# the same of an expert alone
+PRODUCT_ROWS = 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +50,64 @@ class AdapterGroups:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class SlotRows:
+    """Which slot each row of a stream is of, and what the adapters' terms need of each slot; none is the last slot.
+
+    All of it is on the device, so a recorded pass reads the slots of the pass that it is replayed for.
+
+    Attributes:
+        slot_T: The slot of each row (int32).
+        slots_Z2, scales_Z, fresh_Z, max_rank: As of :class:`AdapterGroups`.
+    """
+
+    slot_T: Tensor
+    slots_Z2: Tensor
+    scales_Z: Tensor
+    fresh_Z: Tensor
+    max_rank: int
+
+    @property
+    def num_slots(self) -> int:
+        """Slots and none."""
+        return len(self.scales_Z)
+
+    @classmethod
+    def of_columns(cls, columns: Tensor, *, num_rows: int, max_rank: int) -> SlotRows:
+        """Find the slot of each row by the rows behind the slots' last ones.
+
+        Args:
+            columns: As :func:`slot_columns` lays them out, on the device.
+        """
+        count = len(columns) // SLOT_COLUMNS
+        stops, slots, fresh, scales = columns.split([count, 2 * count, count, count])
+        rows_T = torch.arange(num_rows, dtype=torch.int32, device=columns.device)
+        return cls(
+            slot_T=torch.bucketize(rows_T, stops[:-1], right=True, out_int32=True),
+            slots_Z2=slots.view(count, 2),
+            scales_Z=scales.view(torch.float32),
+            fresh_Z=fresh,
+            max_rank=max_rank,
+        )
+
+    @classmethod
+    def of_rows(cls, rows_T4: Tensor, *, num_slots: int, max_rank: int) -> SlotRows:
+        """Take the slot of each row from a table of rows, for passes without gradients.
+
+        Args:
+            rows_T4: As :class:`~cohort.kernels.packed_linear.rows.tables.RowTables` has them.
+            num_slots: Of the bank.
+        """
+        # 0 names none, which is the last slot here
+        slot_T = torch.remainder(rows_T4[:, 3] - 1, num_slots + 1)
+        place_T = slot_T.long()
+        # rows of a slot say the same of it
+        slots_Z2 = rows_T4.new_zeros(num_slots + 1, 2).index_copy_(0, place_T, rows_T4[:, :2])
+        scales_Z = rows_T4.new_zeros(num_slots + 1).index_copy_(0, place_T, rows_T4[:, 2]).view(torch.float32)
+        fresh_Z = torch.zeros_like(slots_Z2[:, 0])
+        return cls(slot_T=slot_T, slots_Z2=slots_Z2, scales_Z=scales_Z, fresh_Z=fresh_Z, max_rank=max_rank)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ExpertRows:
     """Pairs sorted by expert, within an expert by slot and token.
 
@@ -73,47 +132,41 @@ class ExpertRows:
         """The expert of each sorted pair, E for none (int64)."""
         return self.key_S.long() // self.num_slots
 
+    @cached_property
+    def product_tiles_N2(self) -> Tensor:
+        """For each tile of at most ``PRODUCT_ROWS`` rows of one expert its number and first row (int32); E: of none."""
+        return _tiles(self.ends_E, tile_rows=PRODUCT_ROWS, num_pairs=len(self.token_S))
+
     @classmethod
-    def of(
-        cls,
-        index_TJ: Tensor,
-        *,
-        num_experts: int,
-        stops: Sequence[int] = (),
-        rank_rows: Sequence[slice] = (),
-        scales: Sequence[float] = (),
-        fresh: Sequence[bool] = (),
-    ) -> ExpertRows:
-        """Sort the pairs of a stream.
+    def of(cls, index_TJ: Tensor, *, num_experts: int, slots: SlotRows | None = None) -> ExpertRows:
+        """Sort the pairs of a stream. Shapes follow from its size alone, and the host reads nothing back.
 
         Args:
             index_TJ: The experts of each token; numbers from E on name none.
-            stops: The row behind each slot's last one; slots stand one behind the other from row 0 on.
-            rank_rows, scales, fresh: What the adapters' terms need of each of them.
+            slots: Those of the stream's rows; None where no adapter takes part.
         """
         device, (num_tokens, each) = index_TJ.device, index_TJ.shape
-        num_slots = len(stops) + 1
-        sent = _Sent.of(stops, rank_rows, scales, fresh, device=device) if stops else None
+        num_slots = 1 if slots is None else slots.num_slots
         # a sort passes over its keys once for each of their bytes
         narrow = torch.int16 if (num_experts + 1) * num_slots < 1 << 15 else torch.int32
         key_TJ = index_TJ.clamp_max(num_experts).to(narrow)
-        if sent is not None:
-            tokens_T = torch.arange(num_tokens, dtype=torch.int32, device=device)
-            slot_T = torch.bucketize(tokens_T, sent.stops, right=True, out_int32=True)
-            key_TJ = torch.add(slot_T[:, None], key_TJ, alpha=num_slots).to(narrow)
+        if slots is not None:
+            key_TJ = torch.add(slots.slot_T[:, None], key_TJ, alpha=num_slots).to(narrow)
         key_S, order_S = torch.sort(key_TJ.reshape(-1), stable=True)
         numbers_G = torch.arange(num_experts * num_slots, dtype=narrow, device=device)
         ends_G = torch.searchsorted(key_S, numbers_G, right=True, out_int32=True)
         place_S = torch.empty_like(order_S).scatter_(0, order_S, torch.arange(len(order_S), device=device))
         adapters = None
-        if sent is not None:
+        if slots is not None:
+            # rows without an adapter have no term
+            is_none_G = torch.arange(len(ends_G), device=device) % num_slots == num_slots - 1
             adapters = AdapterGroups(
                 ends_G=ends_G,
-                slots_Z2=sent.slots_Z2,
-                scales_Z=sent.scales_Z,
-                fresh_Z=sent.fresh_Z,
-                max_rank=max(rows.stop - rows.start for rows in rank_rows),
-                tiles_N2=_tiles(ends_G, num_slots=num_slots, num_pairs=num_tokens * each),
+                slots_Z2=slots.slots_Z2,
+                scales_Z=slots.scales_Z,
+                fresh_Z=slots.fresh_Z,
+                max_rank=slots.max_rank,
+                tiles_N2=_tiles(ends_G, tile_rows=TILE_ROWS, num_pairs=num_tokens * each, left_out_G=is_none_G),
             )
         return cls(
             token_S=order_S // each,
@@ -125,53 +178,21 @@ class ExpertRows:
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Sent:
-    """What the host knows of the slots, sent to the device in one copy that nothing waits for."""
+def _tiles(ends_G: Tensor, *, tile_rows: int, num_pairs: int, left_out_G: Tensor | None = None) -> Tensor:
+    """Return the table of tiles [N, 2]; there is room for as many as any routing needs.
 
-    stops: Tensor
-    slots_Z2: Tensor
-    scales_Z: Tensor
-    fresh_Z: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        stops: Sequence[int],
-        rank_rows: Sequence[slice],
-        scales: Sequence[float],
-        fresh: Sequence[bool],
-        *,
-        device: torch.device,
-    ) -> _Sent:
-        count = len(stops) + 1
-        table = np.zeros((count, 5), dtype=np.int32)
-        table[:-1, 0] = stops
-        table[:-1, 1] = [rows.start for rows in rank_rows]
-        table[:-1, 2] = [rows.stop - rows.start for rows in rank_rows]
-        table[:-1, 3] = fresh
-        table[:-1, 4] = np.array(scales, dtype=np.float32).view(np.int32)
-        flat = np.concatenate([table[:, 0], table[:, 1:3].reshape(-1), table[:, 3], table[:, 4]])
-        parts = to_device_unwaited(flat, device).split([count, 2 * count, count, count])
-        return cls(
-            stops=parts[0][:-1],
-            slots_Z2=parts[1].view(count, 2),
-            fresh_Z=parts[2],
-            scales_Z=parts[3].view(torch.float32),
-        )
-
-
-def _tiles(ends_G: Tensor, *, num_slots: int, num_pairs: int) -> Tensor:
-    """Return the table of tiles [N, 2]; there is room for as many as any routing needs."""
+    Args:
+        left_out_G: Groups that have none.
+    """
     num_groups = len(ends_G)
     begins_G = torch.cat([ends_G.new_zeros(1), ends_G[:-1]])
-    counts_G = (ends_G - begins_G + TILE_ROWS - 1) // TILE_ROWS
-    # rows without an adapter have no term
-    counts_G = counts_G.masked_fill(torch.arange(num_groups, device=ends_G.device) % num_slots == num_slots - 1, 0)
+    counts_G = (ends_G - begins_G + tile_rows - 1) // tile_rows
+    if left_out_G is not None:
+        counts_G = counts_G.masked_fill(left_out_G, 0)
     tile_ends_G = counts_G.cumsum(0)
-    most = num_pairs // TILE_ROWS + min(num_pairs, num_groups - num_groups // num_slots)
+    most = num_pairs // tile_rows + min(num_pairs, num_groups)
     tile_N = torch.arange(most, device=ends_G.device)
     group_N = torch.searchsorted(tile_ends_G, tile_N, right=True)
     own_N = group_N.clamp_max(num_groups - 1)
-    first_N = begins_G[own_N] + (tile_N - (tile_ends_G - counts_G)[own_N]) * TILE_ROWS
+    first_N = begins_G[own_N] + (tile_N - (tile_ends_G - counts_G)[own_N]) * tile_rows
     return torch.stack([group_N, first_N], dim=1).to(torch.int32)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import grouped_mm
 
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.grouped_experts.groups import AdapterGroups, ExpertRows
@@ -56,13 +55,18 @@ def adapted_product(
     rows: ExpertRows,
     *,
     factors: GroupedFactors | None,
+    exact: bool = False,
     backend: Backend | None = None,
 ) -> Tensor:
     """Return each row's product [S, N] with its expert, and ``scale * (x A) B`` of its own adapter.
 
     Differentiable in ``x``; gradients of the factors go where ``factors`` says. Rows of no expert are anything.
+
+    Args:
+        exact: Whether a row's frozen product must have the same bits whichever rows share its expert, on a GPU, too.
     """
-    found: Tensor = _AdaptedProduct.apply(x_SK, weight_ENK, rows, factors, choose_backend(x_SK, backend=backend))
+    chosen = choose_backend(x_SK, backend=backend)
+    found: Tensor = _AdaptedProduct.apply(x_SK, weight_ENK, rows, factors, chosen, exact)
     return found
 
 
@@ -108,7 +112,7 @@ class _Combine(torch.autograd.Function):
 
 
 class _AdaptedProduct(torch.autograd.Function):
-    """``forward(x, weight, rows, factors, backend)``; keeps ``x`` and the narrow product with A."""
+    """``forward(x, weight, rows, factors, backend, exact)``; keeps ``x`` and the narrow product with A."""
 
     @staticmethod
     def forward(
@@ -118,11 +122,13 @@ class _AdaptedProduct(torch.autograd.Function):
         rows: ExpertRows,
         factors: GroupedFactors | None,
         backend: Backend,
+        exact: bool,  # noqa: FBT001 - autograd passes by place
     ) -> Tensor:
-        ctx.weight_ENK, ctx.rows, ctx.factors, ctx.backend = weight_ENK, rows, factors, backend
-        y_SN = grouped_mm(x_SK, weight_ENK.transpose(1, 2), offs=rows.ends_E)
+        ctx.weight_ENK, ctx.rows, ctx.factors, ctx.backend, ctx.exact = weight_ENK, rows, factors, backend, exact
+        kernels = implementation("grouped_experts", backend)
+        y_SN: Tensor = kernels.product(x_SK, weight_ENK, rows=rows, exact=exact)
         if factors is not None:
-            kernels, groups = implementation("grouped_experts", backend), _groups(rows)
+            groups = _groups(rows)
             x_SK = x_SK.contiguous()
             s_SR = kernels.shrink(x_SK, factor_REK=factors.a_REK, groups=groups)
             kernels.expand_into(y_SN, s_SR=s_SR, factor_REN=factors.b_REN, groups=groups)
@@ -135,10 +141,13 @@ class _AdaptedProduct(torch.autograd.Function):
         rows: ExpertRows = ctx.rows
         factors: GroupedFactors | None = ctx.factors
         dy_SN = dy_SN.contiguous()
-        dx_SK = grouped_mm(dy_SN, ctx.weight_ENK, offs=rows.ends_E) if ctx.needs_input_grad[0] else None
+        kernels = implementation("grouped_experts", ctx.backend)
+        dx_SK: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            dx_SK = kernels.product(dy_SN, ctx.weight_ENK.transpose(1, 2), rows=rows, exact=ctx.exact)
         if factors is not None:
             x_SK, s_SR = ctx.saved_tensors
-            kernels, groups = implementation("grouped_experts", ctx.backend), _groups(rows)
+            groups = _groups(rows)
             ds_SR = kernels.shrink(dy_SN, factor_REK=factors.b_REN, groups=groups)
             assert factors.grad_a_REK is not None, "a pass with gradients has sinks"
             assert factors.grad_b_REN is not None, "a pass with gradients has sinks"
@@ -146,7 +155,7 @@ class _AdaptedProduct(torch.autograd.Function):
             kernels.add_gradients(factors.grad_b_REN, s_SR=s_SR, x_SK=dy_SN, groups=groups)
             if dx_SK is not None:
                 kernels.expand_into(dx_SK, s_SR=ds_SR, factor_REN=factors.a_REK, groups=groups)
-        return dx_SK, None, None, None, None
+        return dx_SK, None, None, None, None, None
 
 
 def _groups(rows: ExpertRows) -> AdapterGroups:

@@ -9,10 +9,20 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import grouped_mm
 
-from cohort.kernels.grouped_experts.groups import AdapterGroups
+from cohort.kernels.grouped_experts.groups import AdapterGroups, ExpertRows
 
-__all__ = ["add_gradients", "combine", "combine_backward", "expand_into", "shrink"]
+__all__ = ["add_gradients", "combine", "combine_backward", "expand_into", "product", "shrink"]
+
+
+def product(x_SK: Tensor, weight_ENK: Tensor, *, rows: ExpertRows, exact: bool) -> Tensor:
+    """Return each row's product [S, N] with its expert; rows of no expert are anything.
+
+    torch multiplies, so ``exact`` is not offered here: on a CPU experts are computed one by one.
+    """
+    assert not exact, "exact products are Triton's"
+    return grouped_mm(x_SK, weight_ENK.transpose(1, 2), offs=rows.ends_E)
 
 
 def combine(y_SN: Tensor, *, place_TJ: Tensor, weights_TJ: Tensor | None, end_1: Tensor) -> Tensor:

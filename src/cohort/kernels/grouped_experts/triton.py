@@ -15,8 +15,9 @@ from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
 from cohort.kernels.grouped_experts.groups import TILE_ROWS, AdapterGroups
+from cohort.kernels.grouped_experts.triton_product import product
 
-__all__ = ["add_gradients", "combine", "combine_backward", "expand_into", "shrink"]
+__all__ = ["add_gradients", "combine", "combine_backward", "expand_into", "product", "shrink"]
 
 COLUMNS = 1024
 DEPTH, WIDTH = 64, 128
@@ -179,22 +180,25 @@ def _gradients_kernel(
     end = tl.load(ends_ptr + group)
     start = tl.load(slots_ptr + 2 * slot).to(tl.int64)
     rank = tl.load(slots_ptr + 2 * slot + 1)
-    ranks = tl.program_id(2) * RANK + tl.arange(0, RANK)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < width
-    total = tl.zeros([RANK, BLOCK], dtype=tl.float32)
-    for row in range(begin, end, ROWS):
-        rows = (row + tl.arange(0, ROWS)).to(tl.int64)
-        is_row = (rows < end)[:, None]
-        s = tl.load(s_ptr + rows[:, None] * num_columns + ranks[None, :], mask=is_row, other=0.0)
-        x = tl.load(x_ptr + rows[:, None] * width + columns[None, :], mask=is_row & inside[None, :], other=0.0)
-        total = tl.dot(tl.trans(s), x, total, input_precision="ieee")
-    sinks = sink_ptr + (start + ranks)[:, None] * sink_row_stride + expert.to(tl.int64) * expert_stride
-    sinks += columns[None, :]
-    is_own = (ranks < rank)[:, None] & inside[None, :]
-    if tl.load(fresh_ptr + slot) == 0:
-        total += tl.load(sinks, mask=is_own, other=0.0).to(tl.float32)
-    tl.store(sinks, total.to(sink_ptr.dtype.element_ty), mask=is_own)
+    is_fresh = tl.load(fresh_ptr + slot) != 0
+    # a bank has more slots than most passes have rows of
+    if (end > begin) | is_fresh:
+        ranks = tl.program_id(2) * RANK + tl.arange(0, RANK)
+        columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = columns < width
+        total = tl.zeros([RANK, BLOCK], dtype=tl.float32)
+        for row in range(begin, end, ROWS):
+            rows = (row + tl.arange(0, ROWS)).to(tl.int64)
+            is_row = (rows < end)[:, None]
+            s = tl.load(s_ptr + rows[:, None] * num_columns + ranks[None, :], mask=is_row, other=0.0)
+            x = tl.load(x_ptr + rows[:, None] * width + columns[None, :], mask=is_row & inside[None, :], other=0.0)
+            total = tl.dot(tl.trans(s), x, total, input_precision="ieee")
+        sinks = sink_ptr + (start + ranks)[:, None] * sink_row_stride + expert.to(tl.int64) * expert_stride
+        sinks += columns[None, :]
+        is_own = (ranks < rank)[:, None] & inside[None, :]
+        if not is_fresh:
+            total += tl.load(sinks, mask=is_own, other=0.0).to(tl.float32)
+        tl.store(sinks, total.to(sink_ptr.dtype.element_ty), mask=is_own)
 
 
 def combine(y_SN: Tensor, *, place_TJ: Tensor, weights_TJ: Tensor | None, end_1: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cohort.adapters.expert_names import expert_name
 from cohort.adapters.linear import LoraContext
+from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear import SlotTable, packed_linear
 from cohort.kernels.segments import SegmentTable
 from cohort.models.experts.grouped import grouped_block
@@ -25,7 +26,7 @@ __all__ = ["ExpertBlock"]
 _NO_SLOTS = SlotTable(row_starts=(), ranks=(), scales=(), dropouts=())
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class ExpertBlock:
     """What each expert computes: ``down(activation(up(x)))``, summed over a token's experts by their weights.
 
@@ -33,11 +34,13 @@ class ExpertBlock:
         up: The products of the experts with their input, gate and up side by side where they have a gate.
         down: Those back to the hidden width.
         activation: From the rows [P, N] of ``up`` to the input [P, K] of ``down``, row by row.
+        is_exact: Whether a row must have the same bits in any stream on a GPU, too.
     """
 
     up: StackedWeights
     down: StackedWeights
     activation: Callable[[Tensor], Tensor]
+    is_exact: bool = False
 
     def __call__(
         self, x_TD: Tensor, index_TJ: Tensor, weights_TJ: Tensor, *, lora: LoraContext | None, pads: bool = False
@@ -54,9 +57,16 @@ class ExpertBlock:
         """
         if lora is not None and not self.is_adapted(lora):
             lora = None
-        if x_TD.is_cuda:
+        if x_TD.is_cuda or choose_backend(x_TD) is Backend.TRITON:
             return grouped_block(
-                x_TD, index_TJ, weights_TJ, up=self.up, down=self.down, activation=self.activation, lora=lora
+                x_TD,
+                index_TJ,
+                weights_TJ,
+                up=self.up,
+                down=self.down,
+                activation=self.activation,
+                lora=lora,
+                exact=self.is_exact,
             )
         segments = _no_segments(len(x_TD)) if lora is None else lora.segments
         routed = route_rows(index_TJ, num_experts=self.up.num_experts, segments=segments, pads=pads)

@@ -12,8 +12,18 @@ from torch import Tensor
 
 from cohort.adapters.expert_names import expert_name
 from cohort.adapters.linear import LoraContext
-from cohort.kernels.grouped_experts import ExpertRows, GroupedFactors, adapted_product, combine_rows, spread_rows
+from cohort.kernels.grouped_experts import (
+    ExpertRows,
+    GroupedFactors,
+    SlotRows,
+    adapted_product,
+    combine_rows,
+    spread_rows,
+)
 from cohort.kernels.packed_linear import LaunchTables, LoraPart
+from cohort.kernels.packed_linear.launch.slot_columns import slot_columns
+from cohort.kernels.packed_linear.rows.tables import RowTables
+from cohort.kernels.staging import to_device_unwaited
 from cohort.models.experts.stacked_weights import StackedWeights
 
 __all__ = ["grouped_block"]
@@ -28,33 +38,39 @@ def grouped_block(
     down: StackedWeights,
     activation: Callable[[Tensor], Tensor],
     lora: LoraContext | None,
+    exact: bool = False,
 ) -> Tensor:
-    """Return what :class:`~cohort.models.experts.expert_block.ExpertBlock` does, one product for all experts."""
-    rows = _sorted(index_TJ, num_experts=up.num_experts, lora=lora)
-    hidden_SK = activation(_product(up, spread_rows(x_TD, rows), rows, lora))
-    return combine_rows(_product(down, hidden_SK, rows, lora), weights_TJ, rows)
+    """Return what :class:`~cohort.models.experts.expert_block.ExpertBlock` does, one product for all experts.
+
+    Nothing waits for the device, and no launch depends on the routing: a CUDA graph can record it.
+
+    Args:
+        exact: Whether a row must have the same bits in any stream.
+    """
+    slots = None if lora is None else _slot_rows(lora)
+    rows = ExpertRows.of(index_TJ, num_experts=up.num_experts, slots=slots)
+    hidden_SK = activation(_product(up, spread_rows(x_TD, rows), rows, lora, exact=exact))
+    return combine_rows(_product(down, hidden_SK, rows, lora, exact=exact), weights_TJ, rows)
 
 
-def _sorted(index_TJ: Tensor, *, num_experts: int, lora: LoraContext | None) -> ExpertRows:
-    if lora is None:
-        return ExpertRows.of(index_TJ, num_experts=num_experts)
-    own = lora.segments
-    slots = [slot for slot in range(own.num_slots) if own.rows(slot).stop > own.rows(slot).start]
-    fresh = lora.tables.fresh_slots if isinstance(lora.tables, LaunchTables) else frozenset[int]()
-    return ExpertRows.of(
-        index_TJ,
-        num_experts=num_experts,
-        stops=[own.rows(slot).stop for slot in slots],
-        rank_rows=[lora.slots.rank_rows(slot) for slot in slots],
-        scales=[lora.slots.scales[slot] for slot in slots],
-        fresh=[slot in fresh for slot in slots],
-    )
+def _slot_rows(lora: LoraContext) -> SlotRows:
+    tables, num_slots = lora.tables, lora.slots.num_slots
+    if isinstance(tables, LaunchTables):
+        return SlotRows.of_columns(tables.slot_columns, num_rows=tables.num_rows, max_rank=tables.max_rank)
+    if isinstance(tables, RowTables):
+        return SlotRows.of_rows(tables.rows_T4, num_slots=num_slots, max_rank=tables.rank_class)
+    # without tables nothing is recorded, and gradients are added
+    device = next(iter(lora.factors.values())).a_RK.device
+    columns = to_device_unwaited(slot_columns(lora.segments, lora.slots), device)
+    return SlotRows.of_columns(columns, num_rows=lora.segments.num_rows, max_rank=max(lora.slots.ranks, default=0))
 
 
-def _product(stacked: StackedWeights, x_SK: Tensor, rows: ExpertRows, lora: LoraContext | None) -> Tensor:
+def _product(
+    stacked: StackedWeights, x_SK: Tensor, rows: ExpertRows, lora: LoraContext | None, *, exact: bool
+) -> Tensor:
     is_adapted = lora is not None and rows.adapters is not None and expert_name(stacked.name, 0) in lora.factors
     factors = _factors(stacked, lora) if lora is not None and is_adapted else None
-    y_SN = adapted_product(x_SK, stacked.weight_ENK, rows, factors=factors)
+    y_SN = adapted_product(x_SK, stacked.weight_ENK, rows, factors=factors, exact=exact)
     if stacked.bias_EN is not None:
         y_SN = y_SN + stacked.bias_EN.index_select(0, rows.expert_S.clamp_max(stacked.num_experts - 1))
     return y_SN

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.models.config import LayerNorms, QueryGrowth
+from cohort.models.experts.mixture import MixtureOfExperts
 
 __all__ = [
     "NORMS_AROUND",
@@ -61,7 +62,7 @@ def rotates_windows_plainly(raw: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """One dense family. A function of ``settings`` reads the checkpoint's transformers configuration.
+    """One family. A function of ``settings`` reads the checkpoint's transformers configuration.
 
     What has a default may be left out: the defaults are Llama's. The attributes that are not listed mean what they mean
     in :class:`~cohort.models.config.DecoderConfig`.
@@ -105,6 +106,7 @@ class ModelFamily:
     unrotated_layers: Callable[[Any], frozenset[int]] = lambda _: frozenset()
     residual_scale: Callable[[Any], float] = lambda _: 1.0
     head_scale: Callable[[Any], float] = lambda _: 1.0
+    mixture: Callable[[Any], MixtureOfExperts | None] = lambda _: None
     computes: Callable[[Mapping[str, Any]], bool] = lambda _: True
 
     @property

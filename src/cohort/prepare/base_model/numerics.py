@@ -103,6 +103,8 @@ def choose_numerics(
         return fast(f"no exact form for {without_form[0]}")
     if task.strategy == AUTO and num_gpus > 1:
         return fast("strategy: auto may divide the model; with replicas or adapter_parallel numerics can be exact")
+    if config.mixture is not None:
+        return fast(f"what exact costs was not measured for the experts of {config.architecture}")
     widths = LayerWidths(hidden_size=config.hidden_size, intermediate_size=config.intermediate_size)
     known = known_exact_steps(gpu=gpu, widths=widths, quantization=task.quantization)
     # passes of DoRA are launched kernel by kernel as well
@@ -129,6 +131,9 @@ def _without_form(task: TaskFile, config: DecoderConfig | None) -> Iterator[tupl
 def _modules_without_form(task: TaskFile) -> Iterator[tuple[str, str]]:
     if task.lora.modules_to_save:
         yield "lora.modules_to_save, whose gradients are sums over all rows of a trial", "exact without modules_to_save"
+    if task.lora.target_parameters:
+        what = "lora.target_parameters, whose gradients are sums over all rows of a trial that an expert gets"
+        yield what, "exact with adapters on attention alone"
 
 
 def _strategy_without_form(task: TaskFile) -> Iterator[tuple[str, str]]:

@@ -58,6 +58,8 @@ def check_degree(config: DecoderConfig, size: int) -> None:
 def _kept_whole(config: DecoderConfig) -> tuple[str, str] | None:
     """Return what of a model cannot be divided among ranks, and why; None where all can."""
     no_range = "a rank's part of it is no range of its rows"
+    if config.mixture is not None:
+        return "layers have experts", "experts are whole on each GPU"
     if config.has_fused_qkv:
         return "q, k and v are one linear, adapted as a whole", no_range
     if config.has_fused_gate_up:

@@ -23,12 +23,13 @@ ALIGNED_COLUMNS = 8
 def few_layers(decoder: Decoder, *, layout: AdapterLayout) -> Iterator[None]:
     """Leave the decoder its first layer, whose input needs no gradient, and one more of each kind.
 
-    The others launch the same kernels: they have the window of one that is left, and where their factors begin in a
-    bank of ``layout`` is as aligned. Only widths that are no multiples of 8, as small models have, set layers apart.
+    The others launch the same kernels: they have the window of one that is left, its kind of feed-forward block, and
+    where their factors begin in a bank of ``layout`` is as aligned. Only widths that are no multiples of 8, as small
+    models have, set layers apart by that.
     """
-    layers, windows = decoder.layers, decoder.config.windows
+    layers, kinds = decoder.layers, _kinds(decoder)
     # the last of each kind, and the first layer of all
-    last = {(windows[n], _alignments(layers[place], layout)): place for place, n in enumerate(decoder.part) if place}
+    last = {(kinds[place], _alignments(layers[place], layout)): place for place in range(1, len(layers))}
     with _kept(decoder, sorted({0, *last.values()})):
         yield
 
@@ -41,10 +42,15 @@ def first_layers(decoder: Decoder, count: int) -> Iterator[None]:
 
 
 def num_alike_layers(decoder: Decoder) -> int:
-    """Return after how many layers their windows repeat; the number of all layers where they do not."""
-    windows = [decoder.config.windows[layer] for layer in decoder.part]
-    periods = range(1, len(windows))
-    return next((count for count in periods if windows[count:] == windows[:-count]), len(windows))
+    """Return after how many layers their kinds repeat; the number of all layers where they do not."""
+    kinds = _kinds(decoder)
+    periods = range(1, len(kinds))
+    return next((count for count in periods if kinds[count:] == kinds[:-count]), len(kinds))
+
+
+def _kinds(decoder: Decoder) -> list[tuple[int | None, bool]]:
+    """Return of each layer its window, and whether it has experts."""
+    return [(decoder.config.windows[layer], decoder.config.is_sparse(layer)) for layer in decoder.part]
 
 
 @contextlib.contextmanager
@@ -59,7 +65,7 @@ def _kept(decoder: Decoder, places: Sequence[int]) -> Iterator[None]:
 
 def _alignments(layer: DecoderLayer, layout: AdapterLayout) -> tuple[bool, ...]:
     """Return of each factor of a layer whether it begins at an aligned column."""
-    names = (part.name for linear in layer.linears for part in linear.parts)
+    names = (*(part.name for linear in layer.linears for part in linear.parts), *layer.first_experts)
     places = (layout.columns[name] for name in names if name in layout.columns)
     return tuple(factor.start % ALIGNED_COLUMNS == 0 for place in places for factor in (place.a, place.b))
 
@@ -68,12 +74,17 @@ def are_layers_alike(decoder: Decoder, *, adapted: Collection[str]) -> bool:
     """Return whether layers differ in nothing but their window: all lie on the device, adapted and stored alike.
 
     Args:
-        adapted: Full paths of the linears that have an adapter.
+        adapted: Full paths of the linears that have an adapter, and of experts that have one.
     """
     if decoder.ring is not None:
         return False
     kinds = {
-        tuple((type(linear.frozen), tuple(part.name in adapted for part in linear.parts)) for linear in layer.linears)
+        (
+            tuple(
+                (type(linear.frozen), tuple(part.name in adapted for part in linear.parts)) for linear in layer.linears
+            ),
+            tuple(name in adapted for name in layer.first_experts),
+        )
         for layer in decoder.layers
     }
     return len(kinds) == 1

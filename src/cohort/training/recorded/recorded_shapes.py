@@ -164,7 +164,7 @@ def launching_rows(config: DecoderConfig, *, coded: bool = False) -> float:
         coded: Whether frozen products multiply e4m3, in less time than the host was estimated by.
     """
     hidden = config.hidden_size
-    layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.intermediate_size)
+    layer = hidden * (2 * config.query_width + 2 * config.kv_width + 3 * config.mlp_width)
     return (CODED_GAIN if coded else 1.0) * LAUNCH_SECONDS / (SECONDS_PER_WEIGHT * layer)
 
 

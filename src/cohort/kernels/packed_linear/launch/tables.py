@@ -23,6 +23,7 @@ from torch import Tensor
 from cohort.core.errors import SegmentError
 from cohort.kernels.dropout import keep_threshold
 from cohort.kernels.packed_linear.choice.tiles import rows_per_chunk
+from cohort.kernels.packed_linear.launch.slot_columns import slot_columns
 from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import pinned
@@ -92,8 +93,8 @@ class _Blocks:
         return (self.tiles, self.chunks, self.sums, self.slots, self.owners)
 
 
-def _flat(blocks: list[_Blocks]) -> NDArray[np.int32]:
-    return np.concatenate([table.reshape(-1) for block in blocks for table in block.tables])
+def _flat(blocks: list[_Blocks], columns: NDArray[np.int32]) -> NDArray[np.int32]:
+    return np.concatenate([*(table.reshape(-1) for block in blocks for table in block.tables), columns])
 
 
 class LaunchTables:
@@ -114,6 +115,9 @@ class LaunchTables:
         most_rank: Widest rank of a later layout (with ``fixed_launch``).
         fresh_slots: Slots whose weight gradients are written over what their sinks hold instead of added to it, where
             they have rows: the first pass of an optimizer step needs no zeroed sinks and reads none.
+
+    Attributes:
+        slot_columns: As :func:`~cohort.kernels.packed_linear.launch.slot_columns.slot_columns` returns them.
     """
 
     def __init__(
@@ -140,11 +144,13 @@ class LaunchTables:
         self.has_dropout = any(slots.dropouts)
         self._slots, self.fresh_slots = slots, frozenset(fresh_slots)
         blocks = self._blocks(segments, slots, fresh_slots)
-        host = torch.from_numpy(_flat(blocks))
+        columns = slot_columns(segments, slots, fresh_slots=self.fresh_slots)
+        host = torch.from_numpy(_flat(blocks, columns))
         self._host = pinned(host) if self.device.type == "cuda" else host
         self._buffer = self._host.to(self.device, non_blocking=True)
         self._copied = _record_event(self.device)
         self.passes = tuple(self._views(blocks))
+        self.slot_columns = self._buffer[-len(columns) :]
         self._counters: Tensor | None = None
 
     @property
@@ -195,7 +201,8 @@ class LaunchTables:
         blocks = self._blocks(segments, slots, fresh_slots)
         if self._copied is not None:
             self._copied.synchronize()  # the last transfer still reads the pinned memory
-        self._host.copy_(torch.from_numpy(_flat(blocks)))
+        columns = slot_columns(segments, slots, fresh_slots=self.fresh_slots)
+        self._host.copy_(torch.from_numpy(_flat(blocks, columns)))
         self._buffer.copy_(self._host, non_blocking=True)
         self._copied = _record_event(self.device)
 

@@ -46,7 +46,7 @@ class RowTables:
 
     @property
     def rows_T4(self) -> Tensor:
-        """int32 [T, 4] on the device: first rank row, rank (0: no adapter), scale as float32 bits, 0.
+        """int32 [T, 4] on the device: first rank row, rank (0: no adapter), scale as float32 bits, 1 + slot (0: none).
 
         Sent there when it is first asked for: a pass that a graph computes has tables of its own.
         """
@@ -97,6 +97,7 @@ class RowTables:
 def _entries(segments: SegmentTable, slots: SlotTable) -> NDArray[np.int32]:
     of_slots = np.zeros((slots.num_slots, 4), dtype=np.int32)
     of_slots[:, 0], of_slots[:, 1] = slots.row_starts, slots.ranks
+    of_slots[:, 3] = np.arange(1, slots.num_slots + 1)
     of_slots[:, 2] = np.asarray(slots.scales, dtype=np.float32).view(np.int32)
     entries = np.zeros((segments.num_rows, 4), dtype=np.int32)
     entries[: segments.num_adapter_rows] = np.repeat(of_slots, np.diff(segments.offsets), axis=0)
