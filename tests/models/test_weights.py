@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from cohort.core.errors import InputError
-from cohort.models.weights import WeightDtype, load_decoder
+from cohort.models.weights import LoadStoppedError, WeightDtype, load_decoder
 from tests.models.fixtures.streams import packed_logits
 from tests.models.fixtures.tiny_checkpoints import edit_tensors, reference_logits, save_checkpoint
 
@@ -35,6 +36,14 @@ def test_a_checkpoint_of_the_bare_decoder_loads(checkpoint: Path) -> None:
     torch.testing.assert_close(
         packed_logits(load_decoder(checkpoint), [torch.arange(20)])[0], reference, rtol=0, atol=1e-4
     )
+
+
+def test_a_load_that_is_stopped_ends_at_the_next_tensor(checkpoint: Path) -> None:
+    stop = threading.Event()
+    assert load_decoder(checkpoint, stop=stop) is not None
+    stop.set()
+    with pytest.raises(LoadStoppedError):
+        load_decoder(checkpoint, stop=stop)
 
 
 @pytest.mark.parametrize(

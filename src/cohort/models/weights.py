@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -29,6 +30,7 @@ from cohort.models.weight_formats.declaration import FORMAT_DECLARATIONS
 from cohort.models.weight_formats.weight_format import StoredTensors
 
 __all__ = [
+    "LoadStoppedError",
     "WeightDtype",
     "format_problem",
     "stored_problem",
@@ -38,6 +40,10 @@ __all__ = [
 
 # fused: query-key-value, output, gate-up, down
 LINEARS_PER_LAYER = 4
+
+
+class LoadStoppedError(Exception):
+    """A model that is no longer wanted was not read to its end."""
 
 
 class WeightDtype(Enum):
@@ -82,6 +88,7 @@ def load_decoder(
     streaming: LayerStreaming | None = None,
     part: range | None = None,
     has_head: bool = False,
+    stop: threading.Event | None = None,
 ) -> Decoder:
     """Load the model ``name_or_path`` (a local directory or a hub id) for computing in ``dtype`` on ``device``.
 
@@ -92,8 +99,10 @@ def load_decoder(
         streaming: The layers that are not to be resident, and where their weights are kept; None for no layer.
         part: The layers of a stage of a pipeline: the rest of the model is not read. None for all.
         has_head: Whether a stage has the loss head though it is not the last, which always has it.
+        stop: Set from another thread, it ends the load at the next tensor.
 
     Raises:
+        LoadStoppedError: ``stop`` was set before the last tensor was there.
         UnsupportedModelError: no causal language model that transformers loads.
         InputError: anything wrong with the files, all problems at once; no such format, or one without this dtype or
             device.
@@ -125,10 +134,20 @@ def load_decoder(
         if cache_directory is not None:
             cache = QuantisedFiles(cache_directory, files=files, weight_format=kept)
         read = read_quantised(layout, stored, dtype=chosen, device=device, quantisation=kept.quantisation, cache=cache)
-    read = refusing_non_finite(read, stored)
+    read = refusing_non_finite(read if stop is None else _until(stop, read), stored)
     tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes, streaming=streaming)
     ring = None if streaming is None else streaming.ring()
     return Decoder(config, tensors=tensors, products=products, ring=ring, part=part)
+
+
+def _until(
+    stop: threading.Event, read: Iterator[tuple[FusedTensor, FusedContent]]
+) -> Iterator[tuple[FusedTensor, FusedContent]]:
+    """Yield what is read until ``stop`` is set."""
+    for each in read:
+        if stop.is_set():
+            raise LoadStoppedError
+        yield each
 
 
 def _is_of_part(name: str, part: range, *, config: DecoderConfig, has_head: bool) -> bool:

@@ -150,6 +150,7 @@ def read_inputs(
     machine: Machine | None = None,
     num_ranks: int = 0,
     can_skip: bool = True,
+    on_model: Callable[[Path, DecoderConfig], None] | None = None,
 ) -> TaskInputs:
     """Read and check the inputs of ``task``.
 
@@ -160,6 +161,7 @@ def read_inputs(
         machine: The device it will train on, if known; ``memory.limit`` must hold the base model there.
         num_ranks: Processes that will train, where known: the task's strategy must work with that number.
         can_skip: As for :func:`cohort.data.loading.load_dataset`.
+        on_model: Called with the model's files before the rows are read, if no problem is known by then.
 
     Raises:
         InputError: every problem of the trackers, the model's files, the target modules, the search space, the rows and
@@ -173,13 +175,12 @@ def read_inputs(
     problems += [] if model is None else list(model_problems(task, model[1]))
     start = None
     if model is not None and target_modules is not None:
-        layout = adapter_layout(model[1], target_modules)
-        misfits = block_problems(task, linears=layout.linears, known=linear_shapes(model[1]))
+        start, misfits = _begun_with(task, model, target_modules)
         problems += misfits
-        start, unusable = read_start(task, linears=layout.linears, model_directory=model[0])
-        problems += unusable
         # trials whose blocks do not fit, or that cannot begin with the adapter, cannot be planned with
-        num_trials = 0 if misfits or unusable else num_trials
+        num_trials = 0 if misfits else num_trials
+    if on_model is not None and model is not None and not problems:
+        on_model(*model)
     context = None if model is None else model[1].max_position_embeddings
     tokenised = (
         read_rows(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
@@ -224,12 +225,14 @@ def read_inputs_and_machine(
     also: Sequence[Problem] = (),
     request: SizeRequest | None = None,
     numerics: NumericsChoice | None = None,
+    on_model: Callable[[Path, DecoderConfig, Machine], None] | None = None,
 ) -> tuple[TaskInputs, Machine]:
     """Choose the device that ``task`` trains on here and read its inputs; the arguments are those of read_inputs.
 
     Args:
         request: Names the processes that train, on a GPU each unless the task is for the CPU; None: as the task says.
         numerics: Those of a run that is resumed, which it keeps where the task leaves them to the machine.
+        on_model: Called with the model's files and the device before the rows are read, if no problem is known by then.
 
     Raises:
         InputError: there is no such device, and every problem of :func:`read_inputs`.
@@ -244,9 +247,22 @@ def read_inputs_and_machine(
         read_inputs(task, max_problems=max_problems, also=[*also, *error.problems], num_ranks=asked)
         raise
     wanted = num_ranks or machine.num_gpus
-    inputs = read_inputs(task, max_problems=max_problems, also=also, machine=machine, num_ranks=wanted)
+    inputs = read_inputs(
+        task,
+        max_problems=max_problems,
+        also=also,
+        machine=machine,
+        num_ranks=wanted,
+        on_model=None if on_model is None else partial(_with_machine, on_model, machine),
+    )
     everywhere = wanted if request is None or request.num_ranks is None else request.num_ranks
     return inputs, with_numerics(task, machine, config=inputs.config, num_gpus=everywhere, recorded=numerics)
+
+
+def _with_machine(
+    on_model: Callable[[Path, DecoderConfig, Machine], None], machine: Machine, directory: Path, config: DecoderConfig
+) -> None:
+    on_model(directory, config, machine)
 
 
 def machine_of(task: TaskFile, *, num_gpus: int | str | None = None, numerics: NumericsChoice | None = None) -> Machine:
@@ -287,6 +303,16 @@ def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[tuple[Path, De
     problem = stored_problem(config, name=task.quantization, where=task.where("quantization"))
     problems += [] if problem is None else [problem]
     return (directory, config), False
+
+
+def _begun_with(
+    task: TaskFile, model: tuple[Path, DecoderConfig], target_modules: Sequence[str]
+) -> tuple[AdapterStart | None, list[Problem]]:
+    """Return the adapter that trials begin with, and what is wrong with it or with the blocks of their factors."""
+    linears = adapter_layout(model[1], target_modules).linears
+    misfits = list(block_problems(task, linears=linears, known=linear_shapes(model[1])))
+    start, unusable = read_start(task, linears=linears, model_directory=model[0])
+    return start, [*misfits, *unusable]
 
 
 def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Problem]) -> tuple[str, ...] | None:

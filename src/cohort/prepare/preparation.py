@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 from cohort.core.clock import Clock
 from cohort.core.errors import Problem
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.compile_ahead.task_kernels import workers_ahead
-from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.machine import Machine
+from cohort.memory.demand import Demand
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes, recomputed_note, size_facts
+from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
 from cohort.prepare.adapters.start_checks import start_notes
@@ -24,6 +27,7 @@ from cohort.prepare.base_model.model_computation import model_note
 from cohort.prepare.base_model.numerics import numerics_note, recorded_choice
 from cohort.prepare.base_model.placed_model import PlacedModel, place_model
 from cohort.prepare.base_model.quantization import quantization_note
+from cohort.prepare.base_model.weights_ahead import weights_ahead
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.evaluations import choose_rows, evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.fingerprints import start_fingerprint
@@ -204,16 +208,23 @@ def prepare(
         InputError: every problem of the data, the model and the search space.
     """
     # a model that is loaded has its kernels
-    with nullcontext() if backbone is not None else workers_ahead(on_gpu=task.num_gpus != 0) as workers:
+    request = request or SizeRequest()
+    with (
+        nullcontext() if backbone is not None else workers_ahead(on_gpu=task.num_gpus != 0) as workers,
+        weights_ahead(task, request=request, is_loaded=backbone is not None) as ahead,
+    ):
         return _prepare(
             task,
             clock=clock,
             say=say,
-            request=request or SizeRequest(),
+            request=request,
             also=also,
             backbone=backbone,
             begun=begun,
-            workers=workers,
+            place=partial(place_model, request=request, clock=clock, say=say, workers=workers, ahead=ahead)
+            if backbone is None
+            else partial(_on_backbone, backbone, clock),
+            on_model=ahead.begin,
         )
 
 
@@ -226,24 +237,21 @@ def _prepare(
     also: Sequence[Problem],
     backbone: LoadedBackbone | None,
     begun: RunFacts | None,
-    workers: KernelCompiler | None,
+    place: Callable[[Demand, Path], PlacedModel],
+    on_model: Callable[[Path, DecoderConfig, Machine], None],
 ) -> Preparation:
     started = clock.monotonic()
     say("reading and tokenising the data")
     there = None if backbone is None else backbone.numerics
     numerics = there if begun is None else recorded_choice(begun.machine.numerics)
-    inputs, machine = read_inputs_and_machine(task, also=also, request=request, numerics=numerics)
+    inputs, machine = read_inputs_and_machine(task, also=also, request=request, numerics=numerics, on_model=on_model)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     model_hash = start_fingerprint(inputs.model_directory)
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train, saved=inputs.saved_modules(task), start=inputs.start)
     demand = inputs.demand(task, machine, specs=proposals.largest(), num_ranks=request.num_ranks)
-    if backbone is not None:
-        backbone.require_same(task, directory=inputs.model_directory, machine=machine)
-        placed = backbone.placed(demand, loaded_at=clock.monotonic())
-    else:
-        placed = place_model(demand, inputs.model_directory, request=request, clock=clock, say=say, workers=workers)
+    placed = place(demand, inputs.model_directory)
     memory, machine = placed.memory, placed.memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(request)
@@ -277,6 +285,11 @@ def _prepare(
         notes=tuple(note for note in (*notes, referred) if note is not None),
         warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
+
+
+def _on_backbone(backbone: LoadedBackbone, clock: Clock, demand: Demand, directory: Path) -> PlacedModel:
+    backbone.require_same(demand.task, directory=directory, machine=demand.machine)
+    return backbone.placed(demand, loaded_at=clock.monotonic())
 
 
 def _with_reference(

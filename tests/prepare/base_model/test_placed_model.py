@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,14 +95,14 @@ def test_a_model_is_loaded_while_kernels_are_collected_or_after_that(
         return "decoder"
 
     monkeypatch.setattr(placed_model, "load_decoder", load)
-    monkeypatch.setattr(placed_model, "_on_same_gpu", lambda load, _: load)
+    monkeypatch.setattr(placed_model, "on_same_gpu", lambda load, _: load)
     monkeypatch.setattr(placed_model, "_has_room_for_both", lambda *_: True)
     task = SimpleNamespace(memory=SimpleNamespace(limit=None), located=lambda problem: problem)
     machine = SimpleNamespace(dtype="float32", device="cpu", quantization="none")
     demand: Any = SimpleNamespace(task=task, machine=machine)
 
     def loaded() -> object:
-        return placed_model._load(demand, Path("model"), ALL_RESIDENT, kernels=kernels)
+        return placed_model._load(demand, Path("model"), ALL_RESIDENT, kernels=kernels, begun=None)
 
     if is_damaged:
         with pytest.raises(InputError, match="a damaged file"):
@@ -110,3 +111,16 @@ def test_a_model_is_loaded_while_kernels_are_collected_or_after_that(
         assert loaded() == "decoder"
     assert kernels.finished == ([] if is_damaged else ["decoder"])
     assert (threads == ["cohort-loading"]) is meanwhile
+
+
+def test_a_model_that_is_being_loaded_is_not_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels: Any = Kernels(collects_first=False)
+    begun: Future[Any] = Future()
+    begun.set_result("decoder")
+    monkeypatch.setattr(placed_model, "load_decoder", lambda *_, **__: pytest.fail("loaded again"))
+    task = SimpleNamespace(memory=SimpleNamespace(limit=None), located=lambda problem: problem)
+    demand: Any = SimpleNamespace(
+        task=task, machine=SimpleNamespace(dtype="float32", device="cpu", quantization="none")
+    )
+    found = placed_model._load(demand, Path("model"), ALL_RESIDENT, kernels=kernels, begun=begun)
+    assert (found, kernels.collected.is_set(), kernels.finished) == ("decoder", True, ["decoder"])

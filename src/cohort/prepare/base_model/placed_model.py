@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
@@ -23,16 +22,13 @@ from cohort.memory.model_place import choose_model_place
 from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.sizes import Sizes
-from cohort.models.counts import weight_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.prepare.base_model.weights_ahead import WeightsAhead, has_room_to_load, on_same_gpu
 from cohort.ranks.rank_group import RankGroupPlan
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 
 __all__ = ["PlacedModel", "place_model"]
-
-# passes of 16,384 tokens through a few layers of a model with wide ones, without its weights
-COLLECTING_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +83,14 @@ def place_model(
     clock: Clock,
     say: Callable[[str], None],
     workers: KernelCompiler | None = None,
+    ahead: WeightsAhead | None = None,
 ) -> PlacedModel:
     """Load the model of a task, unless a group of ranks does, and plan its memory.
 
     Args:
         request: Processes that a launcher has started, and what a resumed run began with.
         workers: Those that compile, where they were started already.
+        ahead: What may have begun to load the model.
 
     Raises:
         InputError: anything wrong with its files, too little memory, or what the strategy does not support.
@@ -114,6 +112,9 @@ def place_model(
         say=say,
         workers=workers,
     )
+    # a model of which layers are streamed, or which ranks share, is another one than was begun
+    is_whole = place.group is None and place.weights == ALL_RESIDENT
+    begun = ahead.take(model_directory, demand.machine, is_wanted=is_whole) if ahead is not None else None
     if place.group is not None and place.held is not None:
         # every rank is a process of its own, which loads its part, and finds the kernels compiled
         with kernels:
@@ -123,7 +124,7 @@ def place_model(
         memory = place.held.plan(demand, num_gpus=request.ranks_here or place.group.size)
     else:
         with kernels:
-            decoder = _load(demand, model_directory, place.weights, kernels=kernels)
+            decoder = _load(demand, model_directory, place.weights, kernels=kernels, begun=begun)
         loaded_at = clock.monotonic()
         memory = plan_memory(demand, decoder=decoder, clock=clock, say=say)
     return PlacedModel(
@@ -137,8 +138,15 @@ def place_model(
     )
 
 
-def _load(demand: Demand, model_directory: Path, weights: RankWeights, *, kernels: KernelWarmUp) -> Decoder:
-    """Return the base model with its kernels compiled."""
+def _load(
+    demand: Demand,
+    model_directory: Path,
+    weights: RankWeights,
+    *,
+    kernels: KernelWarmUp,
+    begun: Future[Decoder] | None,
+) -> Decoder:
+    """Return the base model with its kernels compiled; ``begun`` is what a thread is loading already."""
     task, machine = demand.task, demand.machine
     streaming = weights.streaming(machine.device, rank=0)
     load = functools.partial(
@@ -152,11 +160,12 @@ def _load(demand: Demand, model_directory: Path, weights: RankWeights, *, kernel
         room_bytes=task.memory.limit,
     )
     try:
-        if kernels.collects_first and streaming is None and _has_room_for_both(demand):
+        if begun is None and kernels.collects_first and streaming is None and _has_room_for_both(demand):
+            begun = begin_in_thread("cohort-loading", on_same_gpu(load, machine.device))
+        if begun is not None:
             # to collect is work of the interpreter, to load hardly any
-            loading = begin_in_thread("cohort-loading", _on_same_gpu(load, machine.device))
             kernels.begin()
-            decoder = loading.result()
+            decoder = begun.result()
         else:
             kernels.begin()
             decoder = load()
@@ -167,19 +176,5 @@ def _load(demand: Demand, model_directory: Path, weights: RankWeights, *, kernel
 
 
 def _has_room_for_both(demand: Demand) -> bool:
-    """Return whether passes that are only collected have room next to the model, with as much to spare as it takes."""
-    if demand.task.memory.limit is not None:
-        return False
-    weights = weight_bytes(demand.config, dtype=demand.dtype)
-    return free_memory_bytes(demand.machine.device) >= 2 * weights + COLLECTING_BYTES
-
-
-def _on_same_gpu(load: Callable[[], Decoder], device: torch.device) -> Callable[[], Decoder]:
-    """Return ``load`` for another thread: each thread has a current GPU of its own."""
-    gpu = torch.cuda.current_device() if device.index is None else device.index
-
-    def there() -> Decoder:
-        with torch.cuda.device(gpu):
-            return load()
-
-    return there
+    there_bytes = free_memory_bytes(demand.machine.device)
+    return has_room_to_load(demand.task, demand.config, demand.machine, there_bytes=there_bytes)
