@@ -21,6 +21,7 @@ def test_what_cannot_be_shown_is_refused(
     for arguments, words in (
         ([str(tmp_path / "nothing")], "the folder that `cohort tune -o` writes to"),
         ([str(tmp_path), "--host", "0.0.0.0"], "--api-key"),
+        ([str(tmp_path), "--gpu-hour", "2.49"], '--gpu-hour "2.49 USD"'),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["dashboard", *arguments])

@@ -26,12 +26,18 @@ def test_status_says_who_runs_it_and_how_fast(run: SmallRun) -> None:
     assert status.tokens_per_second == pytest.approx((100 + 50 + 50) / 10)
     # trial 3 has four steps of 100 tokens left, and 150/550 as many tokens to evaluate
     assert status.seconds_left == pytest.approx(4 * 100 * (1 + 150 / 550) / 20)
+    # of which one that is evaluated costs half of one that is trained
+    assert status.cost_tokens_left == pytest.approx(4 * 100 * (1 + 0.5 * 150 / 550))
+    assert status.num_devices == 1
     # with a warm-up of one step and a quarter kept, three quarters of its other steps are not expected
     store.set_facts(task=TaskFacts(warmup_fraction=0.25, kept_share=0.25))
     assert read_status(directory).seconds_left == pytest.approx((1 + 0.25 * 3) * 100 * (1 + 150 / 550) / 20)
-    assert read_status(directory).state == "stopped"
+    left = read_status(directory)
+    assert left.cost_tokens_left == pytest.approx((1 + 0.25 * 3) * 100 * (1 + 0.5 * 150 / 550))
+    assert left.state == "stopped"
     store.set_facts(state=RunState.DONE)
-    assert (read_status(directory).state, read_status(directory).seconds_left) == ("done", 0.0)
+    done = read_status(directory)
+    assert (done.state, done.seconds_left, done.cost_tokens_left) == ("done", 0.0, 0.0)
     assert clock.monotonic() == 10
 
 
@@ -49,7 +55,7 @@ def test_status_says_what_each_of_several_gpus_did_in_the_last_minute(run: Small
         end_seconds=10.0,
     )
     status = read_status(directory)
-    assert status.device == "GPU"
+    assert (status.device, status.num_devices) == ("GPU", 2)
     # the first slot of rank 1 follows the last of rank 0
     assert status.ranks == (
         RankStatus(rank=0, trials=(), busy_share=0.5, tokens_per_second=25.0),

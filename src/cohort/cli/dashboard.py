@@ -12,6 +12,7 @@ from cohort.cli.arguments.server_options import ApiKeysOption, HostOption, given
 from cohort.cli.exits import exits
 
 if TYPE_CHECKING:
+    from cohort.service.dashboard.gpu_price import GpuPrice
     from cohort.service.dashboard.model_server import ModelServer
 
 __all__ = ["dashboard"]
@@ -31,6 +32,14 @@ _Playground = Annotated[
         "--playground", metavar="URL", help="A running `cohort serve`, whose models answer prompts on a page."
     ),
 ]
+_GpuHour = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu-hour",
+        metavar='"AMOUNT CURRENCY"',
+        help='What an hour of one GPU costs, such as "2.49 USD": shows money.',
+    ),
+]
 
 
 def dashboard(
@@ -40,6 +49,7 @@ def dashboard(
     port: _Port = 8090,
     api_key: ApiKeysOption = None,
     playground: _Playground = None,
+    gpu_hour: _GpuHour = None,
     debug: DebugOption = False,
 ) -> None:
     """Show the runs of a folder in a browser, also while they train.
@@ -55,7 +65,14 @@ def dashboard(
         from cohort.service.listening import listen
 
         models = _model_server(playground, keys)
-        settings = DashboardSettings(root=runs_dir, can_control=control, api_keys=keys, host=host, models=models)
+        settings = DashboardSettings(
+            root=runs_dir,
+            can_control=control,
+            api_keys=keys,
+            host=host,
+            models=models,
+            gpu_hour=_price(gpu_hour),
+        )
         with listen(host, port) as listener:
             run_dashboard(settings, listener=listener, on_ready=lambda at: _report(runs_dir, at, control=control))
 
@@ -79,6 +96,21 @@ def _model_server(url: str | None, keys: tuple[str, ...]) -> ModelServer | None:
                 hint="Write for example --playground http://127.0.0.1:8000, which `cohort serve` prints.",
             )
         ) from None
+
+
+def _price(text: str | None) -> GpuPrice | None:
+    from cohort.core.errors import InputError, Problem
+    from cohort.core.place import Place
+    from cohort.service.dashboard.gpu_price import PRICE_ALLOWED, read_price
+
+    if text is None:
+        return None
+    try:
+        return read_price(text)
+    except ValueError:
+        hint = 'Write for example --gpu-hour "2.49 USD".'
+        place = Place(option="command line --gpu-hour")
+        raise InputError(Problem(where=place, found=text, allowed=PRICE_ALLOWED, hint=hint)) from None
 
 
 def _report(runs_dir: Path, address: str, *, control: bool) -> None:

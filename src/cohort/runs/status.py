@@ -14,7 +14,7 @@ from cohort.runs.records import RankWorkRecord
 from cohort.runs.results.lost_results import lost_results
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.time_left import StepsAhead, TokenRate, seconds_left
-from cohort.tuning.evaluation_times import warmup_steps
+from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST, warmup_steps
 from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["RankStatus", "RunStatus", "read_status"]
@@ -53,6 +53,9 @@ class RunStatus:
         device: What ``ranks`` are: ``GPU`` or ``process``.
         ranks: Each GPU, where there are several.
         missing: Results of a finished run that are gone or torn.
+        cost_tokens_left: As ``seconds_left``, in tokens of training, of which one that is evaluated costs a part; known
+            also while nothing runs, None where no plan tells the tokens.
+        num_devices: GPUs, or processes of a CPU, that train it.
         seconds_left: An estimate that expects no early exit but the selection; None before there is a rate, 0 when
             done.
     """
@@ -68,6 +71,8 @@ class RunStatus:
     device: str = "GPU"
     ranks: tuple[RankStatus, ...] = ()
     missing: tuple[str, ...] = ()
+    cost_tokens_left: float | None = None
+    num_devices: int = 1
 
     @property
     def trials(self) -> tuple[RankedTrial, ...]:
@@ -99,7 +104,8 @@ def _ranks(
     return tuple(found)
 
 
-def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> float | None:
+def _left(results: RunResults, *, pace: TokenRate) -> float | None:
+    """Return what ``pace`` takes for all that is ahead: seconds, or tokens at a pace of one a second."""
     compute, task = results.compute, results.facts.task
     if not compute.planned_steps:
         return None
@@ -118,7 +124,7 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
             )
             for trial in ahead
         ],
-        pace=TokenRate.of(tokens_per_second, trained=compute.trained_tokens, evaluated=compute.evaluation_tokens),
+        pace=pace,
         kept_share=1.0 if task.kept_share is None else task.kept_share,
     )
 
@@ -150,6 +156,9 @@ def read_status(directory: RunDirectory, *, followed: FollowedSteps | None = Non
     rate = tokens / window if window > 0 and tokens else None
     # a killed process leaves the state `running` behind: the lock tells whether one is alive
     done = results.facts.state is RunState.DONE
+    compute = results.compute
+    pace = TokenRate.of(rate, trained=compute.trained_tokens, evaluated=compute.evaluation_tokens)
+    in_tokens = TokenRate(1.0, EVALUATION_TOKEN_COST * pace.evaluated_per_trained)
     counts = Counter(entry.trial.status for entry in results.ranked)
     return RunStatus(
         state="running" if holder else "done" if done else "stopped",
@@ -164,5 +173,7 @@ def read_status(directory: RunDirectory, *, followed: FollowedSteps | None = Non
         device="GPU" if (results.facts.machine.device or "").startswith("cuda") else "process",
         ranks=ranks,
         missing=lost_results(directory, results.facts) if is_done_now else (),
-        seconds_left=0.0 if done else _seconds_left(results, tokens_per_second=rate),
+        seconds_left=0.0 if done else _left(results, pace=pace),
+        cost_tokens_left=0.0 if done else _left(results, pace=in_tokens) if compute.planned_tokens else None,
+        num_devices=len(ranks) or results.facts.sizes.num_ranks or 1,
     )

@@ -48,6 +48,8 @@ def test_places_are_relative_to_the_file(tmp_path: Path) -> None:
         ("database: postgresql://h/d\n", ["blobs", "s3://"]),
         ("workers: {gpus: 1, cpu: 1}\n", ["one of the two"]),
         ("- a\n", ["keys and values"]),
+        ("gpu_hour: 2.49\n", ["service.yaml:1: gpu_hour", "2.49 USD"]),
+        ("dashboard: control\n", ["service.yaml:1: dashboard", "read | change | none"]),
         ("retention: {events_days: 0}\n", ["service.yaml:1: retention.events_days", "days"]),
     ],
 )

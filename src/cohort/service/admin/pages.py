@@ -16,6 +16,7 @@ from cohort.service.access.gate import CallerCache
 from cohort.service.admin.admin_sessions import AdminSessions
 from cohort.service.admin.changes import Change, read_change
 from cohort.service.admin.service_view import project_view, service_view
+from cohort.service.dashboard.gpu_price import GpuPrice
 from cohort.service.dashboard.json_answers import NotAllowedError, answering, http_error, json_body
 from cohort.service.dashboard.page_frame import PageFrame
 from cohort.service.dashboard.page_guard import PageGuard, key_of
@@ -27,16 +28,20 @@ __all__ = ["build_service_pages"]
 _KEY_HINT = "one with the scope admin, such as the first key that the service printed, or one of `cohort keys create`"
 
 
-def build_service_pages(store: Store, *, callers: CallerCache, host: str, can_change: bool) -> Starlette:
+def build_service_pages(
+    store: Store, *, callers: CallerCache, host: str, can_change: bool, gpu_hour: GpuPrice | None = None
+) -> Starlette:
     """Return the application, to be mounted below a path of the service.
 
     Args:
         callers: Says whose key a text is.
         host: The address that is listened on.
+        gpu_hour: What an hour of one GPU costs; None shows no money.
         can_change: Whether the pages may change tenants and keys; without it every request that would is refused.
     """
     sessions = AdminSessions(callers)
-    frame = PageFrame(sessions, pages=("service",), key_hint=_KEY_HINT, facts=lambda: {"can_control": can_change})
+    facts = {"can_control": can_change, "gpu_hour": None if gpu_hour is None else gpu_hour.as_json()}
+    frame = PageFrame(sessions, pages=("service",), key_hint=_KEY_HINT, facts=lambda: facts)
     answer = answering({InputError: 400, UnknownIdError: 404, NameTakenError: 409})
 
     async def overview(_: Request) -> Any:

@@ -97,7 +97,9 @@ class _Pages:
 
     def session_facts(self) -> dict[str, Any]:
         """Return what a page is told once it is signed in."""
-        return {"can_control": self.settings.can_control, "root": str(self.folder.root)}
+        price = self.settings.gpu_hour
+        facts = {"can_control": self.settings.can_control, "root": str(self.folder.root)}
+        return {**facts, "gpu_hour": None if price is None else price.as_json()}
 
     async def runs(self, _: Request) -> Any:
         runs, queues = self.folder.runs(), self.folder.queues()
@@ -105,7 +107,7 @@ class _Pages:
         return {"root": str(self.folder.root), "runs": rows, "queues": sorted(queues)}
 
     async def run(self, request: Request) -> Any:
-        return (await self._feed(_run_name(request)).moment()).asjson_answer()
+        return (await self._feed(_run_name(request)).moment()).as_json()
 
     async def curves(self, request: Request) -> Any:
         followed = self._feed(_run_name(request)).followed

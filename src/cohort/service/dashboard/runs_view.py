@@ -19,7 +19,7 @@ _SPARK_POINTS = 48
 _PATIENCE_SECONDS = 0.7
 _FROM_HEADER = (
     "title", "model", "state", "metric", "best", "base_value", "seconds", "seconds_left", "counts", "share_done",
-    "cost_tokens", "planned_tokens", "saved_tokens", "device",
+    "cost_tokens", "planned_tokens", "saved_tokens", "device", "cost_tokens_left", "num_devices",
 )  # fmt: skip
 
 

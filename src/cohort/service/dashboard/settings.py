@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cohort.service.dashboard.gpu_price import GpuPrice
 from cohort.service.dashboard.model_server import ModelServer
 
 __all__ = ["DashboardSettings", "is_loopback"]
@@ -21,6 +22,7 @@ class DashboardSettings:
         api_keys: One of them opens the pages; none leaves them open, which is for this machine alone.
         host: The address that is listened on.
         models: The server that the playground asks; None for none.
+        gpu_hour: What an hour of one GPU costs; None shows tokens and time alone.
         poll_seconds: The shortest time between two looks at a run that someone watches.
     """
 
@@ -29,6 +31,7 @@ class DashboardSettings:
     api_keys: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     models: ModelServer | None = None
+    gpu_hour: GpuPrice | None = None
     poll_seconds: float = 1.0
 
 

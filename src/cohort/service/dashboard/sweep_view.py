@@ -53,6 +53,8 @@ def header_view(status: RunStatus) -> dict[str, Any]:
         "verdicts": list(verdicts(results)),
         "seconds": results.run_seconds,
         "seconds_left": status.seconds_left,
+        "cost_tokens_left": status.cost_tokens_left,
+        "num_devices": status.num_devices,
         "tokens_per_second": status.tokens_per_second,
         "counts": dict(counts),
         "is_over": is_over(status),

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from cohort.service.access.error_answers import add_error_answers, as_refusal
 from cohort.service.access.gate import CallerCache, Gate, GateLimits
 from cohort.service.admin.pages import build_service_pages
+from cohort.service.dashboard.gpu_price import read_price
 from cohort.service.fine_tuning.file_routes import file_routes
 from cohort.service.fine_tuning.job_routes import job_routes
 from cohort.service.fine_tuning.model_routes import model_routes
@@ -65,7 +66,11 @@ def build_service_app(opened: OpenService, book: UsageBook, *, more: Sequence[AP
     callers = CallerCache(opened.store.keys.find, seconds=gate_limits.key_cache_seconds)
     if opened.file.dashboard != "none":
         pages = build_service_pages(
-            opened.store, callers=callers, host=opened.file.host, can_change=opened.file.dashboard == "change"
+            opened.store,
+            callers=callers,
+            host=opened.file.host,
+            can_change=opened.file.dashboard == "change",
+            gpu_hour=None if opened.file.gpu_hour is None else read_price(opened.file.gpu_hour),
         )
         app.mount("/dashboard", pages)
     app.add_middleware(Gate, callers=callers, limits=gate_limits, count_answer=metrics.count_answer)

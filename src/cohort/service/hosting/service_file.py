@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
-from cohort.tasks.fields import Section, setting
+from cohort.core.setting_fields import Refusal
+from cohort.service.dashboard.gpu_price import PRICE_ALLOWED, read_price
+from cohort.tasks.fields import Section, refuse, setting
 from cohort.tasks.problems import problems_from
 from cohort.tasks.yaml_lines import TaskOrigin, parse_yaml
 
@@ -19,6 +21,15 @@ __all__ = ["DATABASE_VARIABLE", "BaseSection", "ServiceFile", "default_service",
 
 DATABASE_VARIABLE = "COHORT_DATABASE"
 """The environment variable that holds the database's URL where the file has none."""
+
+
+def _price(text: str | None) -> str | None:
+    try:
+        if text is not None:
+            read_price(text)
+    except ValueError:
+        refuse(Refusal(found=repr(text), allowed=PRICE_ALLOWED, hint="Write for example gpu_hour: 2.49 USD."))
+    return text
 
 
 def _count(default: int | None, *, allowed: str, description: str, least: int = 1) -> Any:
@@ -139,6 +150,9 @@ class ServiceFile(Section):
     port: int = setting(8000, ge=0, le=65535, allowed="0 to 65535 (0: a free one)", description="the port")
     dashboard: Literal["read", "change", "none"] = setting(
         "read", allowed="read | change | none", description="what administrators may do on the pages at /dashboard/"
+    )
+    gpu_hour: Annotated[str | None, AfterValidator(_price)] = setting(
+        None, allowed=f"null, or {PRICE_ALLOWED}", description="what an hour of one GPU costs, for the pages"
     )
     tls: TlsSection | None = setting(None, allowed="a section", description="certificate and key, for https")
     bases: list[BaseSection] = setting(

@@ -47,6 +47,12 @@ export function duration(seconds) {
   return `${whole} s`;
 }
 
+/** What some seconds of GPUs cost: "US$1.20"; nothing where the server knows no price. */
+export function money(gpuSeconds, price) {
+  if (!price || gpuSeconds === null || gpuSeconds === undefined || !Number.isFinite(gpuSeconds)) return "";
+  return ((gpuSeconds / 3600) * price.amount).toLocaleString([], { style: "currency", currency: price.currency });
+}
+
 /** A moment (seconds since 1970) in the viewer's own zone and manner. */
 export function moment(seconds) {
   if (!seconds) return NONE;

@@ -1,13 +1,13 @@
 // All runs of the folder: where each stands.
 import { html, useEffect, useState } from "../vendor/preact-htm.js";
 import { choose, get, link } from "../api.js";
-import { count, csv, download, duration, moment, number, percent } from "../format.js";
+import { count, csv, download, duration, moment, money, number, percent } from "../format.js";
 import { Empty, Failure, Meter, Sorted, Spark, sorted, useTitle } from "../parts.js";
 
 const SECONDS_BETWEEN = 4;
 const VALUES = {
   name: (run) => run.name, state: (run) => run.state, best: (run) => run.best?.value, trials: (run) => run.num_trials,
-  done: (run) => run.share_done, left: (run) => run.seconds_left, updated: (run) => run.updated_at,
+  done: (run) => run.share_done, left: (run) => run.seconds_left, cost: (run) => run.cost_tokens_left, updated: (run) => run.updated_at,
 };
 
 function useRuns() {
@@ -30,7 +30,10 @@ function useRuns() {
   return [found, error, () => setTurn(turn + 1)];
 }
 
-function Row({ run, isChosen, onChoose }) {
+/** Text before and after a sum of money, where there is one. */
+const paid = (text, seconds, run, price) => (money(seconds, price) ? `${text}${money(seconds * run.num_devices, price)}` : "");
+
+function Row({ run, price, isChosen, onChoose }) {
   if (run.is_reading) return html`<tr><td></td><td class="lead"><a href=${link("sweep", { run: run.name })}><strong>${run.name}</strong></a></td><td colspan="7" class="note">reading its record …</td></tr>`;
   if (run.error) return html`<tr><td></td><td class="lead"><strong>${run.name}</strong></td><td colspan="7" class="wrap" data-label="cannot be read:">${run.error}</td></tr>`;
   const counts = Object.entries(run.counts).filter(([, amount]) => amount).map(([state, amount]) => `${amount} ${state === "parked" ? "paused" : state}`).join(", ");
@@ -43,10 +46,10 @@ function Row({ run, isChosen, onChoose }) {
     <td class="n" data-label="trials">${run.num_trials}<br /><span class="note">${counts}</span></td>
     <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${run.name}`} /></td>
     <td class="n" data-label="time left">${run.state === "done" ? "done" : duration(run.seconds_left)}<br /><span class="note">${duration(run.seconds)} so far</span></td>
-    <td class="n" data-label="cost">${count(run.cost_tokens)} tokens<br /><span class="note">of ${count(run.planned_tokens)} in full</span></td></tr>`;
+    <td class="n" data-label="cost left">${run.state === "done" ? "" : html`${count(run.cost_tokens_left)} tokens${paid(", ", run.seconds_left, run, price)}<br />`}<span class="note">${count(run.cost_tokens)} tokens${paid(", ", run.seconds, run, price)} so far, ${count(run.planned_tokens)} in full</span></td></tr>`;
 }
 
-export function Runs({ query }) {
+export function Runs({ query, session }) {
   const [found, error, again] = useRuns();
   const [chosen, setChosen] = useState(new Set());
   useTitle("Runs");
@@ -59,8 +62,8 @@ export function Runs({ query }) {
   const onSort = (next) => choose({ sort: next });
   const toggled = (name) => { const next = new Set(chosen); if (!next.delete(name)) next.add(name); setChosen(next); };
   const saved = () => download("runs.csv", csv(
-    ["run", "state", "model", "metric", "best", "best_trial", "trials", "share_done", "seconds", "seconds_left", "cost_tokens", "planned_tokens"],
-    rows.filter((run) => run.metric).map((run) => [run.name, run.state, run.model, run.metric.name, run.best?.value, run.best?.trial, run.num_trials, run.share_done, run.seconds, run.seconds_left, run.cost_tokens, run.planned_tokens]),
+    ["run", "state", "model", "metric", "best", "best_trial", "trials", "share_done", "seconds", "seconds_left", "cost_tokens", "cost_tokens_left", "planned_tokens", "devices"],
+    rows.filter((run) => run.metric).map((run) => [run.name, run.state, run.model, run.metric.name, run.best?.value, run.best?.trial, run.num_trials, run.share_done, run.seconds, run.seconds_left, run.cost_tokens, run.cost_tokens_left, run.planned_tokens, run.num_devices]),
   ), "text/csv");
   const head = (name, text, numeric) => html`<${Sorted} name=${name} sort=${sort} onSort=${onSort} numeric=${numeric}>${text}<//>`;
   return html`<h1>Runs</h1><p class="note">in <code>${found.root}</code>${found.queues.length ? html` · queues: ${found.queues.map((name) => html`<a href=${link("queue", { queue: name })}>${name === "." ? "this folder" : name}</a> `)}` : ""}</p>
@@ -71,7 +74,7 @@ export function Runs({ query }) {
       <a class="button" href=${link("compare", { runs: [...chosen].join("|") })} aria-disabled=${chosen.size < 2}>Compare${chosen.size ? ` ${chosen.size}` : ""}</a>
       <button onClick=${saved}>CSV</button></div>
     <div class="scroll" tabindex="0" role="region" aria-label="Runs"><table class="stacks"><caption class="hidden">Runs of the folder</caption><thead><tr><th scope="col"><span class="hidden">Compare</span></th>
-      ${head("name", "run")}${head("updated", "state, last written")}${head("best", "best so far", true)}<th scope="col">how it came</th>${head("trials", "trials", true)}${head("done", "steps done")}${head("left", "time left", true)}<th class="n" scope="col">cost</th></tr></thead>
-      <tbody>${rows.map((run) => html`<${Row} key=${run.name} run=${run} isChosen=${chosen.has(run.name)} onChoose=${toggled} />`)}</tbody></table></div>
+      ${head("name", "run")}${head("updated", "state, last written")}${head("best", "best so far", true)}<th scope="col">how it came</th>${head("trials", "trials", true)}${head("done", "steps done")}${head("left", "time left", true)}${head("cost", "cost left", true)}</tr></thead>
+      <tbody>${rows.map((run) => html`<${Row} key=${run.name} run=${run} price=${session.gpu_hour} isChosen=${chosen.has(run.name)} onChoose=${toggled} />`)}</tbody></table></div>
     ${!rows.length ? html`<p class="note">No run has “${query.q}”. <button onClick=${() => choose({ q: "" })}>Show all ${found.runs.length}</button></p>` : ""}`}`;
 }

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useState } from "../vendor/preact-htm.js";
 import { choose, get, link } from "../api.js";
 import { Chart, colour } from "../chart.js";
-import { bytes, count, csv, download, duration, moment, NONE, number } from "../format.js";
+import { bytes, count, csv, download, duration, moment, money, NONE, number } from "../format.js";
 import { Card, Empty, Failure, Meter, Sorted, sorted, useDark, useTitle } from "../parts.js";
 import { QUOTAS, TenantChange } from "../tenant_change.js";
 
@@ -58,14 +58,14 @@ function Used({ label, value, most, show }) {
   return html`<td class="n" data-label=${label}>${show(value)}${most === null ? "" : html`<br /><span class="note">of ${show(most)}</span><${Meter} share=${most ? value / most : 1} label=${`${label}: share of the quota`} />`}</td>`;
 }
 
-function Row({ project }) {
+function Row({ project, price }) {
   return html`<tr><td class="lead wrap"><a href=${link("service", { project: project.id })}><strong>${nameOf(project)}</strong></a><br /><span class="note">since ${moment(project.created_at)}</span></td>
     <td class="n" data-label="weight">${number(project.weight)}</td>
     <${Used} label="open jobs" value=${project.open_jobs} most=${project.max_open_jobs} show=${count} />
     <${Used} label="tokens today" value=${project.tokens_today} most=${project.max_tokens_per_day} show=${count} />
     <${Used} label="stored" value=${project.stored_bytes} most=${project.max_stored_bytes} show=${bytes} />
     <td class="n" data-label="tokens, 30 days">${count(tokensOf(project.used))}</td>
-    <td class="n" data-label="GPU time, 30 days">${shown("gpu_seconds", project.used.gpu_seconds)}</td></tr>`;
+    <td class="n" data-label="GPU time, 30 days">${shown("gpu_seconds", project.used.gpu_seconds)}${price && project.used.gpu_seconds ? html`<br /><span class="note">${money(project.used.gpu_seconds, price)}</span>` : ""}</td></tr>`;
 }
 
 function All({ query, session }) {
@@ -85,13 +85,13 @@ function All({ query, session }) {
     <div class="cards"><${Card} title="Projects" value=${found.projects.length}><p>of ${found.organisations.length} ${found.organisations.length === 1 ? "organisation" : "organisations"}</p><//>
       <${Card} title="Open jobs" value=${sum((one) => one.open_jobs)}><p>${found.num_waiting} of them wait</p><//>
       <${Card} title="Tokens today" value=${count(sum((one) => one.tokens_today))}><p>trained, evaluated, prompts and answers; the day is UTC's</p><//>
-      <${Card} title="GPU time" value=${duration(sum((one) => one.used.gpu_seconds ?? 0))}><p>in the last 30 days</p><//>
+      <${Card} title="GPU time" value=${duration(sum((one) => one.used.gpu_seconds ?? 0))}><p>in the last 30 days${session.gpu_hour ? html`: <strong>${money(sum((one) => one.used.gpu_seconds ?? 0), session.gpu_hour)}</strong>` : ""}</p><//>
       <${Card} title="Stored" value=${bytes(sum((one) => one.stored_bytes))}><p>files, checkpoints and models</p><//></div>
     <div class="row"><label class="grow"><span class="hidden">Filter projects</span><input type="search" placeholder="Filter by organisation or project" value=${query.q ?? ""} onInput=${(event) => choose({ q: event.target.value })} /></label>
       ${session.can_control ? html`<button class="primary" onClick=${() => setAsked({ kind: "add" })}>Add a project</button>` : ""}<button onClick=${saved}>CSV</button></div>
     ${!found.projects.length ? html`<${Empty} title="No project yet"><p>Add one here or on the server, then make a key for it:</p><pre>cohort tenants add acme/research
 cohort keys create acme/research</pre><//>` : html`<div class="scroll" tabindex="0" role="region" aria-label="Projects"><table class="stacks"><caption class="hidden">Projects of the service</caption><thead><tr>${head("name", "project")}${head("weight", "weight", true)}${head("jobs", "open jobs", true)}${head("today", "tokens today", true)}${head("stored", "stored", true)}${head("tokens", "tokens, 30 days", true)}${head("gpu", "GPU time, 30 days", true)}</tr></thead>
-      <tbody>${rows.map((project) => html`<${Row} key=${project.id} project=${project} />`)}</tbody></table></div>`}
+      <tbody>${rows.map((project) => html`<${Row} key=${project.id} project=${project} price=${session.gpu_hour} />`)}</tbody></table></div>`}
     ${found.projects.length && !rows.length ? html`<p class="note">No project has “${query.q}”. <button onClick=${() => choose({ q: "" })}>Show all ${found.projects.length}</button></p>` : ""}
     <${Usage} byDay=${found.by_day} name="usage" />
     ${session.can_control ? "" : html`<p class="note">These pages only show. To change tenants and keys here, write <code>dashboard: change</code> into service.yaml; <code>cohort tenants</code> and <code>cohort keys</code> on the server do it as well.</p>`}

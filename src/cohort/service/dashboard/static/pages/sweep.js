@@ -5,7 +5,7 @@ import { average } from "../axes.js";
 import { Chart, Mark } from "../chart.js";
 import { Controls } from "../controls.js";
 import { filterOf, toggled, varied } from "../filters.js";
-import { count, csv, download, duration, moment, number, percent, setting } from "../format.js";
+import { count, csv, download, duration, moment, money, number, percent, setting } from "../format.js";
 import { Card, Failure, Meter, Sorted, sorted, useDark, useTitle } from "../parts.js";
 import { Effect, Parallel } from "../relations.js";
 import { COLUMNS, RolloutCharts, useRollouts } from "../rollouts.js";
@@ -15,7 +15,7 @@ import { Slots } from "../slots.js";
 // a row of a phone is several lines high: what comes below the table would be far away
 const FIRST_ROWS = matchMedia("(max-width: 640px)").matches ? 8 : 100;
 
-function Head({ data, name, connection }) {
+function Head({ data, name, connection, price }) {
   const left = data.state === "done" ? "done" : duration(data.seconds_left);
   const counts = Object.entries(data.counts).filter(([, amount]) => amount).map(([state, amount]) => `${amount} ${state === "parked" ? "paused" : state}`).join(", ");
   const shown = { live: ["live", "live"], lost: ["lost", "connection lost, trying again"], closed: ["lost", "connection closed"] }[connection] ?? ["", "connecting"];
@@ -28,6 +28,7 @@ function Head({ data, name, connection }) {
     <div class="cards">
       <${Card} title=${`Best ${data.metric.label} so far`} value=${number(data.best?.value)}><p>${data.best ? html`<a href=${link("trial", { run: name, trial: data.best.trial })}>trial ${data.best.trial}</a>, step ${data.best.step}` : "no evaluation yet"}${data.base_value !== null ? `; base model ${number(data.base_value)}` : ""}</p><//>
       <${Card} title="Time left" value=${left}><p>${duration(data.seconds)} so far</p><${Meter} share=${data.share_done} label="Steps done" /><p>${percent(data.share_done)} of all steps</p><//>
+      <${Card} title="Cost left" value=${data.state === "done" ? "none" : `${count(data.cost_tokens_left)} tokens`}><p>${data.state !== "done" && money(data.seconds_left * data.num_devices, price) ? html`<strong>${money(data.seconds_left * data.num_devices, price)}</strong> for ${data.num_devices} ${data.num_devices === 1 ? "device" : "devices"}; ` : ""}${count(data.cost_tokens)} tokens${money(data.seconds, price) ? `, ${money(data.seconds * data.num_devices, price)},` : ""} so far${price ? html`<br />at ${money(3600, price)} an hour` : ""}</p><//>
       <${Card} title="Saved by early exits" value=${`${count(data.saved_tokens)} tokens`}><p>${percent(data.planned_tokens ? data.saved_tokens / data.planned_tokens : null)} of the full grid; spent ${count(data.cost_tokens)} of ${count(data.planned_tokens)} tokens, as much as ${number(data.full_runs, 3)} full runs</p><//>
       <${Card} title="Trials" value=${data.trials.size}><p>${counts}</p><//>
       <${Card} title="Speed" value=${data.state === "running" && data.tokens_per_second ? `${count(data.tokens_per_second)} tokens/s` : "–"}><p>${fill(data)}</p><//>
@@ -191,7 +192,7 @@ export function Sweep({ query, session }) {
       <option value="train">train loss</option><option value="validation">validation loss</option>${data.metric.name !== "loss" ? html`<option value="metric">${data.metric.label}</option>` : ""}</select>
     <select aria-label="Over what" value=${share ? "share" : "steps"} onChange=${(event) => choose({ x: event.target.value === "share" ? "share" : "", zoom: "" })}><option value="steps">over steps</option><option value="share">over % of planned steps</option></select>
     ${kind === "train" ? html`<button aria-pressed=${smooth ? "true" : "false"} onClick=${() => choose({ smooth: smooth ? "0" : "" })}>running average</button>` : ""}`;
-  return html`${back}<${Failure} error=${error} again=${again} /><${Head} data=${data} name=${name} connection=${connection} />
+  return html`${back}<${Failure} error=${error} again=${again} /><${Head} data=${data} name=${name} connection=${connection} price=${session.gpu_hour} />
     ${canControl ? html`<div class="row"><button onClick=${() => setAsked({ kind: "add" })}>Add a trial</button>${data.state === "running" ? html`<button class="danger" onClick=${() => setAsked({ kind: "stop-run" })}>Stop the run</button>` : ""}</div>` : ""}
     <div class="row"><label class="grow"><span class="hidden">Filter trials</span><input type="search" placeholder="Filter: r=16 learning_rate>1e-4 running" value=${query.q ?? ""} onInput=${(event) => choose({ q: event.target.value })} /></label></div>
     <${Facets} rows=${[...data.trials.values()]} names=${names} text=${query.q} />
