@@ -12,7 +12,9 @@ def test_an_amount_and_a_currency() -> None:
     assert read_price("3 EUR").as_json() == {"amount": 3.0, "currency": "EUR"}
 
 
-@pytest.mark.parametrize("text", ["", "2.49", "USD", "$2.49", "2,49 EUR", "-1 USD", "1e9999 USD", "9999999 USD", "2 usd", "nan USD"])
+@pytest.mark.parametrize(
+    "text", ["", "2.49", "USD", "$2.49", "2,49 EUR", "-1 USD", "1e9999 USD", "9999999 USD", "2 usd", "nan USD"]
+)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="such as"):
         read_price(text)
