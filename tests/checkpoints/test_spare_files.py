@@ -16,9 +16,11 @@ import torch
 from cohort.checkpoints import state_writer
 from cohort.checkpoints.spare_files import SpareFiles
 from cohort.checkpoints.trial_states import TrialStateStore
-from cohort.core.errors import StorageFullError
+from cohort.core.errors import RankLostError, StorageFullError
+from cohort.ranks.divided_states.divided_rows import DividedRows
 from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import read_weights, write_state
+from tests.ranks.divided_states.test_divided_rows import Source, rows
 
 
 @pytest.fixture
@@ -207,3 +209,21 @@ def test_who_closes_has_what_was_begun_and_nothing_follows(directory: RunDirecto
     time.sleep(0.01)
     states.close()
     assert [(directory.root / path_of(trial_id)).is_file() for trial_id in range(4)] == [False, True, False, False]
+
+
+def test_parts_of_a_rank_that_is_lost_are_named_and_take_nothing_of_the_results(directory: RunDirectory) -> None:
+    class Lost(Source):
+        def whole(self, rows: DividedRows) -> torch.Tensor:
+            raise RankLostError("rank 1 ended")
+
+    states = store_of(directory)
+    states.put_best(0, rows(Source(), [], number=6), step=5)
+    states.put_best(1, rows(Lost(), [], number=7), step=5)
+    behind = states.write_spares()
+    # whole rows [4, 10] of each in a file, whatever the parts take
+    assert behind.num_bytes == 2 * 160
+    until_done(behind)
+    assert behind.lost == [1]
+    assert isinstance(behind.error, RankLostError)
+    assert (directory.root / path_of(0)).exists()
+    assert not (directory.root / path_of(1)).exists()

@@ -13,6 +13,7 @@ from cohort.checkpoints import state_writer
 from cohort.checkpoints.state_writer import StateWriter
 from cohort.core.errors import StorageFullError
 from cohort.training.checkpoint import read_weights, write_state
+from tests.ranks.divided_states.test_divided_rows import Source, rows
 
 
 def test_a_file_has_the_bytes_of_its_parts_and_their_checksum(tmp_path: Path) -> None:
@@ -30,6 +31,15 @@ def test_a_file_has_the_bytes_of_its_parts_and_their_checksum(tmp_path: Path) ->
     writer.start(behind, tensors, step=3, is_behind=True)
     # hashed once a checkpoint comes to name it, as a file is that was there before
     assert writer.secure([behind, path]) == {behind: checksum, path: checksum}
+
+
+def test_parts_on_ranks_are_put_together_in_the_thread_that_writes(tmp_path: Path) -> None:
+    source = Source()
+    writer, path = StateWriter(), tmp_path / "best"
+    writer.start(path, {"weights": rows(source, [], number=3)}, step=7)
+    writer.secure([path])
+    weights, step = read_weights(path)
+    assert (step, weights.dtype, tuple(weights.shape), weights.unique().tolist()) == (7, torch.float32, (4, 10), [3.0])
 
 
 def test_many_files_at_once_are_each_their_own(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from cohort.core.errors import StorageFullError
 from cohort.engine.train import early_weights
 from cohort.engine.train.early_weights import LEAST_EARLY, EarlyWeights
 from cohort.tuning.decisions import FAILED
+from tests.ranks.divided_states.test_divided_rows import Source
+from tests.ranks.divided_states.test_divided_rows import rows as divided
 
 LAYOUT = AdapterLayout({"layers.0.q_proj": (6, 5)})
 SPEC = AdapterSpec(r=3, lora_alpha=6.0)
@@ -89,3 +91,15 @@ def test_a_full_disk_is_told_where_weights_are_written_again(tmp_path: Path, mon
         assert not ahead.are_written(5)
         with pytest.raises(ValueError, match="wrong"):
             ahead.are_written(3)
+
+
+def test_weights_in_parts_on_ranks_are_written_as_those_of_a_gpu(tmp_path: Path) -> None:
+    source, spec = Source(), AdapterSpec(r=4, lora_alpha=8.0)
+    # the shape of the rows that these ranks have
+    layout = AdapterLayout({"layers.0.q_proj": (6, 4)})
+    with EarlyWeights(layout, folder_of=lambda trial_id: tmp_path / str(trial_id)) as ahead:
+        ahead.begin_completed(5, spec=spec, weights_rD=divided(source, [], number=2))
+        assert ahead.are_written(5)
+    found = load_file(tmp_path / "5" / WEIGHTS_FILE)
+    expected = peft_tensors(layout, spec, torch.full((4, 10), 2.0))
+    assert all(torch.equal(found[name], own) for name, own in expected.items())
