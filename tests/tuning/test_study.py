@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cohort.core.events import Evaluated, TrialEvent, TrialFailed
+from cohort.core.events import Evaluated, TrialFailed
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
-from cohort.tuning.study import ExitRuleError, Study
+from cohort.tuning.study import Study
 from cohort.tuning.study_trial import StudyError
 from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import advance, by_rank, curve, step_done
@@ -181,23 +181,6 @@ def test_a_paused_trial_can_go_on() -> None:
     assert study.runnable() == (1, 0)
     advance(study, curves[0])
     assert study.runnable() == (0, 1)
-
-
-@pytest.mark.parametrize("method", ["observe", "leave"])
-def test_an_error_in_a_rule_names_the_rule_and_what_to_do(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    def broken(self: object, about: object) -> None:
-        raise AttributeError("'Evaluated' object has no attribute 'nope'")
-
-    monkeypatch.setattr(f"cohort.tuning.early_exit.non_finite.NonFiniteRule.{method}", broken)
-    recorded = curve(0, validation=[1.0, 0.5])
-    study = Study([recorded.candidate], by_rank())
-    study.start(0)
-    event: TrialEvent = step_done(0, 1, 1.0)
-    step = 1
-    if method == "leave":
-        event, step = TrialFailed(trial_id=0, step=0, message="out of memory"), 0
-    with pytest.raises(ExitRuleError, match=rf"rule 'non_finite' .*trial 0, step {step}: AttributeError.*resume"):
-        study.observe(event)
 
 
 def two_trials() -> Study:

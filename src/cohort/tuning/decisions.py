@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["COMPLETED", "FAILED", "IMPROVED", "NON_FINITE", "Decision", "DecisionKind", "Reason"]
+from cohort.core.errors import RunStateError
+
+__all__ = ["COMPLETED", "FAILED", "IMPROVED", "NON_FINITE", "Decision", "DecisionKind", "Reason", "require_same"]
 
 
 class DecisionKind(StrEnum):
@@ -128,3 +130,19 @@ class Decision:
             numbers={name: float(value) for name, value in record["numbers"].items()},
             message=str(record.get("message", "")),
         )
+
+
+def require_same(replayed: Sequence[Decision], recorded: Sequence[Decision]) -> None:
+    """Check that a replay has led to each recorded decision; it may have led further.
+
+    Raises:
+        RunStateError: it has not.
+    """
+    for index, old in enumerate(recorded):
+        new = replayed[index] if index < len(replayed) else None
+        # Compared as JSON: NaN in the numbers is equal to itself there.
+        if new is None or new.to_json() != old.to_json():
+            raise RunStateError(
+                f"decision {index} was recorded as {old} but the events lead to {new}; "
+                "resume with the settings and the version that began the run"
+            )

@@ -7,14 +7,13 @@ order that respects each trial's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-from cohort.core.errors import CohortError, RunStateError
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
+from cohort.tuning.asked_rule import verdicts_of
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.decisions import COMPLETED, FAILED, Decision, DecisionKind, Reason
+from cohort.tuning.decisions import COMPLETED, FAILED, Decision, DecisionKind, Reason, require_same
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
 from cohort.tuning.early_exit.separation import Standing
 from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
@@ -24,13 +23,7 @@ from cohort.tuning.study_trial import BestCheckpoint, StudyError, StudyTrial
 from cohort.tuning.trajectory import Trajectory
 from cohort.tuning.trial_status import TrialStatus
 
-__all__ = ["ExitRuleError", "Study"]
-
-AskedT = TypeVar("AskedT")
-
-
-class ExitRuleError(CohortError):
-    """An exit rule's own code raised an error. The run stops where it was and can be resumed."""
+__all__ = ["Study"]
 
 
 class Study:
@@ -261,15 +254,7 @@ class Study:
             self.observe(entry)
         if recorded is None:
             return
-        replayed = self._decisions[num_before : num_before + len(recorded)]
-        for index, old in enumerate(recorded):
-            new = replayed[index] if index < len(replayed) else None
-            # Compared as JSON: NaN in the numbers is equal to itself there.
-            if new is None or new.to_json() != old.to_json():
-                raise RunStateError(
-                    f"decision {index} was recorded as {old} but the events lead to {new}; "
-                    "resume with the settings and the version that began the run"
-                )
+        require_same(self._decisions[num_before:], recorded)
 
     def _trial(self, trial_id: int) -> StudyTrial:
         try:
@@ -290,7 +275,7 @@ class Study:
             # Nothing is left to save after the last step, and a finished trial must not be called underperforming.
             if (is_end and rule.compares_trials) or not (trial.is_ranked or rule.is_final):
                 continue
-            decisions.extend(self._carry_out(rule, _verdicts(rule, rule.observe, observation, trial=trial)))
+            decisions.extend(self._carry_out(rule, verdicts_of(rule, rule.observe, observation, trial=trial)))
             # The first rule that ends a trial gives the reason; the order is that of build_rules.
             if trial.status.is_final:
                 return decisions
@@ -354,21 +339,7 @@ class Study:
         trial.is_ranked = False
         decisions: list[Decision] = []
         for rule in self._rules:
-            decisions.extend(self._carry_out(rule, _verdicts(rule, rule.leave, trial.candidate.trial_id, trial=trial)))
+            decisions.extend(
+                self._carry_out(rule, verdicts_of(rule, rule.leave, trial.candidate.trial_id, trial=trial))
+            )
         return decisions
-
-
-def _verdicts(
-    rule: Rule, ask: Callable[[AskedT], Sequence[Verdict]], about: AskedT, *, trial: StudyTrial
-) -> Sequence[Verdict]:
-    """Return what ``rule`` answers; an error in its code names it, since it may be another package's."""
-    try:
-        return ask(about)
-    except CohortError:
-        raise
-    except Exception as error:
-        raise ExitRuleError(
-            f"the exit rule {rule.name!r} of {type(rule).__module__} failed at trial {trial.candidate.trial_id}, step "
-            f"{trial.trajectory.num_steps}: {type(error).__name__}: {error}; correct the rule, then continue the run "
-            "with `cohort resume RUN_DIR`"
-        ) from error
