@@ -32,8 +32,9 @@ from cohort.scheduling.placement.cluster_events import (
     TaskInterrupted,
     TaskReestimated,
 )
+from cohort.scheduling.placement.event_effects import apply_event
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, SolverStatus
-from cohort.scheduling.placement.replan import Replan, apply_event, replan, start_due
+from cohort.scheduling.placement.replan import Replan, replan, start_due
 from cohort.scheduling.placement.sharing import Joined
 
 __all__ = ["simulate"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.errors import InputError
 from cohort.scheduling.placement.cluster_events import (
     ActiveTask,
     ClusterState,
@@ -147,19 +146,6 @@ def test_withdrawing_running_and_waiting_tasks() -> None:
     nothing = replan(FULL, TaskWithdrawn(at_seconds=60, task_id="w"))
     assert nothing.plan is None
     assert nothing.reason == "nothing waits"
-
-
-def test_events_about_nobody_or_the_past_are_refused() -> None:
-    with pytest.raises(ValueError, match="does not run"):
-        replan(FULL, TaskEnded(at_seconds=60, task_id="w"))
-    with pytest.raises(ValueError, match="there is no task"):
-        replan(FULL, TaskWithdrawn(at_seconds=60, task_id="x"))
-    with pytest.raises(ValueError, match="already exists"):
-        replan(FULL, TaskArrived(at_seconds=60, request=task("w", 1, 1)))
-    with pytest.raises(ValueError, match="the event of 10"):
-        replan(FULL, TaskEnded(at_seconds=10, task_id="a"))
-    with pytest.raises(InputError, match=r"task big: num_gpus"):
-        replan(FULL, TaskArrived(at_seconds=60, request=task("big", 9, 1)))
 
 
 def test_with_many_waiting_an_end_keeps_their_order() -> None:
