@@ -114,7 +114,7 @@ test-browser: $(VENV)/.ready-browser
 soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)
 	$(TEST_ENV) COHORT_TEST_DRAWS=new $(BIN)/python -m pytest -q -m "hypothesis and not slow and not gpu" $(PYTEST_ARGS)
-	$(TEST_ENV) $(BIN)/python tools/mutants.py
+	$(TEST_ENV) $(BIN)/python -m tools.mutants
 
 $(VENV)/.ready-docs: $(VENV)/.torch
 	@$(PIP) -c constraints.txt -e '.[docs]'

@@ -9,23 +9,8 @@ import sys
 from pathlib import Path
 
 from tests.conftest import REPOSITORY
-from tools.mutants import ROOMS, Mutant, Verdict, mirrors_of, page, room_tests, unevaluated
-
-CODE = """\
-@given(most=1 + 1)
-def sum_of(a: int | None, b: int = 2 + 2) -> int | None:
-    found: int | str = 3
-    assert found < 4, "a bug"
-    return found + b
-"""
-
-
-def test_annotations_decorators_and_assertions_are_left_out() -> None:
-    spans = unevaluated(ast.parse(CODE))
-    tokens = {"most": (1, 14), "a": (2, 14), "b": (2, 35), "result": (2, 50), "found": (3, 15), "assert": (4, 18)}
-    left = {name for name, place in tokens.items() if not any(first <= place < last for first, last in spans)}
-    assert left == {"b"}
-    assert not any(first <= (5, 17) < last for first, last in spans)
+from tools.drawn_mutants import Mutant
+from tools.mutants import ROOMS, Verdict, mirrors_of, page, room_tests
 
 
 def test_a_mutant_meets_the_tests_of_its_file_and_then_of_its_room() -> None:
@@ -52,7 +37,7 @@ def test_the_page_lists_the_survivors() -> None:
         Verdict(mutant=mutant_of("", "a < 1"), outcome="late", seconds=1.0),
         Verdict(mutant=mutant_of("", "a | 1"), outcome="survived", seconds=1.0),
     ]
-    text = page(verdicts, command="python tools/mutants.py")
+    text = page(verdicts, command="python -m tools.mutants")
     assert "mutants_killed = 0.50, which is 2 of 4. The tests that mirror its file noticed 1, others of its" in text
     assert "room 1; 1 were ended as they took too long" in text
     assert [line for line in text.splitlines() if line.startswith("| src")] == [
@@ -68,7 +53,7 @@ from pathlib import Path
 import tools.mutants
 tools.mutants.LEAST_SECONDS, tools.mutants.PATIENCE = 3.0, 0.0
 mutants = [
-    tools.mutants.Mutant(
+    tools.drawn_mutants.Mutant(
         path="src/cohort/core/ages.py", operator="o", occurrence=0, line=2, code=code, changed=("", "")
     )
     for code in json.loads(sys.argv[2])
