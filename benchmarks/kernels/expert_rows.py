@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from benchmarks.measure import RESULTS, median_eager, print_table, write_result
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.expert_names import expert_shapes
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from benchmarks.llama_shapes import SHAPES, decoder_config
 from benchmarks.measure import RESULTS, median_replay, print_table, write_result
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import shard_adapter
 from cohort.adapters.spec import AdapterSpec

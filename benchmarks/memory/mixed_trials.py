@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from benchmarks.llama_shapes import rows_of_lengths
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.training.executor import Executor

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.numerics.bases import WIDEST_RANKS
-from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import PassKind
 from cohort.core.numerics import Numerics

@@ -6,7 +6,8 @@ from collections.abc import Hashable
 
 import torch
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.spec import AdapterSpec

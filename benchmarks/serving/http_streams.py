@@ -32,7 +32,8 @@ from cohort.service.metrics import ServerMetrics
 from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServerSettings
-from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
+from cohort.serving.adapter_pool import AdapterPool
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.engine import ServingEngine
 from cohort.serving.kv_blocks import blocks_for
 from cohort.serving.scheduler import SchedulerSettings

@@ -39,7 +39,8 @@ def answer(task: str, count: int, new: int, repeats: int) -> dict[str, Any]:
     """Generate in this process, with whichever checkout is imported; names that old checkouts have, too."""
     import torch
 
-    from cohort.adapters.bank import AdapterBank, AdapterState
+    from cohort.adapters.adapter_state import AdapterState
+    from cohort.adapters.bank import AdapterBank
     from cohort.adapters.layout import AdapterLayout
     from cohort.adapters.spec import AdapterSpec
     from cohort.models.tokenizer import load_tokenizer

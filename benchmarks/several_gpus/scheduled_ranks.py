@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.sweeps.replayed_run import Losses
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.core.events import StepDone, TrialFailed
 from cohort.core.rank_work import RankWork
 from cohort.data.order import SampleOrder

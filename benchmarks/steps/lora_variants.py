@@ -16,7 +16,8 @@ from benchmarks.llama_shapes import SHAPES, decoder_config, random_decoder, rows
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import median_seconds, trial_specs
-from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import aligned_rank
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder

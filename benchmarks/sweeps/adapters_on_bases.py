@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.sweeps.bd_quality import tasks
 from benchmarks.sweeps.format_quality import LENGTHS, Study, Variant
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_config import adapter_config
 from cohort.adapters.peft_files.peft_format import (

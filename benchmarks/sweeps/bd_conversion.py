@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.sweeps.bd_quality import tasks
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_conversion import block_spectra, convert_to_blocks, input_blocks

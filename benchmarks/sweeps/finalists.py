@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS, write_result
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.checkpoints.trial_states import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.core.statistics.bootstrap_intervals import difference_interval

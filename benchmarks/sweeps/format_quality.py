@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.sweeps.bd_quality import tasks
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.loading import load_dataset

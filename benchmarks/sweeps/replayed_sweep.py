@@ -18,7 +18,8 @@ from torch import Tensor
 
 from benchmarks.sweeps.replayed_run import train_all
 from benchmarks.sweeps.sweep_grid import PlannedGridTrial
-from cohort.adapters.bank import AdapterBank, Moment
+from cohort.adapters.adapter_state import Moment
+from cohort.adapters.bank import AdapterBank
 from cohort.core.events import StepDone
 from cohort.data.tokenised import TokenisedRows
 from cohort.memory.sizes import Sizes

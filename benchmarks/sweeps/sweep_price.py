@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from benchmarks.llama_shapes import SHAPES, decoder_config, gsm8k_rows, random_d
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import peft_step
+from benchmarks.sweeps.price_rows import price_columns, price_headline, price_row
 from benchmarks.sweeps.replayed_sweep import Curves, SweepTimes, TimedExecutor, predicted, run_sweep
 from benchmarks.sweeps.step_efficiency import replayed_steps, step_efficiency
 from benchmarks.sweeps.sweep_grid import plan_grid
@@ -50,11 +50,6 @@ RECORDED_EXITS = EarlyExitSettings(ema_weight=1.0)
 SELECTION_ONLY = EarlyExitSettings(
     ema_weight=1.0, select_fraction=0.25, reselect_fraction=1.0, gap_threshold=1e9, slope_threshold=1e9
 )
-FULL_ROWS = 7473
-
-
-# performance.md's steps of batch 1 x 200 tokens: PEFT at batch 1 waits for the host, whose speed varies by the day
-TABLE_MS = {"8b": 157.0, "1b": 96.0}
 
 
 def peft_seconds(shape: str, rows: TokenisedRows, *, batch_size: int, device: str, most_steps: int) -> dict[str, float]:
@@ -202,44 +197,6 @@ def _evaluation_plan(planned: Any, *, rows: TokenisedRows, validation: Tokenised
     )
 
 
-def _row(
-    name: str,
-    early_exit: EarlyExitSettings,
-    times: SweepTimes,
-    *,
-    peft: Mapping[int, Mapping[str, float]],
-    shape: str,
-    num_rows: int,
-) -> dict[str, Any]:
-    row: dict[str, Any] = {"variant": name, "select_fraction": early_exit.select_fraction, **asdict(times)}
-    row["tokens_per_second"] = times.trained_tokens / times.parts["training"]
-    if peft:
-        one, growth = peft[1]["seconds"], FULL_ROWS / num_rows
-        row["price"] = times.seconds / one
-        row["price_vs_batch8"] = times.seconds / peft[8]["seconds"]
-        row["price_all_in"] = (times.seconds + times.state_seconds) / one
-        row["price_full_data"] = (times.seconds * growth + times.state_seconds) / (one * growth)
-    if shape in TABLE_MS:
-        one_run = num_rows * TABLE_MS[shape] / 1e3
-        row["price_against_table"] = times.seconds / one_run
-        row["price_against_table_all_in"] = (times.seconds + times.state_seconds + times.capture_seconds) / one_run
-    return row
-
-
-def _headline(found: Sequence[Mapping[str, Any]], *, shape: str) -> dict[str, float]:
-    suffix = {"selection_only": "_selection_only", "recorded_exits": "", "83_saved": "_83_saved"}
-    headline = {f"sweep_price_{shape}{suffix[row['variant']]}": row["price"] for row in found if "price" in row}
-    for row in found:
-        if row["variant"] == "recorded_exits":
-            headline[f"sweep_saved_percent_{shape}"] = 100 * row["saved_share"]
-            for name in ("vs_batch8", "full_data", "against_table"):
-                if f"price_{name}" in row:
-                    headline[f"sweep_price_{shape}_{name}"] = row[f"price_{name}"]
-            if "step_efficiency" in row:
-                headline[f"sweep_step_efficiency_{shape}"] = row["step_efficiency"]
-    return headline
-
-
 def _check_decisions(times: SweepTimes, expected: ReplayReport) -> None:
     """Refuse a price where trials ended otherwise than by the curves, as by a gradient that is not finite."""
     if abs(times.saved_share - expected.saved_share) > 1e-3:
@@ -247,13 +204,6 @@ def _check_decisions(times: SweepTimes, expected: ReplayReport) -> None:
             f"no price: the sweep saved {times.saved_share:.3f} of its steps, and its curves decide on "
             f"{expected.saved_share:.3f}; trials failed, or had gradients that are not finite"
         )
-
-
-def _columns(*, has_peft: bool) -> list[str]:
-    shown = ["variant", "saved_share", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "passes"]
-    prices = ["price", "price_vs_batch8", "price_all_in", "price_full_data"] if has_peft else []
-    against_table = ["price_against_table", "price_against_table_all_in"]
-    return [*shown, "replayed_passes", "step_efficiency", *prices, *against_table]
 
 
 def _recorded(executor: TimedExecutor) -> dict[str, Any]:
@@ -305,7 +255,7 @@ def main() -> None:
         write_result(
             arguments.out or RESULTS / f"sweep_price_{named}.json",
             question="What does a sweep of 60 trials with early exit cost, in runs of PEFT over the same rows?",
-            headline=_headline(found, shape=named),
+            headline=price_headline(found, shape=named),
             rows=found,
             notes={
                 "rows": len(rows),
@@ -339,14 +289,14 @@ def main() -> None:
             say=lambda text: print(text, flush=True),
         )
         _check_decisions(times, predicted(planned, curves, early_exit))
-        row = _row(name, early_exit, times, peft=peft, shape=arguments.shape, num_rows=len(rows))
+        row = price_row(name, early_exit, times, peft=peft, shape=arguments.shape, num_rows=len(rows))
         found.append(row | _recorded(executor))
         write(found)
     replayed = replayed_steps(executor)
     for row in found:
         row |= {"replayed_step_ms": replayed, "step_efficiency": step_efficiency(row["steps"], replayed)}
     write(found)
-    print_table(found, columns=_columns(has_peft=bool(peft)))
+    print_table(found, columns=price_columns(has_peft=bool(peft)))
 
 
 if __name__ == "__main__":

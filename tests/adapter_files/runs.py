@@ -15,7 +15,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.models.decoder import Decoder
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import InputFacts, RunFacts, RunPlaces, RunState
+from cohort.runs.fact_groups import InputFacts, RunPlaces
+from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.store import RunStore
 from tests.end_to_end.tiny_tasks import tiny_task
 

@@ -15,7 +15,8 @@ from cohort.data.chat import RENDERING_DATE
 from cohort.data.files.parsing import alpaca_prompt
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import BadRowError
-from cohort.runs.facts import InputFacts, RunFacts
+from cohort.runs.fact_groups import InputFacts
+from cohort.runs.facts import RunFacts
 from cohort.tasks.loading import task_from_mapping
 
 

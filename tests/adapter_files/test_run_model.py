@@ -11,7 +11,7 @@ from cohort.adapter_files.run_model import RunModel
 from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError
 from cohort.ranks.answers import Answer
-from cohort.runs.facts import MachineFacts
+from cohort.runs.fact_groups import MachineFacts
 from cohort.serving.generate import GenerateRequest
 from cohort.serving.sampler import Sampling
 from tests.adapter_files.runs import adapter_of, base_of

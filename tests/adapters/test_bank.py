@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cohort.adapters.bank import AdapterBank, AdapterState, BankFullError, Moment
+from cohort.adapters.adapter_state import AdapterState, Moment
+from cohort.adapters.bank import AdapterBank, BankFullError
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import BlockDiagonal

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.checkpoints.checkpoints import Manifest, keep_last_checkpoint, latest_good_checkpoint, save_checkpoint
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import ManualClock

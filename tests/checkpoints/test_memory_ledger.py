@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.checkpoints.memory_ledger import MemoryLedger, Room
 from cohort.ranks.divided_states.divided_rows import GPU, DividedRows, Placement
 from cohort.training.trial import TrialState

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.checkpoints.state_memory import HOST, StateMemory, _Leaving
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.ranks.divided_states.divided_rows import GPU, PartKey

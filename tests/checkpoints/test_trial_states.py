@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.checkpoints import state_writer
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.runs.directory import RunDirectory

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.engine.train.evaluation import RunEvaluator

@@ -196,7 +196,7 @@ def test_units(folder: Path) -> None:
 
 
 def test_a_limit_below_the_model_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.tasks.sections.sections.LEAST_LIMIT", 1)
+    monkeypatch.setattr("cohort.tasks.sections.memory_section.LEAST_LIMIT", 1)
     task = tiny_task(folder, memory={"limit": max(1000, model_bytes(folder) // 2)})
     with pytest.raises(InputError, match="which the base model takes"):
         tune(task, tmp_path / "run")
@@ -223,7 +223,7 @@ def written_task(folder: Path, limit: int, **search: Any) -> Path:
 @pytest.fixture
 def any_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a limit be as small as these models are."""
-    monkeypatch.setattr("cohort.tasks.sections.sections.LEAST_LIMIT", 1)
+    monkeypatch.setattr("cohort.tasks.sections.memory_section.LEAST_LIMIT", 1)
 
 
 @pytest.mark.usefixtures("any_limit")

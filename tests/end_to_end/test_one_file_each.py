@@ -55,7 +55,7 @@ SIGN_SGD = """
 from cohort.training.optimizers.declaration import OptimizerDeclaration
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.optimizers.slot_step import step_slots
-from cohort.adapters.bank import Moment
+from cohort.adapters.adapter_state import Moment
 
 DECLARATION = OptimizerDeclaration(
     name="sign_momentum",

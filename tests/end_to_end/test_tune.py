@@ -56,7 +56,8 @@ def test_best_gives_the_same_logits_in_peft(folder: Path, run: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from cohort.adapters.bank import AdapterBank, AdapterState
+    from cohort.adapters.adapter_state import AdapterState
+    from cohort.adapters.bank import AdapterBank
     from cohort.adapters.layout import AdapterLayout
     from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
     from cohort.data.packing import SlotSample, pack

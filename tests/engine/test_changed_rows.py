@@ -14,7 +14,7 @@ from cohort.core.errors import InputError
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.resume_checks import require_same_inputs
 from cohort.prepare.preparation import Preparation, prepare
-from cohort.runs.facts import InputFacts
+from cohort.runs.fact_groups import InputFacts
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

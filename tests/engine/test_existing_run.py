@@ -18,7 +18,7 @@ from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import read_inputs
 from cohort.prepare.record_facts import row_facts
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import TaskFacts
+from cohort.runs.fact_groups import TaskFacts
 from cohort.runs.store import RunStore
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

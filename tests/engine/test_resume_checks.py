@@ -17,7 +17,7 @@ from cohort.engine.resume_checks import (
 )
 from cohort.machine.machine import cpu_name
 from cohort.prepare.preparation import Preparation, prepare
-from cohort.runs.facts import MachineFacts
+from cohort.runs.fact_groups import MachineFacts
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

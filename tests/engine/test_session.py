@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -233,23 +232,3 @@ def test_ctrl_c_while_results_are_written_has_the_last_checkpoint_completed(
     with pytest.raises(KeyboardInterrupt):
         session.train()
     assert is_saved(tmp_path / "run")
-
-
-def test_one_ctrl_c_leaves_out_what_is_still_to_be_written_of_all_tasks() -> None:
-    session, given_up = Session(), list[int]()
-
-    class Spares:
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def wait(self) -> bool:
-            assert self.number == 0, "the others are not waited for"
-            return False
-
-        def give_up(self) -> None:
-            given_up.append(self.number)
-
-    tasks: Any = [SimpleNamespace(spares=Spares(number)) for number in range(3)]
-    session._writing += tasks
-    session._wait_for_spares()
-    assert set(given_up) == {0, 1, 2}

@@ -8,7 +8,7 @@ from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SavedModules
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
 from cohort.memory.sizes import too_large
-from cohort.runs.facts import SizeFacts
+from cohort.runs.fact_groups import SizeFacts
 from tests.memory.test_sizes import LAYOUT_8B, gpu, grid
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from cohort.core.memory_records import ObservedPass, PassKind, PassPeak, PassSize
 from cohort.memory.watch import PeakRecord
-from cohort.runs.facts import PassFacts, RunFacts, stored_facts
+from cohort.runs.fact_groups import PassFacts
+from cohort.runs.facts import RunFacts, stored_facts
 
 
 def peak(num_bytes: int) -> PassPeak:

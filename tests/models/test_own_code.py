@@ -15,7 +15,8 @@ from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder
 from cohort.prepare.base_model.model_computation import model_computation
 from cohort.prepare.fingerprints import model_fingerprint
-from tests.models.bridge.architectures import executor_of, rows_of, save_tiny, spec_of
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import executor_of, rows_of, spec_of
 
 CODE = """
 from transformers import LlamaConfig, LlamaForCausalLM

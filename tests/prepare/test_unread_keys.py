@@ -14,7 +14,8 @@ from cohort.prepare.unread_keys import READ_WHEN, unread_warnings
 from cohort.tasks.loading import load_task, task_from_mapping
 from cohort.tasks.sections.dataset_section import DatasetSection
 from cohort.tasks.sections.evaluation_section import EvaluationSection
-from cohort.tasks.sections.sections import LoraSection, MemorySection, SearchSection, TrainingSection
+from cohort.tasks.sections.memory_section import MemorySection
+from cohort.tasks.sections.sections import LoraSection, SearchSection, TrainingSection
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.early_exit.rule import COMPARISON_KEYS, CommonSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys

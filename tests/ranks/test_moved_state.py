@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.ranks.moved_state import state_on
 from cohort.training.trial import TrialState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import shard_adapter
 from cohort.adapters.spec import AdapterSpec

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cohort.report.followed_parameters import followed_parameters
-from cohort.runs.facts import RunFacts, TaskFacts
+from cohort.runs.fact_groups import TaskFacts
+from cohort.runs.facts import RunFacts
 from cohort.runs.records import JsonValue
 from cohort.tasks.task_file import TaskFile
 

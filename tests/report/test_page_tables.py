@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cohort.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
-from cohort.runs.facts import InputFacts, RunFacts, TaskFacts
+from cohort.runs.fact_groups import InputFacts, TaskFacts
+from cohort.runs.facts import RunFacts
 from cohort.runs.records import DataProblem, LoggedDecision
 from cohort.runs.results.results import read_results
 from cohort.tuning.decisions import Decision, DecisionKind

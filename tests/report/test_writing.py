@@ -13,7 +13,7 @@ import pytest
 from cohort.core.errors import StorageFullError
 from cohort.core.events import Evaluated, StepDone
 from cohort.report.writing import render_report, write_report
-from cohort.runs.facts import InputFacts, RunPlaces
+from cohort.runs.fact_groups import InputFacts, RunPlaces
 from cohort.runs.reader import RunReader
 from cohort.runs.records import DataProblem, TrialRecord
 from cohort.runs.store import RunStore

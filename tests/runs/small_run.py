@@ -8,7 +8,7 @@ from pathlib import Path
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import RunPlaces
+from cohort.runs.fact_groups import RunPlaces
 from cohort.runs.records import TrialRecord
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason

@@ -12,15 +12,8 @@ import numpy as np
 
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, ReadAnswer, StepDone
-from cohort.runs.facts import (
-    Activity,
-    InputFacts,
-    MachineFacts,
-    RunPlaces,
-    RunState,
-    SizeFacts,
-    TaskFacts,
-)
+from cohort.runs.fact_groups import InputFacts, MachineFacts, RunPlaces, SizeFacts, TaskFacts
+from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import DataProblem, JsonValue, TrialRecord
 from cohort.runs.store import FactUpdates, RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason

@@ -7,18 +7,8 @@ from dataclasses import fields
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.split_input import SplitInput
-from cohort.runs.facts import (
-    Activity,
-    InputFacts,
-    MemoryFacts,
-    PassFacts,
-    RunFacts,
-    RunPlaces,
-    RunState,
-    SizeFacts,
-    TaskFacts,
-    stored_facts,
-)
+from cohort.runs.fact_groups import InputFacts, MemoryFacts, PassFacts, RunPlaces, SizeFacts, TaskFacts
+from cohort.runs.facts import Activity, RunFacts, RunState, stored_facts
 from cohort.runs.records import DataProblem
 from cohort.runs.store import FactUpdates
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cohort.runs.facts import RunFacts, TaskFacts
+from cohort.runs.fact_groups import TaskFacts
+from cohort.runs.facts import RunFacts
 from cohort.runs.records import JsonValue
 from cohort.runs.searched_parameters import chosen_names, searched_names, searched_ranges
 from cohort.tasks.task_file import TaskFile

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.rank_work import RankWork
-from cohort.runs.facts import MachineFacts, RunState, SizeFacts, TaskFacts
+from cohort.runs.fact_groups import MachineFacts, SizeFacts, TaskFacts
+from cohort.runs.facts import RunState
 from cohort.runs.status import RankStatus, read_status
 from cohort.tuning.trial_status import TrialStatus
 from tests.runs.small_run import SmallRun

@@ -12,7 +12,8 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import RunStateError
-from cohort.runs.facts import Activity, MachineFacts, RunFacts
+from cohort.runs.fact_groups import MachineFacts
+from cohort.runs.facts import Activity, RunFacts
 from cohort.runs.records import LoggedDecision, LoggedEvent, TrialRecord
 from cohort.runs.store import FactUpdates, RunStore
 from cohort.tuning.decisions import DecisionKind, Reason

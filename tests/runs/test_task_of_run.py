@@ -8,7 +8,8 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import RunFacts, RunPlaces
+from cohort.runs.fact_groups import RunPlaces
+from cohort.runs.facts import RunFacts
 from cohort.runs.task_of_run import load_run_task, read_run_task
 
 

@@ -10,7 +10,8 @@ import httpx
 import openai
 import pytest
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
 from cohort.data.tokenise import encode_prompt

@@ -16,7 +16,7 @@ from cohort.core.errors import InputError
 from cohort.engine.tune import tune
 from cohort.service.opening import open_served
 from cohort.service.settings import ServedSettings, ServerLimits
-from cohort.serving.adapter_pool import AdapterPoolSettings
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.task_queue.operations import enqueue
 from cohort.task_queue.records import TaskState
 from cohort.task_queue.store import open_queue

@@ -12,7 +12,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
 from cohort.models.decoder import Decoder

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_config import adapter_config
 from cohort.adapters.peft_files.peft_format import (
@@ -26,7 +27,8 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError
 from cohort.models.weights import load_decoder
-from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
+from cohort.serving.adapter_pool import AdapterPool
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.adapter_registry import AdapterHandle, NameTakenError, UnknownAdapterError
 from cohort.serving.engine import ServingEngine
 from cohort.serving.scheduler import Admission

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from cohort.adapters import bank as bank_module
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.packed_linear import LaunchTables
 from cohort.kernels.segments import SegmentTable

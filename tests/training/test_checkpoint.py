@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.training.checkpoint import (
     DamagedStateError,
     deserialise_state,

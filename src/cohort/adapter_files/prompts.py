@@ -12,10 +12,11 @@ from cohort.core.place import Place
 from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Message
 from cohort.data.files.formats import DataFormat, renamed
-from cohort.data.files.parsing import NamedRow, alpaca_prompt, parse_prompt
+from cohort.data.files.named_row import NamedRow
+from cohort.data.files.parsing import alpaca_prompt, parse_prompt
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import BadRowError
-from cohort.data.settings import template_fields
+from cohort.data.setting_refusals import template_fields
 from cohort.data.tokenise import encode_prompt
 
 __all__ = ["PromptRenderer"]

@@ -9,7 +9,8 @@ import torch
 
 from cohort.adapter_files.base_model import RunBase
 from cohort.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
-from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
 from cohort.core.cache_directory import default_cache_directory

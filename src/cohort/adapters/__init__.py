@@ -6,7 +6,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cohort.adapters.bank import AdapterBank, AdapterState
+    from cohort.adapters.adapter_state import AdapterState
+    from cohort.adapters.bank import AdapterBank
     from cohort.adapters.layout import AdapterLayout
     from cohort.adapters.spec import AdapterSpec
 

@@ -6,11 +6,11 @@ Shapes:  R rank rows of the bank · r rank of one adapter · D entries of a rank
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from cohort.adapters.adapter_state import AdapterState, Moment
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.module_scales import module_scales
@@ -27,42 +27,7 @@ from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.rows.tables import MOST_ROWS, RowTables
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["AdapterBank", "AdapterState", "BankFullError", "Moment", "aligned_rank"]
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What an optimizer keeps for every parameter from one step to the next.
-
-    Attributes:
-        name: Its name in states and in checkpoint files.
-        dtype: None for that of the master weights.
-        entries_per_value: Consecutive entries of a rank row that share one value; 1 for a value of each.
-    """
-
-    name: str
-    dtype: torch.dtype | None = None
-    entries_per_value: int = 1
-
-    def num_columns(self, width: int) -> int:
-        """Return its values in a rank row of ``width`` entries."""
-        return -(-width // self.entries_per_value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdapterState:
-    """Everything of an adapter that training changes, each [r, D]; of a VeRA adapter one row of vectors.
-
-    Attributes:
-        moments: The optimizer's, by name; none before the first step, where all are zero.
-    """
-
-    weights: Tensor
-    moments: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        return {"weights": self.weights, **self.moments}
+__all__ = ["AdapterBank", "BankFullError", "aligned_rank"]
 
 
 class AdapterBank:
@@ -83,6 +48,7 @@ class AdapterBank:
         compute_dtype: torch.dtype | None = None,
         moments: Sequence[Moment] = (),
         trains: bool = True,
+        adds_gradients: bool = False,
     ) -> None:
         """Allocate an empty bank.
 
@@ -92,13 +58,14 @@ class AdapterBank:
             compute_dtype: The dtype of the copies that products read; with None or ``dtype`` they read the masters.
             moments: The optimizer's; none where nothing is trained.
             trains: Whether there is room for gradients.
+            adds_gradients: Add all gradients to what is there, also those of a slot's first pass: where a pass calls a
+                linear once for each sequence, the last call would write over what the others gave.
         """
         self.layout = layout
         self.num_slots = num_slots
         self.trains = trains
         self.is_exact = False
-        # where a pass calls a linear once for each sequence: the last call would write over what the others gave
-        self.adds_gradients = False
+        self._adds_gradients = adds_gradients
         self._slots = RankRowSlots(num_slots=num_slots, num_rank_rows=num_rank_rows)
         self.num_rank_rows = self._slots.num_rank_rows
         shape = (self.num_rank_rows, layout.width)
@@ -164,7 +131,7 @@ class AdapterBank:
     @property
     def writes_gradients(self) -> bool:
         """Whether a pass may write a slot's gradients over what the bank holds instead of adding to it."""
-        return choose_backend(self.compute_RD) is Backend.TRITON and not self.adds_gradients
+        return choose_backend(self.compute_RD) is Backend.TRITON and not self._adds_gradients
 
     def context(
         self, segments: SegmentTable, *, row_keys_T: Tensor | None = None, fresh_slots: Collection[int] = ()

@@ -16,7 +16,7 @@ from cohort.cli.exits import exits
 if TYPE_CHECKING:
     from cohort.service.opening import Opened
     from cohort.service.settings import ServedSettings, ServerSettings
-    from cohort.serving.adapter_pool import AdapterPoolSettings
+    from cohort.serving.adapter_pool_settings import AdapterPoolSettings
     from cohort.serving.scheduler import SchedulerSettings
 
 __all__ = ["serve"]
@@ -234,7 +234,7 @@ def _serve(served: ServedSettings, settings: ServerSettings, *, host: str, port:
 
 
 def _pool(max_loras: int, max_lora_rank: int, max_cpu_loras: int) -> AdapterPoolSettings:
-    from cohort.serving.adapter_pool import AdapterPoolSettings
+    from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 
     return AdapterPoolSettings(max_loras=max_loras, max_lora_rank=max_lora_rank, max_cpu_loras=max_cpu_loras)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cohort.core.errors import Problem
 from cohort.core.place import Place
 from cohort.data.split_input import SplitInput
-from cohort.runs.facts import InputFacts
+from cohort.runs.fact_groups import InputFacts
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["RESTORE_OR_POINT_TO", "rewritten_note", "row_problems", "short"]

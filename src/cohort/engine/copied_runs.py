@@ -13,7 +13,8 @@ from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.errors import RunStateError
 from cohort.runs.database_copies import is_good_copy, replace_database
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import RunFacts, RunPlaces, RunState
+from cohort.runs.fact_groups import RunPlaces
+from cohort.runs.facts import RunFacts, RunState
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["places_now", "settle_copy"]

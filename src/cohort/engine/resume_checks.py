@@ -16,7 +16,8 @@ from cohort.core.place import Place
 from cohort.engine.changed_rows import RESTORE_OR_POINT_TO, row_problems, short
 from cohort.metrics import metric_name
 from cohort.prepare.preparation import Preparation
-from cohort.runs.facts import InputFacts, MachineFacts, RunFacts
+from cohort.runs.fact_groups import InputFacts, MachineFacts
+from cohort.runs.facts import RunFacts
 from cohort.tasks.functions import FUNCTION_KEYS
 from cohort.tasks.paths import PATH_KEYS
 from cohort.tasks.task_file import TaskFile

@@ -8,15 +8,15 @@ leave or fail while the others train, and each run is resumed by itself.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
 from cohort.core.clock import Clock
-from cohort.core.errors import RankLostError, StorageFullError
+from cohort.core.errors import RankLostError
 from cohort.core.process.interrupts import StopRequest, interrupting, stopping_gently
 from cohort.engine.callbacks.callback_caller import CallbackError
+from cohort.engine.ended_tasks import EndedTasks
 from cohort.engine.intake import Intake
 from cohort.engine.session_memory import SessionMemory
 from cohort.engine.session_task import SessionTask, TaskEnd, task_error
@@ -66,12 +66,10 @@ class Session(Intake):
         self._largest: Preparation | None = None
         self._loop: StepLoop | None = None
         self._num_joined = 0
-        # tasks that hold their runs, and of these: in training, with trials that have all ended, and with results whose
-        # spare checkpoints are on their way
+        # tasks that hold their runs, and of these: in training, and with trials that have all ended
         self._taken: list[SessionTask] = []
         self._training: dict[Supervisor, SessionTask] = {}
-        self._ended: list[SessionTask] = []
-        self._writing: list[SessionTask] = []
+        self._ended = EndedTasks(self._end)
         self._errors: list[Exception] = []
 
     @property
@@ -115,14 +113,13 @@ class Session(Intake):
             self._open_executor(waiting)
             if self._executor is not None and self._largest is not None:
                 self._train(self._executor, self._largest, waiting)
-                self._wait_for_spares()
+                self._ended.wait_for_spares()
         except BaseException:
-            for task in self._writing:
-                task.spares.give_up()
+            self._ended.give_up_spares()
             raise
         finally:
-            self._settle_spares()
-            self._writing.clear()
+            self._ended.settle_spares()
+            self._ended.writing.clear()
             for task in self._taken:
                 task.give_back()
             self._taken.clear()
@@ -164,7 +161,7 @@ class Session(Intake):
 
         def at_boundary() -> None:
             self._finish_ended(memory)
-            self._settle_spares()
+            self._ended.settle_spares()
             self._welcome(executor, loop)
             for supervisor, task in [*self._training.items()]:
                 try:
@@ -185,7 +182,7 @@ class Session(Intake):
             clock=self._clock,
             stop_requested=stop.is_set,
             at_boundary=at_boundary,
-            on_end=lambda supervisor: self._ended.append(self._training.pop(supervisor)),
+            on_end=lambda supervisor: self._ended.waiting.append(self._training.pop(supervisor)),
             on_failure=lambda supervisor, error: self._end(self._training.pop(supervisor), error=error),
             window_steps=largest.window_steps,
             ahead_steps=largest.ahead_steps,
@@ -197,14 +194,16 @@ class Session(Intake):
                 executor.drop(key)
             for task in waiting:
                 self._join(task, executor, loop)
-            memory = SessionMemory(executor, largest, self._training, self._ended, self._writing, clock=self._clock)
+            memory = SessionMemory(
+                executor, largest, self._training, self._ended.waiting, self._ended.writing, clock=self._clock
+            )
             self._step(loop, memory, stop=stop, refused=refused)
         finally:
             # after an error also those that ended in the last step: a resume writes their results
-            for task in (*self._training.values(), *self._ended):
+            for task in (*self._training.values(), *self._ended.waiting):
                 task.run.abandon()
             self._training.clear()
-            self._ended.clear()
+            self._ended.waiting.clear()
             self._loop = None
 
     def _step(
@@ -212,14 +211,14 @@ class Session(Intake):
     ) -> None:
         """Run the loop until all tasks have ended or are saved."""
         try:
-            with stopping_gently(stop), self._completing():
+            with stopping_gently(stop), self._ended.completing():
                 loop.run()
                 # asked while the last step was taken: the comparison that follows may take minutes
                 if stop.is_set():
                     raise StopRequestedError
         except StopRequestedError:
             memory.record()
-            for task in (*self._training.values(), *self._ended):
+            for task in (*self._training.values(), *self._ended.waiting):
                 task.run.was_interrupted()
             if refused:
                 raise refused[0] from refused[0].__cause__
@@ -229,7 +228,7 @@ class Session(Intake):
             memory.took()
             raise
         # outside of the gentle stop: Ctrl-C ends the writing at once, and a resume writes what is missing
-        with self._completing():
+        with self._ended.completing():
             self._finish_ended(memory)
 
     def _welcome(self, executor: TrainingExecutor, loop: StepLoop) -> None:
@@ -290,11 +289,11 @@ class Session(Intake):
 
     def _finish_ended(self, memory: SessionMemory) -> None:
         """Write the results of tasks whose trials have all ended, and begin with what no result needs."""
-        if self._ended:
+        if self._ended.waiting:
             # the report shows what passes took up to the end
             memory.record()
-        while self._ended:
-            task = self._ended.pop(0)
+        while self._ended.waiting:
+            task = self._ended.waiting.pop(0)
             try:
                 task.finish(was_alone=self._is_alone, make_room=self._give_way)
             except Exception as error:
@@ -302,25 +301,13 @@ class Session(Intake):
                     raise
                 self._end(task, error=error)
             else:
-                self._writing.append(task)
-                self._settle_spares()
+                self._ended.writing.append(task)
+                self._ended.settle_spares()
 
     @property
     def _is_alone(self) -> bool:
         """Whether one task had executor and base model to itself, so that its steps tell what such steps cost."""
         return self._num_joined == 1 and self._base is None
-
-    def _settle_spares(self) -> None:
-        for task in [*self._writing]:
-            if task.spares.is_done():
-                self._writing.remove(task)
-                self._end(task)
-
-    def _wait_for_spares(self) -> None:
-        # one Ctrl-C is for all tasks
-        if not all(task.spares.wait() for task in self._writing):
-            for task in self._writing:
-                task.spares.give_up()
 
     def _end(
         self, task: SessionTask, *, error: Exception | None = None, what: str = "go on", has_left: bool = False
@@ -351,18 +338,6 @@ class Session(Intake):
 
     def _make_room(self) -> bool:
         """Move parked states of all tasks off the device."""
-        tasks = (*self._training.values(), *self._writing)
+        tasks = (*self._training.values(), *self._ended.writing)
         did_leave = [task.run.run.state_store.leave_device() for task in tasks]
         return any(did_leave)
-
-    @contextlib.contextmanager
-    def _completing(self) -> Iterator[None]:
-        """Complete the last checkpoints of tasks that an error inside keeps from being finished."""
-        try:
-            yield
-        except BaseException:
-            for task in self._ended:
-                # neither a full disk nor a rank that had a part of a state is a reason to hide the error
-                with contextlib.suppress(StorageFullError, RankLostError):
-                    task.run.supervisor.complete_last_checkpoint()
-            raise

@@ -10,7 +10,7 @@ from cohort.engine.train.supervisor import Supervisor
 from cohort.memory.watch import MemoryWatch
 from cohort.prepare.preparation import Preparation
 from cohort.ranks.training_executor import TrainingExecutor
-from cohort.runs.facts import PassFacts
+from cohort.runs.fact_groups import PassFacts
 
 __all__ = ["SessionMemory"]
 

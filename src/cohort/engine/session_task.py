@@ -22,7 +22,7 @@ from cohort.memory.sizes import Sizes, size_facts
 from cohort.prepare.preparation import Preparation
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import PassFacts
+from cohort.runs.fact_groups import PassFacts
 
 __all__ = ["SessionTask", "TaskEnd", "task_error"]
 

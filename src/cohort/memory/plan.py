@@ -30,7 +30,7 @@ from cohort.memory.smallest_memory import limit_problem, sizes_within
 from cohort.models.decoder import Decoder
 from cohort.ranks.peer_source import has_parts
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.runs.facts import MemoryFacts
+from cohort.runs.fact_groups import MemoryFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.task_file import TaskFile
 from cohort.training.device_memory import release_cached

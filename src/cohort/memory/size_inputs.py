@@ -14,7 +14,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.machine.machine import Machine
-from cohort.runs.facts import SizeFacts
+from cohort.runs.fact_groups import SizeFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile

@@ -20,7 +20,7 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.place import Place
 from cohort.core.units import format_bytes
 from cohort.memory.size_inputs import SizeInputs
-from cohort.runs.facts import SizeFacts
+from cohort.runs.fact_groups import SizeFacts
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 from cohort.training.executor_settings import ExecutorSettings

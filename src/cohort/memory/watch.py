@@ -12,7 +12,7 @@ from cohort.core.memory_records import MemoryShortage, ObservedPass, PassKind, P
 from cohort.core.units import format_bytes
 from cohort.memory.plan import MemoryPlan
 from cohort.ranks.training_executor import TrainingExecutor
-from cohort.runs.facts import PassFacts
+from cohort.runs.fact_groups import PassFacts
 
 __all__ = ["MemoryWatch", "PeakRecord"]
 

@@ -13,7 +13,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.trials import PlannedTrial
-from cohort.runs.facts import InputFacts
+from cohort.runs.fact_groups import InputFacts
 from cohort.tasks.task_file import TaskFile
 from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.tuning.early_exit.first_comparison import FirstComparison

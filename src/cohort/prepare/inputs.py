@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +13,7 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.start import AdapterStart
-from cohort.core.errors import InputError, Problem, UnsupportedModelError, in_file_order
+from cohort.core.errors import InputError, Problem, in_file_order
 from cohort.core.numerics import Numerics
 from cohort.core.unusual_path import unusual_path
 from cohort.data.loading import LoadedDataset
@@ -27,16 +26,13 @@ from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import least_weight_bytes
 from cohort.memory.size_inputs import SizeRequest
 from cohort.memory.smallest_memory import estimated_inputs, limit_problem, smallest_memory
-from cohort.models.checkpoint.stored_tensors import check_checkpoint
-from cohort.models.checkpoint_layout import adapter_layout, expert_parameters, linear_shapes
+from cohort.models.checkpoint_layout import adapter_layout, linear_shapes
 from cohort.models.config import DecoderConfig
-from cohort.models.source import find_model
-from cohort.models.targets import select_linears, select_parameters
-from cohort.models.weights import format_problem, stored_problem
-from cohort.prepare.adapters.adapter_specs import module_filter, variant_problems
+from cohort.models.weights import format_problem
 from cohort.prepare.adapters.block_checks import block_problems
 from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.prepare.adapters.start_checks import read_start
+from cohort.prepare.base_model.chosen_modules import read_model, select_modules
 from cohort.prepare.base_model.model_computation import model_problems
 from cohort.prepare.base_model.numerics import NumericsChoice, asked_numerics, numerics_problems, with_numerics
 from cohort.prepare.loss_functions import loss_identity, loss_problems
@@ -169,8 +165,8 @@ def read_inputs(
     """
     # each part goes on after the errors of another: a second error after an hour is what users complain of most
     problems = [*also, *tracker_problems(task.report_to, where=task.where("report_to"))]
-    model, is_unsupported = _read_model(task, problems)
-    target_modules = None if model is None else _select_modules(task, model[1], problems)
+    model, is_unsupported = read_model(task, problems)
+    target_modules = None if model is None else select_modules(task, model[1], problems)
     num_trials = _count_trials(task, problems)
     problems += [] if model is None else list(model_problems(task, model[1]))
     start = None
@@ -292,19 +288,6 @@ def _is_local(task: TaskFile) -> bool:
     return all(unusual_path(path) is None and path.exists() for path in paths) and paths[0].is_dir()
 
 
-def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[tuple[Path, DecoderConfig] | None, bool]:
-    """Return a model that can be trained on, or None and whether it is one of another architecture."""
-    try:
-        directory = find_model(task.model_name_or_path)
-        config = check_checkpoint(directory)
-    except InputError as error:
-        problems.extend(task.located(problem) for problem in error.problems)
-        return None, isinstance(error, UnsupportedModelError)
-    problem = stored_problem(config, name=task.quantization, where=task.where("quantization"))
-    problems += [] if problem is None else [problem]
-    return (directory, config), False
-
-
 def _begun_with(
     task: TaskFile, model: tuple[Path, DecoderConfig], target_modules: Sequence[str]
 ) -> tuple[AdapterStart | None, list[Problem]]:
@@ -313,33 +296,6 @@ def _begun_with(
     misfits = list(block_problems(task, linears=linears, known=linear_shapes(model[1])))
     start, unusable = read_start(task, linears=linears, model_directory=model[0])
     return start, [*misfits, *unusable]
-
-
-def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Problem]) -> tuple[str, ...] | None:
-    wanted, experts, found = task.lora.target_parameters, expert_parameters(config), list[Problem]()
-    chosen: tuple[str, ...] = ()
-    try:
-        # as in PEFT an empty list adapts parameters alone
-        if task.lora.target_modules or not wanted:
-            chosen = select_linears(
-                task.lora.target_modules,
-                paths=linear_shapes(config),
-                narrowed=module_filter(task),
-                parameters=tuple(experts),
-            )
-    except InputError as error:
-        found += error.problems
-    try:
-        chosen += select_parameters(wanted, paths=tuple(experts), architecture=config.architecture)
-    except InputError as error:
-        found += error.problems
-    if found:
-        problems.extend(task.located(problem) for problem in found)
-        return None
-    with contextlib.suppress(InputError):
-        # a space with problems of its own is reported where its configurations are counted
-        problems.extend(variant_problems(task, linears=adapter_layout(config, chosen).linears))
-    return chosen
 
 
 def _demand(

@@ -44,7 +44,8 @@ from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.ranks.step_window import ahead_steps, pipeline_window_steps, window_steps
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.ranks.training_setup import TrainingSetup
-from cohort.runs.facts import Activity, PassFacts, RunFacts
+from cohort.runs.fact_groups import PassFacts
+from cohort.runs.facts import Activity, RunFacts
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.objective import Objective

@@ -26,7 +26,7 @@ from cohort.prepare.data_notes import data_counts, data_problems
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.reference import reference_adapter_hash
 from cohort.prepare.trials import PlannedTrial
-from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
+from cohort.runs.fact_groups import InputFacts, MachineFacts, TaskFacts
 from cohort.runs.records import JsonValue
 from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile

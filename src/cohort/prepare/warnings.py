@@ -8,7 +8,7 @@ from cohort.adapters.saved.saved_modules import HEAD, SAVED_NAMES
 from cohort.core.units import counted
 from cohort.data.chat import ChatRenderer
 from cohort.data.problems import ProblemKind
-from cohort.data.settings import template_fields
+from cohort.data.setting_refusals import template_fields
 from cohort.metrics import LOSS, REWARD_ACCURACY, needs_generation
 from cohort.metrics.normalization import find_answer, last_number
 from cohort.models.untrained_tokens import looks_untrained

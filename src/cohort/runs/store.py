@@ -15,18 +15,8 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.events import TrialEvent
 from cohort.core.rank_work import RankWork
 from cohort.runs.database import Database, database_errors_named, open_database
-from cohort.runs.facts import (
-    Activity,
-    InputFacts,
-    MachineFacts,
-    MemoryFacts,
-    PassFacts,
-    RunPlaces,
-    RunState,
-    SizeFacts,
-    TaskFacts,
-    stored_facts,
-)
+from cohort.runs.fact_groups import InputFacts, MachineFacts, MemoryFacts, PassFacts, RunPlaces, SizeFacts, TaskFacts
+from cohort.runs.facts import Activity, RunState, stored_facts
 from cohort.runs.log import LOG_TABLES
 from cohort.runs.packing_records import PackingRecord
 from cohort.runs.reader import RunReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cohort.serving.adapter_pool import AdapterPoolSettings
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.scheduler import SchedulerSettings
 
 __all__ = ["ServedSettings", "ServerLimits", "ServerSettings"]

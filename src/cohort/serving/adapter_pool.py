@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.peft_files.peft_format import PeftAdapter, rank_rows_from_peft
@@ -25,6 +26,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.adapter_registry import (
     AdapterHandle,
     AdapterRegistry,
@@ -39,33 +41,7 @@ from cohort.serving.host_adapters import HostAdapters
 from cohort.serving.ranks import OneProcess, ServingRanks
 from cohort.serving.scheduler import Admission
 
-__all__ = ["AdapterPool", "AdapterPoolSettings"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdapterPoolSettings:
-    """How many adapters are where; vLLM's names.
-
-    Attributes:
-        max_loras: Most adapters in slots of the device, and so in one pass.
-        max_lora_rank: The largest rank that is accepted.
-        max_cpu_loras: Most adapters whose weights stay in host memory; further ones are read from disk again.
-    """
-
-    max_loras: int = 16
-    max_lora_rank: int = 64
-    max_cpu_loras: int = 256
-
-    def __post_init__(self) -> None:
-        for name in ("max_loras", "max_lora_rank", "max_cpu_loras"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    @property
-    def num_rank_rows(self) -> int:
-        """Rank rows of a bank with room for all; magnitudes take a row of a tile more: one such adapter always fits."""
-        rank = aligned_rank(self.max_lora_rank)
-        return max(self.max_loras * rank, aligned_rank(rank + 1))
+__all__ = ["AdapterPool"]
 
 
 @dataclass

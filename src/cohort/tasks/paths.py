@@ -16,7 +16,7 @@ from cohort.core.unusual_path import unusual_path
 from cohort.data.chat_templates import is_template_text, known_templates
 from cohort.data.files.sources import SPLITS, HubSource, resolve_sources
 from cohort.data.problems import ProblemKind, ProblemLog
-from cohort.data.settings import quoted_share
+from cohort.data.setting_refusals import quoted_share
 from cohort.tasks.overrides import Override
 from cohort.tasks.yaml_lines import TaskOrigin
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +12,10 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.call_arguments import checks_arguments
 from cohort.core.input_values.plain_values import plain_value
 from cohort.core.place import Place
-from cohort.data.files.given_rows import GivenRows, given_rows
+from cohort.data.files.given_rows import given_rows
 from cohort.data.files.sources import SPLITS
 from cohort.integrations.trl import trl_keys
+from cohort.tasks.dataset_argument import Rows, dataset_section
 from cohort.tasks.functions import name_functions
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.loading import TaskFile, task_from_mapping
@@ -24,15 +24,6 @@ from cohort.tasks.sections.early_exit_section import early_exit_section
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
 __all__ = ["Task", "elsewhere_of_task"]
-
-Rows = Any
-"""Files, a directory or a hub id, also with weights; or a list of dicts, a pandas DataFrame, a ``datasets.Dataset``."""
-
-
-_ROWS = "rows (a list of dicts, a pandas DataFrame, a datasets.Dataset), or the section: {'train': ..., ...}"
-
-
-_DATASET_KEYS = tuple(getattr(TaskFile.model_fields["dataset"].annotation, "model_fields", ()))
 
 
 def _section_with(key: str) -> str:
@@ -147,7 +138,7 @@ class Task:
         if name is not None:
             _require_folder_name(name)
         shown = "Task" if name is None else f"Task {name!r}"
-        section, given = _dataset_section(dataset, where=Place(file=shown, key=("dataset",)))
+        section, given = dataset_section(dataset, where=Place(file=shown, key=("dataset",)))
         early = early_exit.as_given() if isinstance(early_exit, EarlyExitSettings) else early_exit
         sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         # left out rather than written as its default: whether the task chose its own early exit must stay visible
@@ -263,68 +254,6 @@ class Task:
 
     def __repr__(self) -> str:
         return f"Task(name={self.name!r}, model={self.file.model_name_or_path!r})"
-
-
-def _dataset_section(dataset: Any, *, where: Place) -> tuple[dict[str, Any], dict[str, GivenRows]]:
-    """Return the section as a task file would have it, and the rows that were given in place of files.
-
-    Raises:
-        InputError: every problem of the rows.
-    """
-    section = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
-    if section and not any(_is_like_a_key(str(key)) for key in section):
-        raise InputError(_columns_or_row(section, where=where))
-    given, problems = dict[str, GivenRows](), list[Problem]()
-    for split in (split for split in SPLITS if split in section):
-        try:
-            rows = given_rows(section[split], where=where.below(split))
-        except InputError as error:
-            problems += error.problems
-            continue
-        if rows is not None:
-            # where a run keeps them, in its own directory
-            section[split], given[split] = f"rows/{split}.jsonl", rows
-        elif split == "train" and not _are_files(section[split]):
-            problems.append(_neither_rows_nor_files(section[split], where=where.below(split)))
-    if problems:
-        raise InputError(problems)
-    return plain_value(section), given
-
-
-def _are_files(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return "path" in value
-    listed = value if isinstance(value, list | tuple) else [value]
-    # dicts that are no rows are files with their weights
-    return bool(listed) and all(isinstance(entry, str | os.PathLike | Mapping) for entry in listed)
-
-
-def _neither_rows_nor_files(value: object, *, where: Place) -> Problem:
-    allowed = "files, a list of dicts, a pandas DataFrame or a datasets.Dataset"
-    hint = "Write 'train.jsonl', or a list of rows such as {'prompt': 'P', 'completion': 'C'}."
-    if isinstance(value, list | tuple):
-        # one entry of many is wrong, which a look at the whole list would not show
-        index, entry = next(
-            ((i, entry) for i, entry in enumerate(value) if not isinstance(entry, str | os.PathLike | Mapping)),
-            (0, value),
-        )
-        if entry is not value:
-            found = f"{entry!r:.60} ({type(entry).__name__}) among {len(value):,} entries"
-            return Problem(where=where.below(index), found=found, allowed=allowed, hint=hint)
-    return Problem(where=where, found=repr(value)[:60], allowed=allowed, hint=hint)
-
-
-def _is_like_a_key(name: str) -> bool:
-    return name in OTHER_WORDS or bool(get_close_matches(name, _DATASET_KEYS, n=1, cutoff=0.75))
-
-
-def _columns_or_row(section: Mapping[Any, Any], *, where: Place) -> Problem:
-    """Return the problem of a dict that is no section: a row by itself, or a list for each column."""
-    names = ", ".join(map(str, section))
-    if any(isinstance(value, list | tuple) for value in section.values()):
-        hint = "Write pandas.DataFrame(columns), or [dict(zip(columns, row)) for row in zip(*columns.values())]."
-        return Problem(where=where, found=f"a dict of columns: {names}", allowed=_ROWS, hint=hint)
-    return Problem(where=where, found=f"a dict with {names}", allowed=_ROWS, hint="Write [row, ...], a list of rows.")
 
 
 def _with_space(search: Any, space: Mapping[str, Any], *, shown: str) -> Any:

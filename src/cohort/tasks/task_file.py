@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,18 +14,19 @@ from ruamel.yaml import YAML
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.errors import Problem
 from cohort.core.place import Place
-from cohort.core.setting_fields import MOST_COUNT, Refusal, count_words, setting_fields
+from cohort.core.setting_fields import MOST_COUNT, count_words, setting_fields
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.settings import DatasetSettings
-from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
+from cohort.integrations.trackers import TRACKER_NAMES
 from cohort.models.weight_formats.declaration import FORMAT_DECLARATIONS, PLAIN_NAME
-from cohort.tasks.fields import SchemaOnDemand, Section, Whole, refuse, require_known, setting
+from cohort.tasks.fields import SchemaOnDemand, Section, Whole, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF, key_of
-from cohort.tasks.other_names import nearest_hint, use_own_names
+from cohort.tasks.other_names import use_own_names
 from cohort.tasks.sections.block_section import BdLoraSection
 from cohort.tasks.sections.dataset_section import DatasetSection
-from cohort.tasks.sections.early_exit_section import EarlyExitSection, early_exit_section
+from cohort.tasks.sections.early_exit_section import EarlyExitSection
 from cohort.tasks.sections.evaluation_section import EvaluationSection
+from cohort.tasks.sections.memory_section import MemorySection
 from cohort.tasks.sections.objective_section import (
     ObjectiveSection,
     is_objective_value,
@@ -36,99 +36,25 @@ from cohort.tasks.sections.objective_section import (
 )
 from cohort.tasks.sections.reward_checks import choose_by_reward
 from cohort.tasks.sections.rewards_section import RewardsSection, parse_rewards, plain_rewards, rewards_schema
-from cohort.tasks.sections.sections import LoraSection, MemorySection, SearchSection, TrainingSection
+from cohort.tasks.sections.sections import LoraSection, SearchSection, TrainingSection
+from cohort.tasks.top_values import (
+    MOST_GPUS,
+    empty_section,
+    read_early_exit,
+    read_num_gpus,
+    read_packing,
+    read_quantization,
+    read_report_to,
+)
 from cohort.tasks.yaml_lines import TaskOrigin
 from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 from cohort.tuning.constraints import parse_constraint
-from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings
 from cohort.tuning.parameters import Conditional, Constant, MultipleOf, Parameter
 from cohort.tuning.space import SearchSpace
 
 __all__ = ["TaskFile"]
-
-
-# of a launch; more processes than any has
-MOST_GPUS = 100_000
-
-
-def _empty_section(value: object) -> object:
-    # a section whose keys are all commented out
-    return {} if value is None else value
-
-
-def _early_exit(value: object) -> object:
-    # not the defaults, as in other sections: an empty `early_exit:` could as well mean none
-    if value != "none" and not isinstance(value, Mapping | EarlyExitSection):
-        found = "nothing" if value is None else repr(value)
-        allowed = f"none, or a section with the keys {', '.join(EarlyExitSection.model_fields)}"
-        # the rule's name where its section is expected
-        near = get_close_matches(value.lower(), EXIT_RULES.names(), n=1, cutoff=0.7) if isinstance(value, str) else []
-        hint = f"Write early_exit: {{rule: {near[0]}}}." if near else None
-        refuse(
-            Refusal(
-                found=found,
-                allowed=allowed,
-                hint=hint or "Write early_exit: none, or remove the key for the defaults.",
-            )
-        )
-    return early_exit_section(value if isinstance(value, Mapping | EarlyExitSection) else {"rule": "none"})
-
-
-def _quantization(value: object) -> object:
-    # `none` as in early_exit and report_to; YAML's null is easily forgotten
-    value = PLAIN_NAME if value is None else value
-    if value in ("4bit", "4-bit", "int4", "fp4"):
-        hint = "Write quantization: nf4, which has 4 bits."
-        refuse(Refusal(found=repr(value), allowed=" | ".join(FORMAT_DECLARATIONS.names()), hint=hint))
-    require_known(value, FORMAT_DECLARATIONS.names(), key="quantization")
-    if isinstance(value, str):
-        # a package's format that cannot be used is refused here, and not where the model is loaded
-        FORMAT_DECLARATIONS.find(value)
-    return value
-
-
-def _num_gpus(value: object) -> object:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_GPUS):
-        return value
-    allowed = f"auto, or {count_words(minimum=0, most=MOST_GPUS)} (0: CPU)"
-    refuse(Refusal(found=repr(value), allowed=allowed, hint="Write num_gpus: auto."))
-
-
-def _packing(value: object) -> object:
-    # TRL's key of this name is true or false, and about rows
-    if isinstance(value, bool):
-        refuse(
-            Refusal(
-                found=repr(value),
-                allowed="auto | planned | refill: how several GPUs divide trials",
-                hint="Remove the key: rows are always packed, and never see each other.",
-            )
-        )
-    return value
-
-
-def _report_to(value: object) -> object:
-    # `all` is resolved now: a resumed run must report to the trackers it began with, whatever is installed then
-    names = [] if value in (None, "none") else list(installed_trackers()) if value == "all" else value
-    names = [names] if isinstance(names, str) else names
-    allowed = f"none, all (those installed), or one or several of {', '.join(TRACKER_NAMES)}"
-    if not isinstance(names, list | tuple):
-        refuse(Refusal(found=repr(value), allowed=allowed, hint="Write report_to: none."))
-    bad = [
-        Refusal(
-            found=repr(name),
-            allowed=allowed,
-            hint=nearest_hint(str(name), TRACKER_NAMES),
-            at=(index,) if isinstance(value, list) else (),
-        )
-        for index, name in enumerate(names)
-        if name not in TRACKER_NAMES
-    ]
-    if bad:
-        refuse(*bad)
-    return tuple(names)
 
 
 def _write_null(representer: Any, _: None) -> Any:
@@ -143,7 +69,7 @@ class TaskFile(Section):
     )
     quantization: Annotated[
         str,
-        BeforeValidator(_quantization),
+        BeforeValidator(read_quantization),
         SchemaOnDemand(lambda: {"type": "string", "enum": list(FORMAT_DECLARATIONS.names())}),
     ] = setting(
         PLAIN_NAME,
@@ -172,22 +98,22 @@ class TaskFile(Section):
         allowed="a reward, a list of rewards, or a section with functions",
         description="what rewards answers, with an objective that draws them",
     )
-    lora: Annotated[LoraSection, BeforeValidator(_empty_section)] = setting(
+    lora: Annotated[LoraSection, BeforeValidator(empty_section)] = setting(
         LoraSection(), allowed="a section", description="the adapters"
     )
-    training: Annotated[TrainingSection, BeforeValidator(_empty_section)] = setting(
+    training: Annotated[TrainingSection, BeforeValidator(empty_section)] = setting(
         TrainingSection(), allowed="a section", description="how a trial is trained"
     )
-    evaluation: Annotated[EvaluationSection, BeforeValidator(_empty_section)] = setting(
+    evaluation: Annotated[EvaluationSection, BeforeValidator(empty_section)] = setting(
         EvaluationSection(), allowed="a section", description="when and on what trials are compared"
     )
-    search: Annotated[SearchSection, BeforeValidator(_empty_section)] = setting(
+    search: Annotated[SearchSection, BeforeValidator(empty_section)] = setting(
         SearchSection(), allowed="a section", description="which configurations are tried"
     )
-    early_exit: Annotated[SerializeAsAny[EarlyExitSection], BeforeValidator(_early_exit)] = setting(
+    early_exit: Annotated[SerializeAsAny[EarlyExitSection], BeforeValidator(read_early_exit)] = setting(
         EarlyExitSection(), allowed="none, or a section", description="when trials end early"
     )
-    memory: Annotated[MemorySection, BeforeValidator(_empty_section)] = setting(
+    memory: Annotated[MemorySection, BeforeValidator(empty_section)] = setting(
         MemorySection(), allowed="a section", description="what a run may take of its device's memory"
     )
     priority: Whole = setting(
@@ -199,7 +125,7 @@ class TaskFile(Section):
     )
     num_gpus: Annotated[
         Literal["auto"] | int,
-        BeforeValidator(_num_gpus),
+        BeforeValidator(read_num_gpus),
         WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0, "maximum": MOST_GPUS}]}),
     ] = setting(
         "auto",
@@ -217,7 +143,7 @@ class TaskFile(Section):
         description="how the windows of a pipeline are packed: solver by integer programs, one window ahead in a "
         "process of its own; auto where a CPU core is free for it, the window is solved in time and gains 1 %",
     )
-    packing: Annotated[Literal["auto", "planned", "refill"], BeforeValidator(_packing)] = setting(
+    packing: Annotated[Literal["auto", "planned", "refill"], BeforeValidator(read_packing)] = setting(
         "auto",
         allowed="auto | planned | refill",
         description="on several GPUs, once no comparison lies ahead: planned divides the trials that are left into "
@@ -241,7 +167,7 @@ class TaskFile(Section):
     )
     report_to: Annotated[
         tuple[str, ...],
-        BeforeValidator(_report_to),
+        BeforeValidator(read_report_to),
         PlainSerializer(lambda names: list(names) if names else "none"),
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(TRACKER_NAMES)}}]}),
     ] = setting(

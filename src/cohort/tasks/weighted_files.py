@@ -12,7 +12,8 @@ from typing import Any
 
 from cohort.core.errors import Problem
 from cohort.core.setting_fields import Refusal, setting_fields
-from cohort.data.settings import DatasetSettings, weight_refusal
+from cohort.data.setting_refusals import weight_refusal
+from cohort.data.settings import DatasetSettings
 from cohort.tasks.other_names import OTHER_WORDS
 from cohort.tasks.yaml_lines import TaskOrigin
 

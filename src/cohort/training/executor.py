@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
@@ -94,11 +93,10 @@ class Executor:
             dtype=dtype,
             compute_dtype=compute_dtype,
             moments=optimizer.moments,
+            adds_gradients=not decoder.calls_linears_once,
         )
-        self.bank.adds_gradients = not decoder.calls_linears_once
         set_numerics(settings.numerics, decoder=decoder, bank=self.bank)
         self._residents: dict[int, Resident] = {}
-        self._expected: frozenset[int] | None = None
         self.fresh_weights = FreshWeights(self.bank, decoder)
         self.captured = CapturedPasses.where_they_run(decoder, self.bank, most_rows=settings.graph_tokens)
         self.memory = DeviceMemory(
@@ -265,13 +263,10 @@ class Executor:
         # the only numbers that the host reads of the step; nothing that is launched from here on is waited for
         numbers = lists_unwaited([terms_G, norms])
         self._evaluations.follow(residents)
-        following = self._before_next(residents)
+        following = self._ahead.before_next(residents, among=self._by_slot())
         self._ahead.lay_out(following)
-        if self.captured is not None and self._passes.can_replay:
-            num_rows = sum(samples.num_tokens.values()) + MEASURED_ROW_COST * self._evaluations.ahead.num_tokens
-            # an error comes again where a pass needs the size
-            with contextlib.suppress(Exception):
-                self.captured.record_ahead(lambda: self._ahead.passes_after(following), num_rows=num_rows)
+        num_rows = sum(samples.num_tokens.values()) + MEASURED_ROW_COST * self._evaluations.ahead.num_tokens
+        self._passes.record_ahead(lambda: self._ahead.passes_after(following), num_rows=num_rows)
         for resident in residents:
             resident.step += 1
         return LaunchedStep(samples=samples, numbers=numbers)
@@ -338,24 +333,12 @@ class Executor:
 
         Where they are, it begins earlier; otherwise nothing but time is lost.
         """
-        self._expected = frozenset(trial_ids)
+        self._ahead.expect(trial_ids)
 
     def evaluate_base(
         self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
     ) -> EvaluationLoss:
         return self._evaluations.of_base(rows=rows, row_ids=row_ids, objective=objective)
-
-    def _before_next(self, residents: Sequence[Resident]) -> Sequence[Resident]:
-        """Return the trials of the step after that of ``residents``, each as it stands one step before it."""
-        expected, self._expected = self._expected, None
-        if expected is None:
-            return residents
-        stepping = {resident.spec.trial_id for resident in residents}
-        return [
-            resident if resident.spec.trial_id in stepping else replace(resident, step=resident.step - 1)
-            for resident in self._by_slot()
-            if resident.spec.trial_id in expected
-        ]
 
     def _clear_gradients(self, residents: Sequence[Resident]) -> None:
         """Gradients are zero between steps, or written by the next: an unfinished step must leave none."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak, PassSize

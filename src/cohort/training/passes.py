@@ -7,6 +7,7 @@ host is ahead of the device.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.linear import LoraContext
 from cohort.core.memory_records import PassKind, PassSize
 from cohort.data.packing import PackedBatch, SlotSample, pack
@@ -100,17 +102,24 @@ class Passes:
     @property
     def are_recorded_together(self) -> bool:
         """Whether several ranks record each pass at once, so that an error of one is an error of all."""
-        return self._captured is not None and self._captured.agree is not None
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether passes may run as graphs, with the adapters that are in the bank."""
-        return self._graphs is not None
+        return self._captured is not None and self._captured.recorder.agree is not None
 
     @property
     def _graphs(self) -> CapturedPasses | None:
-        # A graph would keep the norms of the step that it was recorded in, and knows one table and one head for all.
+        # None where passes may not run as graphs: a graph would keep the norms of the step that it was recorded in, and
+        # knows one table and one head for all
         return None if self._bank.has_magnitudes or self._bank.has_saved_modules else self._captured
+
+    def record_ahead(self, upcoming: Callable[[], Sequence[PassShape]], *, num_rows: float) -> None:
+        """Record a size that passes to come probably want, where passes may run as graphs.
+
+        Args:
+            upcoming, num_rows: As of :meth:`CapturedPasses.record_ahead`.
+        """
+        # an error comes again where a pass needs the size
+        with contextlib.suppress(Exception):
+            if self._graphs is not None:
+                self._graphs.record_ahead(upcoming, num_rows=num_rows)
 
     def of_adapter(self, reference: ReferenceFiles) -> Passes:
         """Return passes whose slot 0 is an adapter that trials are held to; it is read once.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from cohort.adapters.bank import AdapterBank
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
@@ -32,6 +33,27 @@ class StepAhead:
         self.is_used = bank.weights_RD.is_cuda
         self._staged: tuple[StepSamples, StagedPass] | None = None
         self._upcoming = UpcomingPasses()
+        self._expected: frozenset[int] | None = None
+
+    def expect(self, trial_ids: Collection[int]) -> None:
+        """Set which trials the step after the next one will be of; by default those of the next one."""
+        self._expected = frozenset(trial_ids)
+
+    def before_next(self, residents: Sequence[Resident], *, among: Sequence[Resident]) -> Sequence[Resident]:
+        """Return the trials of the step after that of ``residents``, each as it stands one step before it.
+
+        Args:
+            among: All resident trials, in slot order.
+        """
+        expected, self._expected = self._expected, None
+        if expected is None:
+            return residents
+        stepping = {resident.spec.trial_id for resident in residents}
+        return [
+            resident if resident.spec.trial_id in stepping else replace(resident, step=resident.step - 1)
+            for resident in among
+            if resident.spec.trial_id in expected
+        ]
 
     def passes_after(self, residents: Sequence[Resident]) -> Sequence[PassShape]:
         """Return the passes of the steps after the one that ``residents`` are in."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.order import SampleOrder
 from cohort.training.objectives import DEFAULT_OBJECTIVE

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LinearPart, PackedLinear
 from cohort.adapters.spec import AdapterSpec

@@ -9,7 +9,7 @@ import pytest
 from cohort.cli.tables.run_results import print_results, print_status
 from cohort.core.events import Evaluated
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import TaskFacts
+from cohort.runs.fact_groups import TaskFacts
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.status import read_status
 from cohort.runs.store import RunStore

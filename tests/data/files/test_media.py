@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cohort.data.files.parsing import NamedRow, parse_row
+from cohort.data.files.named_row import NamedRow
+from cohort.data.files.parsing import parse_row
 from cohort.data.problems import BadRowError
 
 ROW = {"prompt": "What is it?", "completion": "A cat."}

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cohort.data.examples import Conversation, Message, PlainText, PreferencePair, PromptCompletion
-from cohort.data.files.parsing import NamedRow, alpaca_prompt, parse_row
+from cohort.data.files.named_row import NamedRow
+from cohort.data.files.parsing import alpaca_prompt, parse_row
 from cohort.data.problems import BadRowError
 
 Q, A = {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}

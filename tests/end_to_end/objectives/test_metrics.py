@@ -17,7 +17,8 @@ from cohort.engine.tune import RunOptions, resume, tune
 from cohort.metrics import MetricFailedError
 from cohort.prepare.inputs import read_inputs
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import RunFacts, RunPlaces
+from cohort.runs.fact_groups import RunPlaces
+from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import read_results
 from cohort.runs.task_of_run import load_run_task

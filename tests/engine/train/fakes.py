@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import ManualClock

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.checkpoints.stored_state import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SegmentError

@@ -12,7 +12,8 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.backend import Backend, use_backend

@@ -20,7 +20,8 @@ from cohort.core.errors import InputError
 from cohort.models.bridge.loading import prove_either_way, wrap_model
 from cohort.models.config_file import read_config
 from cohort.models.weight_formats import PLAIN
-from tests.models.bridge.architectures import Compared, compare, save_tiny
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import Compared, compare
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"

@@ -15,7 +15,8 @@ from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
-from tests.models.bridge.architectures import compare, executor_of, rows_of, save_tiny, spec_of
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import compare, executor_of, rows_of, spec_of
 from tests.training.invariants.variants import VARIANTS
 
 # Fused projections, transposed linears and learned positions, experts, sinks, windows and norms after the blocks,

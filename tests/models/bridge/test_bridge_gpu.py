@@ -15,7 +15,8 @@ from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.weights import load_decoder
 from cohort.serving.generate import GenerateRequest, generate
 from cohort.training.executor import Executor
-from tests.models.bridge.architectures import executor_of, rows_of, save_tiny, spec_of
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import executor_of, rows_of, spec_of
 
 pytestmark = pytest.mark.gpu
 

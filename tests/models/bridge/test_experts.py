@@ -11,7 +11,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
 from cohort.core.errors import InputError
 from cohort.kernels.segments import SegmentTable
@@ -19,7 +20,8 @@ from cohort.models.attention import PackedAttention
 from cohort.models.checkpoint_layout import adapter_layout, expert_parameters
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
-from tests.models.bridge.architectures import compare, save_tiny
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import compare
 
 # gpt-oss keeps its experts with the input's axis first, interleaves gate and up, and has biases
 MIXTURES = [

@@ -14,7 +14,8 @@ from cohort.kernels.backend import Backend
 from cohort.models.bridge.interfaces import ATTENTION
 from cohort.models.bridge.loading import prove_either_way
 from cohort.models.bridge.probe import prove
-from tests.models.bridge.architectures import executor_of, rows_of, save_tiny
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import executor_of, rows_of
 from tests.models.bridge.test_probe import wrapped
 
 

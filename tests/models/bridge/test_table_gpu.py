@@ -11,7 +11,8 @@ from cohort.core.errors import InputError
 from cohort.models.checkpoint_layout import expert_parameters
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
-from tests.models.bridge.architectures import executor_of, rows_of, save_tiny, spec_of, with_neighbour
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import executor_of, rows_of, spec_of, with_neighbour
 from tests.models.bridge.models_page import ARCHITECTURES, PAGE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(180)]

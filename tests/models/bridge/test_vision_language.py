@@ -20,7 +20,8 @@ from transformers import (
 from cohort.adapters.peft_files.merge import merge_into_base
 from cohort.adapters.peft_files.peft_format import read_adapter
 from cohort.models.config_file import read_config
-from tests.models.bridge.architectures import compare, tiny_config
+from tests.models.bridge.architectures import tiny_config
+from tests.models.bridge.comparison import compare
 from tests.models.bridge.models_page import require_equal
 
 

@@ -12,7 +12,8 @@ import torch
 from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD
 from cohort.models.bridge.adapted import row_scale
 from cohort.models.config_file import read_config
-from tests.models.bridge.architectures import compare, save_tiny
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import compare
 from tests.models.bridge.models_page import require_equal
 
 # PEFT says of a model with one table that the trained copies are two

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.kernels.segments import SegmentTable
 from cohort.models.experts.expert_block import ExpertBlock
 from cohort.models.experts.stacked_weights import StackedWeights

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.expert_names import expert_name, expert_shapes
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.models.bridge.architectures import compare, save_tiny
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import compare
 from tests.models.bridge.models_page import require_equal
 from tests.models.families.logits import assert_logits_equal_transformers
 

@@ -10,7 +10,8 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.models.config_file import read_config
 from cohort.ranks.tensor.base_shards import check_degree
-from tests.models.bridge.architectures import compare, save_tiny
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import compare
 from tests.models.bridge.models_page import require_equal
 from tests.models.families.logits import assert_logits_equal_transformers
 from tests.models.fixtures.tiny_checkpoints import save_checkpoint

@@ -11,7 +11,8 @@ from cohort.core.errors import InputError
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
 from cohort.ranks.tensor.base_shards import check_degree
-from tests.models.bridge.architectures import compare, save_tiny
+from tests.models.bridge.architectures import save_tiny
+from tests.models.bridge.comparison import compare
 from tests.models.bridge.models_page import require_equal
 from tests.models.families.logits import assert_logits_equal_transformers
 from tests.models.fixtures.tiny_checkpoints import edit_config, save_checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.adapters.peft_files.peft_config import adapter_config

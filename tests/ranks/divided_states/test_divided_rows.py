@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.ranks.divided_states.divided_rows import (
     GPU,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import TrialStateStore

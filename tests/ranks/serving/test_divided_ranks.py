@@ -30,7 +30,8 @@ from cohort.ranks.calls import Call
 from cohort.ranks.serving.divided_ranks import DividedRanks
 from cohort.ranks.serving.serving_rank import ServingRank
 from cohort.ranks.tensor.tensor_decoder import load_tensor_decoder
-from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
+from cohort.serving.adapter_pool import AdapterPool
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.engine import ServingEngine
 from cohort.serving.sampler import Sampling
 from cohort.serving.scheduler import SchedulerSettings

@@ -13,7 +13,7 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.service.opening import open_served
 from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
-from cohort.serving.adapter_pool import AdapterPoolSettings
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from tests.service.running_server import running, write_adapter, write_served
 
 PROMPTS = {"base": "1+2=", "a0": "3+4= and some more text", "a1": "5+1=", "a2": "7"}

@@ -12,7 +12,8 @@ from peft import BdLoraConfig, LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_format import read_adapter
 from cohort.adapters.peft_files.strict_loading import load_shard

@@ -15,7 +15,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import local_layout, shard_adapter

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cohort.core.events import Evaluated, StepDone
 from cohort.report.writing import render_report
-from cohort.runs.facts import TaskFacts
+from cohort.runs.fact_groups import TaskFacts
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.store import RunStore
 from tests.runs.synthetic_run import new_best

@@ -14,7 +14,8 @@ from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.events import Evaluated
 from cohort.runs.database import open_database
-from cohort.runs.facts import InputFacts, RunState, SizeFacts
+from cohort.runs.fact_groups import InputFacts, SizeFacts
+from cohort.runs.facts import RunState
 from cohort.runs.records import TrialRecord
 from cohort.runs.requests.request_checks import CheckedRequest, check_request, recorded_value
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest

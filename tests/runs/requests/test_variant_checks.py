@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cohort.runs.facts import InputFacts, RunFacts
+from cohort.runs.fact_groups import InputFacts
+from cohort.runs.facts import RunFacts
 from cohort.runs.requests.variant_checks import variant_refusals
 from cohort.tasks.loading import task_from_mapping
 

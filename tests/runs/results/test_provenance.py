@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.runs.facts import InputFacts, RunFacts, TaskFacts
+from cohort.runs.fact_groups import InputFacts, TaskFacts
+from cohort.runs.facts import RunFacts
 from cohort.runs.results.provenance import data_settings, evaluation_settings, linears_text, prompt_template
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.runs.facts import InputFacts, RunFacts, TaskFacts
+from cohort.runs.fact_groups import InputFacts, TaskFacts
+from cohort.runs.facts import RunFacts
 from cohort.runs.results.reference_baseline import chance_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cohort.runs.facts import TaskFacts
+from cohort.runs.fact_groups import TaskFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import read_results
 from cohort.tuning.objective_metric import ObjectiveMetric

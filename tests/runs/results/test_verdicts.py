@@ -10,7 +10,7 @@ import pytest
 from cohort.core.events import Evaluated
 from cohort.core.statistics.estimates import Estimate, RowValues
 from cohort.core.statistics.row_estimates import difference, estimate
-from cohort.runs.facts import InputFacts, TaskFacts
+from cohort.runs.fact_groups import InputFacts, TaskFacts
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.results.results_table import results_json

@@ -16,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import TaskFacts
+from cohort.runs.fact_groups import TaskFacts
 from cohort.runs.requests.trial_requests import Answer, RequestSpool, TrialRequest
 from cohort.service.dashboard.settings import DashboardSettings
 from cohort.tasks.loading import task_from_mapping

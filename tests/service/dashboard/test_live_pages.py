@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cohort.core.events import StepDone
-from cohort.runs.facts import RunPlaces, RunState
+from cohort.runs.fact_groups import RunPlaces
+from cohort.runs.facts import RunState
 from cohort.runs.records import TrialRecord
 from cohort.service.dashboard.settings import DashboardSettings
 from cohort.tuning.decisions import Decision, DecisionKind, Reason

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
-from cohort.serving.adapter_pool import AdapterPoolSettings
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from tests.service.running_server import RunningServer, running
 from tests.service.tinker.malformed import Malformed, Request
 from tests.service.tinker.tinker_calls import TinkerCalls

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cohort.service.settings import ServedSettings, ServerSettings
-from cohort.serving.adapter_pool import AdapterPoolSettings
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from tests.service.running_server import RunningServer, running
 from tests.service.tinker.tinker_calls import TinkerCalls, pass_message
 from tests.service.tinker.trained_models import data, trained

@@ -4,44 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from pydantic import ValidationError
-
-from cohort.tasks.fields import refusals_of
 from cohort.tasks.sections.evaluation_section import EvaluationSection
-from cohort.tasks.sections.sections import GRID_LIMIT, MemorySection, SearchSection
+from cohort.tasks.sections.sections import GRID_LIMIT, SearchSection
 from cohort.tasks.sections.sections import LoraSection as _LoraSection
 from cohort.tuning.evaluation_times import EvaluationSettings
 from cohort.tuning.parameters import MultipleOf
+from tests.tasks.sections.refused_values import refused
 
 # a type checker sees the settings that a section is made from, not what pydantic adds
 LoraSection: Any = _LoraSection
-
-
-def refused(section: Any, **keys: Any) -> str:
-    with pytest.raises(ValidationError) as caught:
-        section.model_validate(keys)
-    (detail,) = caught.value.errors()
-    return "; ".join(f"{refusal.found} | {refusal.hint}" for refusal in refusals_of(detail["ctx"]))
-
-
-def test_a_memory_limit_is_read_with_its_unit() -> None:
-    for written, num_bytes in (("24GB", 24 * 10**9), ("1.5 GiB", 3 << 29), (1 << 30, 1 << 30), (None, None)):
-        assert MemorySection.model_validate({"limit": written}).limit == num_bytes
-    assert MemorySection.model_validate({"limit": "none"}).limit is None
-
-
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [
-        (24, "24 | Write a unit, such as 24GiB."),
-        ("10KB", "'10KB' | Write for example limit: 24GiB."),
-        ("lots", "'lots' | Write for example limit: 24GiB, or remove the key."),
-        (True, "True | Write for example limit: 24GiB, or remove the key."),
-    ],
-)
-def test_a_memory_limit_that_is_refused(limit: object, words: str) -> None:
-    assert refused(MemorySection, limit=limit) == words
 
 
 def test_target_modules_are_a_word_or_a_list() -> None:

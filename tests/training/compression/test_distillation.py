@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.training.optimizers.muon import Muon, orthogonalised
 from tests.training.optimizers.test_slot_step import resident

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState, Moment
+from cohort.adapters.adapter_state import AdapterState, Moment
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import TrialStateStore

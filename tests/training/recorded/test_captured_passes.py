@@ -17,7 +17,7 @@ from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.objectives.objective import Objective
-from cohort.training.recorded import captured_passes
+from cohort.training.recorded import pass_recorder
 from cohort.training.recorded.captured_pass import CapturedPass, StagedReplay
 from cohort.training.recorded.captured_passes import CapturedPasses
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
@@ -43,30 +43,6 @@ def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:
     assert passes.replay(staged) is None
     assert not hasattr(graph, "_losses_T")
     assert not passes.give_up()
-
-
-def test_a_recording_counts_only_where_all_ranks_made_it() -> None:
-    nothing: Any = None
-    passes = CapturedPasses(nothing, nothing, most_rows=64)
-    graph: Any = SimpleNamespace(record=lambda *_, **__: None)
-
-    def short(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    def another_did_not(recorded: bool) -> bool:
-        asked.append(recorded)
-        return False
-
-    assert passes._is_recorded(graph, is_short=True)
-    asked: list[bool] = []
-    passes.agree = another_did_not
-    assert not passes._is_recorded(graph, is_short=True)
-    graph.record = short
-    assert not passes._is_recorded(graph, is_short=True)
-    assert asked == [True, False]
-    graph.record = lambda *_, **__: nothing.missing
-    with pytest.raises(AttributeError):
-        passes._is_recorded(graph, is_short=True)
 
 
 class Graph:
@@ -95,7 +71,7 @@ class Graph:
 def fake_device(monkeypatch: pytest.MonkeyPatch, graphs: Iterable[Any], *, most_rows: int = 4096) -> CapturedPasses:
     """Passes whose graphs are ``graphs``, one after the other, on a device where each makes others wait 0.25 s."""
     made = iter(graphs)
-    monkeypatch.setattr(captured_passes, "CapturedPass", lambda shape, **_: next(made).of(shape))
+    monkeypatch.setattr(pass_recorder, "CapturedPass", lambda shape, **_: next(made).of(shape))
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda _: 250.0)
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
@@ -190,7 +166,7 @@ def test_a_size_is_recorded_while_the_device_is_busy_for_as_long(monkeypatch: py
     assert passes.sizes[GraphKind.SUMS] == more
     assert min(more) < 1200
     # ranks record together or not at all
-    passes.agree = lambda recorded: recorded
+    passes.recorder.agree = lambda recorded: recorded
     assert ahead(1e9) == more
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import UNTRAINED, SlotSample, lay_out

@@ -10,11 +10,13 @@ from typing import Any
 
 from cohort.core.place import Place, dotted
 from cohort.data.examples import Example
-from cohort.data.files.parsing import NamedRow, parse_prompt, parse_row
+from cohort.data.files.named_row import NamedRow
+from cohort.data.files.parsing import parse_prompt, parse_row
 from cohort.data.files.rows import RawRow
 from cohort.data.files.sources import SplitName
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
-from cohort.data.settings import DatasetSettings, RowReading, template_fields
+from cohort.data.setting_refusals import template_fields
+from cohort.data.settings import DatasetSettings, RowReading
 
 __all__ = ["DataFormat", "ParsedRow", "detect_format", "guess_columns", "note_other_format", "parse_rows", "renamed"]
 

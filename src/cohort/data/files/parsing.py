@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,24 +17,13 @@ from cohort.data.examples import (
 )
 from cohort.data.files.media import require_text
 from cohort.data.files.messages import parse_messages, parse_sharegpt, parse_tools, with_system
+from cohort.data.files.named_row import NamedRow, filled_in, messages_in, present, string_in
 from cohort.data.problems import BadRowError
-from cohort.data.settings import template_fields
+from cohort.data.setting_refusals import template_fields
 
 _MESSAGES = '[{"role": "user", "content": "Q"}]'
 
-__all__ = ["NamedRow", "alpaca_prompt", "parse_prompt", "parse_row"]
-
-
-class NamedRow(dict[str, Any]):
-    """A row under our column names, which knows what its file calls them: messages use the file's words."""
-
-    def __init__(self, values: Mapping[str, Any], *, names: Mapping[str, str] | None = None) -> None:
-        super().__init__(values)
-        self.names = names or {}
-
-    def name(self, key: str) -> str:
-        """Return what the file calls a column of ours."""
-        return self.names.get(key, key)
+__all__ = ["alpaca_prompt", "parse_prompt", "parse_row"]
 
 
 def parse_row(values: NamedRow, *, original: Mapping[str, Any], data_format: str, template: str | None) -> Example:
@@ -46,14 +34,14 @@ def parse_row(values: NamedRow, *, original: Mapping[str, Any], data_format: str
     """
     require_text(original)
     if data_format == "messages":
-        return _conversation(_messages(values, "messages"), values=values)
+        return _conversation(messages_in(values, "messages"), values=values)
     if data_format == "sharegpt":
-        turns = parse_sharegpt(_present(values, "conversations"), key=values.name("conversations"))
+        turns = parse_sharegpt(present(values, "conversations"), key=values.name("conversations"))
         return _conversation(with_system(turns, values.get("system"), key=values.name("system")), values=values)
     if data_format == "alpaca":
         return _alpaca(values, original=original, template=template)
     if data_format == "text":
-        return PlainText(text=_filled(values, "text"))
+        return PlainText(text=filled_in(values, "text"))
     if data_format == "preference":
         return _differing(_preference(values))
     if data_format == "unpaired_preference":
@@ -75,15 +63,15 @@ def parse_prompt(
     require_text(original)
     key = {"messages": "messages", "sharegpt": "conversations"}.get(data_format)
     if key is not None and (values.get(key) is not None or values.get("prompt") is None):
-        messages = _messages(values, key) if key == "messages" else parse_sharegpt(_present(values, key), key=key)
+        messages = messages_in(values, key) if key == "messages" else parse_sharegpt(present(values, key), key=key)
         messages = with_system(messages, values.get("system"), key=values.name("system"))
         return _asking(messages, values=values, key=key)
     if isinstance(values.get("prompt"), list):
-        return _asking(_messages(values, "prompt"), values=values, key="prompt")
+        return _asking(messages_in(values, "prompt"), values=values, key="prompt")
     instruction = values.get("instruction") is not None or values.get("prompt") is None
     if data_format == "alpaca" and template is None:
         if not instruction:
-            return PromptCompletion(prompt=alpaca_prompt(_filled(values, "prompt")), completion="")
+            return PromptCompletion(prompt=alpaca_prompt(filled_in(values, "prompt")), completion="")
         return PromptCompletion(prompt=_alpaca_prompt(values), completion="")
     if template is not None:
         known, fields = _with_original(values, original), set(template_fields(template))
@@ -92,7 +80,7 @@ def parse_prompt(
             known = NamedRow({**known, fields.pop(): known["prompt"]}, names=values.names)
         return PromptCompletion(prompt=_from_template(template, values=known), completion="")
     is_text = data_format == "text" and values.get("prompt") is None
-    return PromptCompletion(prompt=_filled(values, "text" if is_text else "prompt"), completion="")
+    return PromptCompletion(prompt=filled_in(values, "text" if is_text else "prompt"), completion="")
 
 
 def _asking(messages: tuple[Message, ...], *, values: NamedRow, key: str) -> Conversation:
@@ -104,52 +92,6 @@ def _asking(messages: tuple[Message, ...], *, values: NamedRow, key: str) -> Con
             hint="Add the user's message, or remove the row.",
         )
     return Conversation(messages=tuple(replace(message, trained=False) for message in asked), tools=_tools(values))
-
-
-def _present(values: NamedRow, key: str) -> Any:
-    value = values.get(key)
-    if value is None:
-        name, keys = values.name(key), ", ".join(map(values.name, values)) or "(none)"
-        is_null = key in values
-        raise BadRowError(
-            # a null counts as absent, but the message must not deny a key that is there
-            found=f"{name!r}: null" if is_null else f"no {name!r} among the keys {keys}",
-            allowed=f"a row with {name!r}",
-            hint=f"Give {name!r} a value, or remove the row."
-            if is_null
-            else f"Add {name!r} to the row, or remove the row.",
-        )
-    return value
-
-
-def _messages(values: NamedRow, key: str) -> tuple[Message, ...]:
-    return parse_messages(_present(values, key), key=values.name(key))
-
-
-def _string(values: NamedRow, key: str) -> str:
-    value = _present(values, key)
-    if not isinstance(value, str):
-        # how tables write that there is none
-        is_missing = isinstance(value, float) and math.isnan(value)
-        raise BadRowError(
-            found=f"{values.name(key)}: {value!r:.60} ({type(value).__name__})",
-            allowed="a string",
-            hint="Fill in the value, or remove the row."
-            if is_missing
-            else "Write the value as text: in JSON in quotes.",
-        )
-    return value
-
-
-def _filled(values: NamedRow, key: str) -> str:
-    text = _string(values, key)
-    if not text.strip():
-        raise BadRowError(
-            found=f"an empty {values.name(key)!r}",
-            allowed=f"a {values.name(key)!r} with text",
-            hint="Fill it in, or remove the row.",
-        )
-    return text
 
 
 def _conversation(messages: tuple[Message, ...], *, values: NamedRow) -> Conversation:
@@ -171,14 +113,14 @@ def _prompt_completion(
 ) -> PromptCompletion | Conversation:
     if template is not None:
         prompt = _from_template(template, values=_with_original(values, original))
-        return PromptCompletion(prompt=prompt, completion=_filled(values, "completion"))
+        return PromptCompletion(prompt=prompt, completion=filled_in(values, "completion"))
     if isinstance(values.get("prompt"), list) or isinstance(values.get("completion"), list):
         _require_one_form(values, "prompt", "completion")
-        asked, answered = _messages(values, "prompt"), _messages(values, "completion")
+        asked, answered = messages_in(values, "prompt"), messages_in(values, "completion")
         context = tuple(replace(message, trained=False) for message in asked)
         _conversation(answered, values=values)
         return _conversation((*context, *answered), values=values)
-    return PromptCompletion(prompt=_string(values, "prompt"), completion=_filled(values, "completion"))
+    return PromptCompletion(prompt=string_in(values, "prompt"), completion=filled_in(values, "completion"))
 
 
 def _with_original(values: NamedRow, original: Mapping[str, Any]) -> NamedRow:
@@ -189,7 +131,7 @@ def _with_original(values: NamedRow, original: Mapping[str, Any]) -> NamedRow:
 def _from_template(template: str, *, values: NamedRow) -> str:
     fields = {}
     for name in template_fields(template):
-        value = _present(values, name)
+        value = present(values, name)
         if not isinstance(value, str | int | float):
             raise BadRowError(
                 found=f"{values.name(name)}: {value!r:.60} ({type(value).__name__})",
@@ -227,7 +169,7 @@ def _alpaca(values: NamedRow, *, original: Mapping[str, Any], template: str | No
             allowed="instruction, input, output and system",
             hint="Write rows of several turns in the messages format.",
         )
-    completion = _filled(values, "output")
+    completion = filled_in(values, "output")
     if template is not None:
         return PromptCompletion(
             prompt=_from_template(template, values=_with_original(values, original)), completion=completion
@@ -236,13 +178,13 @@ def _alpaca(values: NamedRow, *, original: Mapping[str, Any], template: str | No
 
 
 def _alpaca_prompt(values: NamedRow) -> str:
-    given = _string(values, "input") if values.get("input") is not None else ""
-    system = _string(values, "system") if values.get("system") is not None else ""
-    return alpaca_prompt(_filled(values, "instruction"), given=given, system=system)
+    given = string_in(values, "input") if values.get("input") is not None else ""
+    system = string_in(values, "system") if values.get("system") is not None else ""
+    return alpaca_prompt(filled_in(values, "instruction"), given=given, system=system)
 
 
 def _labelled(values: NamedRow) -> LabelledAnswer:
-    label = _present(values, "label")
+    label = present(values, "label")
     if not isinstance(label, bool):
         raise BadRowError(
             found=f"{values.name('label')}: {label!r:.60} ({type(label).__name__})",
@@ -276,7 +218,7 @@ def _preference(values: NamedRow) -> PreferencePair:
         if values.get("prompt") is None:
             prompt, chosen, rejected = _shared_text(chosen, rejected)
             return PreferencePair(prompt=prompt, chosen=chosen, rejected=rejected)
-        return PreferencePair(prompt=_string(values, "prompt"), chosen=chosen, rejected=rejected)
+        return PreferencePair(prompt=string_in(values, "prompt"), chosen=chosen, rejected=rejected)
     if isinstance(chosen, str) or isinstance(rejected, str):
         raise BadRowError(
             found="one answer as text and one as messages",
@@ -295,7 +237,7 @@ def _preference(values: NamedRow) -> PreferencePair:
 def _require_one_form(values: NamedRow, *keys: str) -> None:
     """Refuse a row with a text where its other column is a list of messages."""
     # in a table messages are the text of a JSON list
-    is_text = {key: isinstance(text := _present(values, key), str) and text.lstrip()[:1] != "[" for key in keys}
+    is_text = {key: isinstance(text := present(values, key), str) and text.lstrip()[:1] != "[" for key in keys}
     if not any(is_text.values()):
         return
     found = " and ".join(f"{values.name(key)} as {'text' if text else 'messages'}" for key, text in is_text.items())
@@ -308,9 +250,9 @@ def _require_one_form(values: NamedRow, *keys: str) -> None:
 
 def _answer(values: NamedRow, key: str) -> str | tuple[Message, ...]:
     # a number or a switch was meant as text: no list of messages looks like it
-    if isinstance(_present(values, key), str | int | float):
-        return _filled(values, key)
-    messages = _messages(values, key)
+    if isinstance(present(values, key), str | int | float):
+        return filled_in(values, key)
+    messages = messages_in(values, key)
     _conversation(messages, values=NamedRow({}))
     return messages
 
@@ -324,7 +266,7 @@ def _asked(prompt: Any, *, key: str) -> tuple[Message, ...]:
 
 
 def _openai_preference(values: NamedRow) -> PreferencePair:
-    given = _present(values, "input")
+    given = present(values, "input")
     if not isinstance(given, Mapping):
         raise BadRowError(
             found=f"{values.name('input')}: {given!r:.60}",
@@ -332,8 +274,8 @@ def _openai_preference(values: NamedRow) -> PreferencePair:
             hint="Put the prompt's messages under input.messages.",
         )
     inner = NamedRow(given)
-    asked = _asked(_present(inner, "messages"), key="prompt")
-    chosen, rejected = _messages(values, "preferred_completion"), _messages(values, "non_preferred_completion")
+    asked = _asked(present(inner, "messages"), key="prompt")
+    chosen, rejected = messages_in(values, "preferred_completion"), messages_in(values, "non_preferred_completion")
     return PreferencePair(prompt=asked, chosen=chosen, rejected=rejected, tools=_tools(inner))
 
 

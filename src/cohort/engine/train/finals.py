@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.core.errors import MemoryLimitError, SampleTooLargeError
 from cohort.core.statistics.row_estimates import difference
 from cohort.core.units import counted

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import Enum, auto
 
 from cohort.adapters.bank import aligned_rank
 from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.events import StepDone, TrialEvent, TrialFailed
+from cohort.engine.train.departures import Departures, Keep
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.known_evaluations import Evaluator, KnownEvaluations
@@ -26,15 +26,6 @@ from cohort.tuning.study import Study
 from cohort.tuning.trial_status import TrialStatus
 
 __all__ = ["Evaluator", "Supervisor"]
-
-
-class _Keep(Enum):
-    """What becomes of the state of a trial that leaves the bank."""
-
-    ALWAYS = auto()
-    # of use only if a person resumes or protects the trial; without it, its steps are trained again
-    WHILE_THERE_IS_ROOM = auto()
-    NEVER = auto()
 
 
 class Supervisor:
@@ -61,7 +52,7 @@ class Supervisor:
         self.starts = TrialStarts(run, study=study, share=share, specs=specs)
         self._on_tick, self.note = on_tick, run.watcher.note
         self._errors = TrialErrors(steps_done=self.starts.steps_known, note=self.note)
-        self._vacated: list[int] = []
+        self._departures = Departures(run, share=share, starts=self.starts, specs=specs)
         # parked trials that no outcome of the others lets go on
         self._useless: frozenset[int] = frozenset()
         self._saving, self._time_left = StateSaving(run, share=share), TimeLeft()
@@ -83,7 +74,7 @@ class Supervisor:
 
     def restore(self, manifest: Manifest) -> None:
         """Put the trials of a checkpoint back where they were; the study has replayed the log up to it."""
-        self._vacated = list(manifest.vacated)
+        self._departures.vacated = list(manifest.vacated)
         for trial_id in manifest.resident:
             # a machine with less memory than before holds fewer: the others wait their turn
             if self.share.fits(self._specs[trial_id]):
@@ -99,7 +90,9 @@ class Supervisor:
 
         It does not wait for the disk, which the results wait for.
         """
-        self._saving.begin(vacated=self._vacated, bests_of=self._traits.trials_of_results(), is_flushed=False)
+        self._saving.begin(
+            vacated=self._departures.vacated, bests_of=self._traits.trials_of_results(), is_flushed=False
+        )
 
     def complete_last_checkpoint(self) -> None:
         """Complete what was begun; a kill before repeats the steps since the checkpoint before.
@@ -118,7 +111,7 @@ class Supervisor:
         Raises:
             StorageFullError: the disk is full; the last checkpoint is whole.
         """
-        self._saving.save(vacated=self._vacated, bests_of=bests_of)
+        self._saving.save(vacated=self._departures.vacated, bests_of=bests_of)
 
     def checkpoint_when_due(self) -> None:
         """Begin to save the state if the last checkpoint is long enough ago; trials train on while it is written.
@@ -128,7 +121,7 @@ class Supervisor:
         """
         seconds_left = self._time_left.at_boundary(self._run.clock.monotonic(), self._steps_left())
         self._saving.save_when_due(
-            vacated=self._vacated, bests_of=self._traits.trials_of_results, seconds_left=seconds_left
+            vacated=self._departures.vacated, bests_of=self._traits.trials_of_results, seconds_left=seconds_left
         )
 
     def _steps_left(self) -> dict[int, int]:
@@ -145,7 +138,7 @@ class Supervisor:
 
     def take_vacated(self) -> list[int]:
         """Return the batch sizes of the trials that left since the last call."""
-        vacated, self._vacated = self._vacated, []
+        vacated, self._departures.vacated = self._departures.vacated, []
         return vacated
 
     def request_of(self, trial_id: int, *, rank: int = 0) -> Request:
@@ -179,7 +172,7 @@ class Supervisor:
     def evict(self, trial_id: int) -> None:
         """Take a running trial out to make room for more urgent ones; it stays runnable."""
         self._study.pause(trial_id)
-        self._leave(trial_id, keep=_Keep.ALWAYS)
+        self._departures.leave(trial_id, keep=Keep.ALWAYS)
 
     def move(self, trial_id: int, *, rank: int) -> None:
         """Take a resident trial to another rank, exactly as it stands."""
@@ -326,35 +319,19 @@ class Supervisor:
             assert is_resident, "a best checkpoint comes from a trial in the bank"
             self.starts.keep_best(trial_id, step=decision.step)
         elif decision.kind is DecisionKind.PARK:
-            self._leave(trial_id, keep=_Keep.WHILE_THERE_IS_ROOM if is_useless else _Keep.ALWAYS)
+            self._departures.leave(trial_id, keep=Keep.WHILE_THERE_IS_ROOM if is_useless else Keep.ALWAYS)
         elif decision.kind is DecisionKind.STOP and decision.reason == STOPPED_BY_USER:
             # a person who stops a trial may resume it: its state stays, also in checkpoints
             if is_resident:
-                self._leave(trial_id, keep=_Keep.ALWAYS)
+                self._departures.leave(trial_id, keep=Keep.ALWAYS)
         elif decision.kind is DecisionKind.STOP and can_be_resumed(decision.reason):
             if is_resident:
-                self._leave(trial_id, keep=_Keep.WHILE_THERE_IS_ROOM)
+                self._departures.leave(trial_id, keep=Keep.WHILE_THERE_IS_ROOM)
             else:
                 states.spare_state(trial_id)
         elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
             if is_resident:
-                self._leave(trial_id, keep=_Keep.NEVER)
+                self._departures.leave(trial_id, keep=Keep.NEVER)
             states.forget_state(trial_id)
         if decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
             states.write_ahead(trial_id)
-
-    def _leave(self, trial_id: int, *, keep: _Keep) -> None:
-        states = self._run.state_store
-        if self.share.steps_of(trial_id) > self.starts.steps_known(trial_id):
-            # it ended within a window of steps: its state is further than its record
-            keep = _Keep.NEVER
-        if keep is _Keep.ALWAYS:
-            states.put_state(trial_id, self.share.unload(trial_id, on_device=states.keeps_on_device))
-        elif keep is _Keep.WHILE_THERE_IS_ROOM and states.has_room_for_spares:
-            states.put_spare(trial_id, self.share.unload(trial_id, on_device=states.keeps_on_device))
-        else:
-            states.forget_state(trial_id)
-            self.share.drop(trial_id)
-        self._run.store.trial_left(trial_id)
-        # admission prefers trials of the batch sizes that left: the pack keeps its shape
-        self._vacated.append(self._specs[trial_id].batch_size)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 
-from cohort.core.errors import InputError, Problem, RunStateError, StorageFullError
+from cohort.core.errors import RunStateError, StorageFullError
 from cohort.core.events import TrialEvent
 from cohort.engine.callbacks.callback_caller import CallbackCaller
+from cohort.engine.train.base_measurement import measure_base
 from cohort.engine.train.early_weights import EarlyWeights
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
@@ -22,6 +22,7 @@ from cohort.engine.train.requests.trial_control import TrialControl
 from cohort.engine.train.result_trials import has_adapter_directory, trials_of_results, trials_to_forget
 from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.train.task_study import study_of
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.engine.train.watching.comparison_notes import undecided_note
 from cohort.engine.train.watching.progress_tracker import ProgressTracker
@@ -30,8 +31,6 @@ from cohort.engine.train.watching.tracker_reporting import TrackerReporter
 from cohort.engine.train.watching.work_recorder import WorkRecorder
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import FLAT_TOKENS
-from cohort.models.finite_weights import non_finite_weights
-from cohort.prepare.objectives import searched_of_the_loss
 from cohort.prepare.preparation import Preparation
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity, RunState
@@ -39,8 +38,6 @@ from cohort.runs.records import LoggedDecision, LoggedEvent
 from cohort.runs.results.growing_tables import GrowingTables
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import Intervention, intervention_of
-from cohort.tuning.objective_metric import ObjectiveMetric
-from cohort.tuning.study import Study
 
 __all__ = ["TaskRun"]
 
@@ -65,7 +62,7 @@ class TaskRun:
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
         self._trials = {trial.spec.trial_id: trial for trial in first}
         facts = run.store.reader.facts()
-        self._study = _study_of(preparation, metric=facts.objective_metric)
+        self._study = study_of(preparation, metric=facts.objective_metric)
         self._steps = StepRecorder(preparation, run, specs=self._specs)
         self._tables = GrowingTables(run.directory, reader=run.store.reader, clock=run.clock)
         self._evaluator = RunEvaluator(preparation, share, time_spent=run.time_spent)
@@ -332,50 +329,6 @@ class TaskRun:
         Raises:
             InputError: its loss is no finite number, so that no adapter of it could have one.
         """
-        if self.run.store.reader.facts().base_metrics is not None:
-            return
-        self.run.watcher.update(self._tracker.snapshot("measuring the base model"))
-        rows, row_ids = self._preparation.inputs.data.validation, self._preparation.evaluation_rows
-        with self.run.time_spent.on(Activity.EVALUATE):
-            base = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
-        if not math.isfinite(base.validation_loss):
-            raise InputError(self._broken_base(base.validation_loss))
-        self.run.store.set_facts(base_metrics={"loss": base.validation_loss, **base.metrics})
-        evaluation = self._preparation.task.evaluation
-        # without a comparison at the end these rows alone tell whether the best trial is worse than the base model
-        if not evaluation.finalists:
-            self.run.store.set_facts(base_rows=self._evaluator.compared(base))
-        most = evaluation.max_new_tokens
-        if (endless := base.endless_note("the base model", max_new_tokens=most)) is not None:
-            self.run.watcher.note(f"{endless}; trials learn to end them from the rows, where the model can")
-
-    def _broken_base(self, loss: float) -> Problem:
-        """Say that the base model's loss is no number, and whether its files or its arithmetic are the cause."""
-        task, names = self._preparation.task, non_finite_weights(self._preparation.inputs.model_directory)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        cause, hint = f"NaN or infinite weights in {', '.join(names[:3])}{more}", "Fetch its files again."
-        if not names:
-            dtype = self._preparation.machine.dtype
-            cause = f"all of its weights are finite, so its numbers overflow in {dtype}"
-            hint = "Choose another base model, or check its config.json against its weights."
-        return Problem(
-            where=task.where("model_name_or_path"),
-            found=f"a base model whose validation loss is {loss} before any training: {cause}",
-            allowed="a base model with a finite loss",
-            hint=hint,
-        )
-
-
-def _study_of(preparation: Preparation, *, metric: ObjectiveMetric) -> Study:
-    """Return the study of a task's first trials.
-
-    Args:
-        metric: As recorded, not as the task says today: the rule for ties is that of the version that began the run.
-    """
-    return Study(
-        [trial.candidate for trial in preparation.proposals.first],
-        preparation.task.early_exit_settings(),
-        metric=metric,
-        losses_compare=not searched_of_the_loss(preparation.task),
-        are_rewards=preparation.objective.samples_answers,
-    )
+        if self.run.store.reader.facts().base_metrics is None:
+            self._say("measuring the base model")
+            measure_base(self._preparation, self.run, evaluator=self._evaluator)

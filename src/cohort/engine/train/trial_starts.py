@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.core.errors import RunStateError
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun

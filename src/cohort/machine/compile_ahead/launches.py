@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cohort.core.errors import InputError, Problem
-from cohort.kernels.cross_entropy import linear_cross_entropy
-from cohort.models.attention import PackedAttention
 from cohort.models.bridge.backbone import BridgedDecoder
 from cohort.models.bridge.pass_state import BridgedPass, during
+from cohort.models.bridge.probed_model import (
+    LENGTHS,
+    Computed,
+    compute_alone,
+    compute_in_stream,
+    hidden_of_stream,
+    own_attention,
+    probe_sequences,
+    short_windows,
+    wide,
+)
 
 __all__ = ["prove"]
 
-# of no common length, and longer than the window that layers with one get meanwhile
-LENGTHS = (7, 13, 21)
-WINDOW = 8
 # The largest difference of a row, relative to the row. 16-bit sums in another order differ by a few percent behind many
 # layers, and a router may then choose another expert for a row or two; a leak changes most rows by more than that, or,
 # where a convolution of a few rows leaks in one layer, most of those next to a bound.
@@ -43,14 +47,6 @@ _ROWS_NEXT_TO_BOUND = 2
 _REPORTED = "Report the architecture, or choose another base model."
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Computed:
-    """What a model gives for the probe: logits and the gradients of the token rows, each by row."""
-
-    logits_TV: Tensor
-    gradient_TD: Tensor
-
-
 def prove(decoder: BridgedDecoder, *, where: str) -> None:
     """Compare a stream of three sequences with each alone, and note which linears see every row once.
 
@@ -60,14 +56,14 @@ def prove(decoder: BridgedDecoder, *, where: str) -> None:
     Raises:
         InputError: logits or a gradient differ, or a position sees later ones; names the first layer that does.
     """
-    sequences = _sequences(decoder)
+    sequences = probe_sequences(decoder)
     tokens_T = torch.cat(sequences)
     offsets = (0, *accumulate(len(sequence) for sequence in sequences))
     seen: dict[str, list[int]] = {}
     tolerance = _TOLERANCE.get(decoder.dtype, _ROUNDED_TOLERANCE)
     _require_causal(decoder, sequences[-1], tolerance, where=where)
-    with _short_windows(decoder) if decoder.is_packed else _unchanged():
-        alone = _alone(decoder, sequences)
+    with short_windows(decoder) if decoder.is_packed else _unchanged():
+        alone = compute_alone(decoder, sequences)
         found = _packed(decoder, tokens_T, offsets, seen, where=where)
         behind, before = _next_to_bounds(offsets)
         for what, own, other, allowed, at_risk in (
@@ -95,7 +91,7 @@ def prove(decoder: BridgedDecoder, *, where: str) -> None:
 
 
 def _require_apart(
-    decoder: BridgedDecoder, sequences: Sequence[Tensor], offsets: tuple[int, ...], before: _Computed, *, where: str
+    decoder: BridgedDecoder, sequences: Sequence[Tensor], offsets: tuple[int, ...], before: Computed, *, where: str
 ) -> None:
     """Change the middle sequence: rows of the others, computed by the same kernels at the same places, stay.
 
@@ -107,7 +103,7 @@ def _require_apart(
 
 
 def _require_contained(
-    decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], before: _Computed, *, where: str
+    decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...], before: Computed, *, where: str
 ) -> None:
     """Let the middle sequence be NaN, as a trial that diverges makes it: rows of the others stay.
 
@@ -121,8 +117,8 @@ def _require_contained(
 def _require_equal(
     decoder: BridgedDecoder,
     offsets: tuple[int, ...],
-    before: _Computed,
-    after: _Computed,
+    before: Computed,
+    after: Computed,
     *,
     with_what: str,
     where: str,
@@ -133,7 +129,7 @@ def _require_equal(
         ("logits", after.logits_TV, before.logits_TV),
         ("gradients", after.gradient_TD, before.gradient_TD),
     ):
-        own, other = _wide(own[others]), _wide(other[others])
+        own, other = wide(own[others]), wide(other[others])
         apart = float(((own - other).norm(dim=1) / other.norm(dim=1).clamp_min(torch.finfo(other.dtype).tiny)).max())
         if not apart <= allowed:
             raise InputError(
@@ -148,44 +144,16 @@ def _require_equal(
 
 
 def _by_rounding(
-    decoder: BridgedDecoder, sequences: Sequence[Tensor], alone: _Computed, *, what: str, at_risk: Sequence[int]
+    decoder: BridgedDecoder, sequences: Sequence[Tensor], alone: Computed, *, what: str, at_risk: Sequence[int]
 ) -> float:
     """Return how far sequences that are a stream each are from what the model itself gives: nothing leaks there.
 
     Deep models of 16 bits differ by more than shallow ones: a rounded sum in another order goes on through all layers.
     """
-    found = [_in_stream(decoder, tokens_L, (0, len(tokens_L)), {}) for tokens_L in sequences]
+    found = [compute_in_stream(decoder, tokens_L, (0, len(tokens_L)), {}) for tokens_L in sequences]
     if what == "logits":
         return _difference(torch.cat([own.logits_TV for own in found]), alone.logits_TV, at_risk=at_risk)
     return _difference(torch.cat([own.gradient_TD for own in found]), alone.gradient_TD, at_risk=at_risk)
-
-
-def _sequences(decoder: BridgedDecoder) -> list[Tensor]:
-    """Return sequences of tokens that stand for themselves alone."""
-    generator, config = torch.Generator().manual_seed(0), decoder.model.config
-    settings = {**config.get_text_config(decoder=True).to_dict(), **config.to_dict()}
-    special = {
-        one
-        for key, value in settings.items()
-        if key.endswith(("token_id", "token_index"))
-        for one in (value if isinstance(value, list) else [value])
-    }
-    plain = torch.tensor([token for token in range(min(decoder.config.vocab_size, 4096)) if token not in special])
-    picked = [plain[torch.randint(len(plain), (length,), generator=generator)] for length in LENGTHS]
-    return [tokens.to(decoder.device) for tokens in picked]
-
-
-def _alone(decoder: BridgedDecoder, sequences: Sequence[Tensor]) -> _Computed:
-    """Return what the model itself gives for each sequence, with attention of its own."""
-    logits, gradients = [], []
-    with _own_attention(decoder), torch.enable_grad():
-        for tokens_L in sequences:
-            with _token_rows(decoder) as rows, during(BridgedPass(uses_own_experts=True)):
-                logits_LV = decoder.model(input_ids=tokens_L[None], use_cache=False).logits[0]
-                loss = F.cross_entropy(_wide(logits_LV[:-1]), tokens_L[1:], reduction="sum")
-                gradients.append(torch.autograd.grad(loss, rows)[0][0])
-                logits.append(logits_LV.detach())
-    return _Computed(logits_TV=torch.cat(logits), gradient_TD=torch.cat(gradients))
 
 
 def _packed(
@@ -196,10 +164,10 @@ def _packed(
     *,
     where: str,
     diverged: range = range(0),
-) -> _Computed:
-    """Return what :func:`_in_stream` does; what a model raises about a stream becomes the reason."""
+) -> Computed:
+    """Return what :func:`compute_in_stream` does; what a model raises about a stream becomes the reason."""
     try:
-        return _in_stream(decoder, tokens_T, offsets, seen, diverged=diverged)
+        return compute_in_stream(decoder, tokens_T, offsets, seen, diverged=diverged)
     except (torch.OutOfMemoryError, InputError):
         raise
     except Exception as error:  # the model's own code, which was written for a batch of padded rows
@@ -214,40 +182,10 @@ def _packed(
         ) from error
 
 
-def _in_stream(
-    decoder: BridgedDecoder,
-    tokens_T: Tensor,
-    offsets: tuple[int, ...],
-    seen: dict[str, list[int]],
-    *,
-    diverged: range = range(0),
-) -> _Computed:
-    """Return the same of one stream, computed as training does; token rows that are ``diverged`` are NaN."""
-    targets_T = torch.cat([tokens_T[1:], tokens_T.new_full((1,), -100)])
-    targets_T[[stop - 1 for stop in offsets[1:]]] = -100
-    with torch.enable_grad(), _token_rows(decoder, diverged=diverged) as rows, _counted(decoder, seen):
-        hidden_TD = _stream(decoder, tokens_T, offsets)
-        losses_T = linear_cross_entropy(
-            hidden_TD, head=decoder.head, targets_T=targets_T, logit_cap=decoder.config.logit_cap
-        )
-        gradients = torch.autograd.grad(losses_T.sum(), rows)
-    # one by one, the last sequence comes first
-    by_row = [gradient[0] for gradient in reversed(gradients)]
-    with torch.no_grad():
-        logits_TV = decoder.logits(hidden_TD.detach())
-    return _Computed(logits_TV=logits_TV, gradient_TD=torch.cat(by_row))
-
-
-def _stream(decoder: BridgedDecoder, tokens_T: Tensor, offsets: tuple[int, ...]) -> Tensor:
-    lengths = [stop - start for start, stop in pairwise(offsets)]
-    positions_T = torch.cat([torch.arange(length, device=tokens_T.device) for length in lengths])
-    return decoder.forward(tokens_T, positions_T=positions_T, attention=PackedAttention(offsets), lora=None)
-
-
 def _require_causal(decoder: BridgedDecoder, tokens_L: Tensor, tolerance: float, *, where: str) -> None:
     changed_L = tokens_L.clone()
     changed_L[-1] = tokens_L[0] if tokens_L[0] != tokens_L[-1] else tokens_L[1]
-    with torch.no_grad(), _own_attention(decoder), during(BridgedPass(uses_own_experts=True)):
+    with torch.no_grad(), own_attention(decoder), during(BridgedPass(uses_own_experts=True)):
         first, second = (
             decoder.model(input_ids=tokens[None], use_cache=False).logits[0, :-1] for tokens in (tokens_L, changed_L)
         )
@@ -277,7 +215,7 @@ def _difference(own: Tensor, other: Tensor, *, at_risk: Sequence[int] = ()) -> f
     The farthest row; in 16 bits that of most rows, or of most of those ``at_risk`` where they are farther apart.
     """
     is_rounded = own.dtype not in _TOLERANCE
-    own, other = _wide(own), _wide(other)
+    own, other = wide(own), wide(other)
     apart = (own - other).norm(dim=1) / other.norm(dim=1).clamp_min(torch.finfo(other.dtype).tiny)
     if not bool(torch.isfinite(apart).all()):
         return float("nan")
@@ -286,10 +224,6 @@ def _difference(own: Tensor, other: Tensor, *, at_risk: Sequence[int] = ()) -> f
     # the lower one of two in the middle: all but one of four
     of_risk = float(apart[list(at_risk)].median()) if at_risk else 0.0
     return max(float(apart.quantile(_ROWS_THAT_COUNT)), of_risk)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _differs(
@@ -339,11 +273,11 @@ def _first_that_differs(
 
     def alone() -> None:
         # in the order in which a stream's sequences are computed
-        with _own_attention(decoder), during(BridgedPass(uses_own_experts=True)):
+        with own_attention(decoder), during(BridgedPass(uses_own_experts=True)):
             for tokens_L in sequences if decoder.is_packed else reversed(sequences):
                 decoder.model(input_ids=tokens_L[None], use_cache=False)
 
-    pairs = zip(outputs(alone), outputs(lambda: _stream(decoder, tokens_T, offsets)), strict=True)
+    pairs = zip(outputs(alone), outputs(lambda: hidden_of_stream(decoder, tokens_T, offsets)), strict=True)
     # sequences that are computed one by one have no bound to leak over
     behind = _next_to_bounds(offsets)[0] if decoder.is_packed else ()
     for place, (expected, own) in enumerate(pairs):
@@ -353,67 +287,5 @@ def _first_that_differs(
 
 
 @contextmanager
-def _token_rows(decoder: BridgedDecoder, *, diverged: range = range(0)) -> Iterator[list[Tensor]]:
-    """Let the rows of the token table require a gradient; yields them as they are looked up.
-
-    Rows of the stream that are ``diverged`` are NaN.
-    """
-    rows: list[Tensor] = []
-
-    def hook(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-        own = output.detach().clone()
-        own[:, diverged.start : diverged.stop] = torch.nan
-        rows.append(own.requires_grad_())
-        return rows[-1] * 1
-
-    handle = decoder.model.get_input_embeddings().register_forward_hook(hook)
-    try:
-        yield rows
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _counted(decoder: BridgedDecoder, seen: dict[str, list[int]]) -> Iterator[None]:
-    decoder.rows_seen = seen
-    try:
-        yield
-    finally:
-        decoder.rows_seen = None
-
-
-@contextmanager
 def _unchanged() -> Iterator[None]:
     yield
-
-
-@contextmanager
-def _own_attention(decoder: BridgedDecoder) -> Iterator[None]:
-    """Let the model attend by itself within the block: a packed one by its own plain code."""
-    if not decoder.is_packed:
-        yield
-        return
-    before = decoder.attention
-    decoder.attend_by("eager")
-    try:
-        yield
-    finally:
-        decoder.attend_by(before)
-
-
-@contextmanager
-def _short_windows(decoder: BridgedDecoder) -> Iterator[None]:
-    """Shorten every sliding window so that the probe's sequences are longer than it."""
-    text = decoder.model.config.get_text_config(decoder=True)
-    changed: list[tuple[Any, str, Any]] = []
-    for holder in (text, *decoder.model.modules()):
-        for name in ("sliding_window", "attention_chunk_size"):
-            value = getattr(holder, name, None)
-            if isinstance(value, int) and not isinstance(value, bool) and value > WINDOW:
-                changed.append((holder, name, value))
-                setattr(holder, name, WINDOW)
-    try:
-        yield
-    finally:
-        for holder, name, value in changed:
-            setattr(holder, name, value)

@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.calls import Call

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.calls import verb
 from cohort.ranks.divided_states.divided_rows import PartKey

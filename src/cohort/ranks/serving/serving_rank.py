@@ -15,7 +15,8 @@ from datetime import timedelta
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.sharding import local_layout

@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.sharding import AdapterShard, ShardingError, local_layout, replicated_columns, shard_adapter
@@ -75,7 +76,7 @@ class ShardedExecutor(PartKeeper):
         self._divided = _FreshShards(self.bank, decoder, layout=layout, group=group)
         if self.captured is not None and group.size > 1:
             # all replay a pass or none does: their sums are recorded with it
-            self.captured.agree = self._agree
+            self.captured.recorder.agree = self._agree
 
     def load(
         self,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, Moment
+from cohort.adapters.adapter_state import Moment
+from cohort.adapters.bank import AdapterBank
 from cohort.ranks.tensor.groups import RankGroup
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.step_samples import Resident

@@ -23,7 +23,7 @@ from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import open_served
 from cohort.service.served_models import ServedBaseModel, ServedModels
 from cohort.service.settings import ServedSettings, ServerLimits
-from cohort.serving.adapter_pool import AdapterPoolSettings
+from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.scheduler import SchedulerSettings
 from cohort.store.errors import NameTakenError
 from cohort.store.retention import Retention

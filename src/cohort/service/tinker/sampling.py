@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.engine.client_training.client_trainer import ClientTrainer

@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 
 from cohort.core.errors import InputError
 from cohort.core.setting_fields import MOST_NUMBER, Refusal, setting_fields
-from cohort.data.settings import SHARE_ALLOWED, DatasetSettings, quoted_share, share_refusals
+from cohort.data.setting_refusals import SHARE_ALLOWED, quoted_share, share_refusals
+from cohort.data.settings import DatasetSettings
 from cohort.tasks.fields import refusal_of, refuse, section_with, setting
 
 __all__ = ["DatasetSection"]

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.order import SampleOrder

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import SlotSample, pack

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, Moment
+from cohort.adapters.adapter_state import Moment
+from cohort.adapters.bank import AdapterBank
 from cohort.kernels.adamw_8bit import BLOCK, BlockMoment, adamw_8bit_step
 from cohort.training.optimizers.adamw import slot_updates
 from cohort.training.optimizers.declaration import OptimizerDeclaration

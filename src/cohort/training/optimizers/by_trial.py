@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, Moment
+from cohort.adapters.adapter_state import Moment
+from cohort.adapters.bank import AdapterBank
 from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.step_samples import Resident

@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, Moment
+from cohort.adapters.adapter_state import Moment
+from cohort.adapters.bank import AdapterBank
 from cohort.core.errors import CohortError
 from cohort.training.step_samples import Resident
 

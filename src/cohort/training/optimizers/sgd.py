@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, Moment
+from cohort.adapters.adapter_state import Moment
+from cohort.adapters.bank import AdapterBank
 from cohort.training.optimizers.declaration import OptimizerDeclaration
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.optimizers.slot_step import SlotStep, step_slots

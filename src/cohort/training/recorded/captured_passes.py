@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
@@ -25,23 +24,18 @@ from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear import SlotTable
 from cohort.kernels.packed_linear.frozen_product import can_take_codes
 from cohort.models.decoder import Decoder
-from cohort.training.device_memory import is_out_of_memory, release_cached
-from cohort.training.recorded.captured_pass import CapturedPass, RecordingMemory, StagedReplay
-from cohort.training.recorded.few_layers import are_layers_alike
+from cohort.training.recorded.captured_pass import CapturedPass, StagedReplay
+from cohort.training.recorded.pass_recorder import PassRecorder
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape, RecordingPolicy, rounded_up
 
 __all__ = ["CapturedPasses"]
-
-# with as much free memory, a recording that finds most of its memory in its pool frees nothing before it
-LEAST_FREE_BYTES = 1 << 30
 
 
 class CapturedPasses:
     """The graphs of one executor. Training passes add to the bank's gradients; evaluation passes only measure.
 
     Attributes:
-        agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
-            where passes are one rank's own.
+        recorder: Makes them.
     """
 
     def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> None:
@@ -55,11 +49,8 @@ class CapturedPasses:
         self._trained: GraphKind | None = None
         # what is to be recorded behind the next step: its kernels are loaded
         self._prepared: tuple[GraphKind, PassShape] | None = None
-        self._memory: RecordingMemory | None = None
-        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._waited_seconds = 0.0
+        self.recorder = PassRecorder(decoder, bank)
         self.num_replays = 0
-        self.agree: Callable[[bool], bool] | None = None
 
     @property
     def sizes(self) -> dict[GraphKind, list[int]]:
@@ -71,15 +62,8 @@ class CapturedPasses:
 
     @property
     def capture_seconds(self) -> float:
-        """Seconds that the device has waited for recordings so far; what it computed meanwhile is not counted.
-
-        Waits until the last recording has ended.
-        """
-        waits, self._waits = self._waits, []
-        for before, after in waits:
-            after.synchronize()
-            self._waited_seconds += before.elapsed_time(after) / 1e3
-        return self._waited_seconds
+        """As of :class:`PassRecorder`."""
+        return self.recorder.capture_seconds
 
     @classmethod
     def where_they_run(cls, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> CapturedPasses | None:
@@ -97,7 +81,8 @@ class CapturedPasses:
         for graph in (graph for recorded in self._graphs.values() for graph in recorded):
             graph.free()
         self._graphs.clear()
-        self._memory = self._prepared = None
+        self._prepared = None
+        self.recorder.give_up_memory()
         return held
 
     def add_gradients(self, staged: StagedReplay, weights_T: Tensor) -> None:
@@ -191,7 +176,7 @@ class CapturedPasses:
         if has_recorded or self._policy is None or self._trained is None:
             return
         # ranks record together, and a ring of layers makes a recording wait for the device
-        if self.agree is not None or self._decoder.ring is not None:
+        if self.recorder.agree is not None or self._decoder.ring is not None:
             return
         slots = self._bank.slot_table()
         # by the trials that are there now: what is recorded knows no wider rank, and none of the norms of a later step
@@ -238,17 +223,10 @@ class CapturedPasses:
 
     def _has_warmed_up(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> bool:
         """Run a pass as it would be recorded; return whether there was memory for that."""
-        assert self._memory is not None, "it is there since the first recording, which is of a larger size"
-        try:
-            graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
-            graph.warm_up(self._memory, with_few_layers=self._are_layers_alike())
+        if self.recorder.warm_up(shape, kind=kind, slots=slots):
             return True
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
         # as after a recording that fails, or each step to come would try again
         self._most_rows = min(self._most_rows, shape.num_rows - 1)
-        release_cached(self._bank.weights_RD.device)
         return False
 
     def _graph(
@@ -310,69 +288,13 @@ class CapturedPasses:
 
     def _record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> CapturedPass | None:
         """Return a new graph; None where there is no memory for it."""
-        is_short = self._is_short(shape)
-        graph = self._attempt(shape, kind=kind, slots=slots, is_short=is_short)
-        if graph is None and not is_short:
-            # again, with what the allocator keeps for other uses
-            graph = self._attempt(shape, kind=kind, slots=slots, is_short=True)
+        graph = self.recorder.record(shape, kind=kind, slots=slots, is_short=self._is_short(shape))
         if graph is None:
             # larger passes are launched one by one from now on; recorded graphs stay
             self._most_rows = min(self._most_rows, shape.num_rows - 1)
         self._has_recorded = True
         return graph
 
-    def _attempt(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool) -> CapturedPass | None:
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        if self._memory is None:
-            self._memory = RecordingMemory()
-        graph: CapturedPass | None = None
-        try:
-            graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
-            graph.warm_up(self._memory, with_few_layers=not is_short and self._are_layers_alike())
-        except RuntimeError as error:
-            # ranks that run it together wait for this one in the middle of the pass: they end with it
-            if self.agree is not None or not is_out_of_memory(error):
-                raise
-            graph = None
-        if graph is not None and not self._is_recorded(graph, is_short=is_short):
-            graph = None
-        if graph is None:
-            self._forget_copies()
-            release_cached(self._bank.weights_RD.device)
-            return None
-        after.record()
-        self._waits.append((before, after))
-        return graph
-
     def _is_short(self, shape: PassShape) -> bool:
-        """Return whether a recording may need memory that the allocator keeps for other uses."""
-        # ranks that record together wait for each other anyway
-        if self.agree is not None or self._decoder.ring is not None:
-            return True
-        # a smaller pass finds room in the memory of a larger one
         rows = [rows for of_kind in self.sizes.values() for rows in of_kind]
-        free, _ = torch.cuda.mem_get_info(self._bank.weights_RD.device)
-        return shape.num_rows > max(rows, default=0) or free < LEAST_FREE_BYTES
-
-    def _are_layers_alike(self) -> bool:
-        return are_layers_alike(self._decoder, adapted=self._bank.layout.columns)
-
-    def _forget_copies(self) -> None:
-        """Let a ring of layers copy them again: copies that a broken recording names were never made."""
-        if self._decoder.ring is not None:
-            self._decoder.ring.forget()
-
-    def _is_recorded(self, graph: CapturedPass, *, is_short: bool) -> bool:
-        """Record a pass, and return whether that worked here and wherever it is run together."""
-        is_recorded = True
-        try:
-            graph.record(self._memory, is_short=is_short)
-        except BaseException as error:
-            # a recording that runs out of memory may also end as an error of the recording itself
-            is_shortage = is_out_of_memory(error) or "captur" in str(error).lower()
-            if not (isinstance(error, RuntimeError) and is_shortage):
-                self._forget_copies()
-                raise
-            is_recorded = False
-        return is_recorded if self.agree is None else self.agree(is_recorded)
+        return self.recorder.is_short(shape, largest_rows=max(rows, default=0))

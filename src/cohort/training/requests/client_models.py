@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank, aligned_rank
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.models.decoder import Decoder

@@ -108,8 +108,8 @@ class RequestExecutor:
             dtype=dtype,
             compute_dtype=compute_dtype,
             moments=AdamW.moments,
+            adds_gradients=not decoder.calls_linears_once,
         )
-        self._bank.adds_gradients = not decoder.calls_linears_once
         set_numerics(numerics, decoder=decoder, bank=self._bank)
         self.models = ClientModels(decoder, self._bank)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.core.errors import InputError
 from cohort.service.tinker.journal.snapshots import ModelSnapshot, SnapshotStore
 from cohort.training.requests.client_models import ModelState

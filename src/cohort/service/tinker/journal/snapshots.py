@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
+from cohort.adapters.adapter_state import AdapterState
 from cohort.core.durable_files import atomic_file, remove_leftovers
 from cohort.core.errors import InputError, Problem
 from cohort.training.requests.client_models import ModelState
