@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from cohort.kernels import onednn_product as module
 from cohort.kernels.onednn_product import LEAST_WEIGHT, onednn_product
+from cohort.kernels.row_stable_product import row_stable_product
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +102,18 @@ def test_the_least_height_is_above_all_that_differ(
         assert heights[-1] == max(least, 5)
         assert found is not None
         assert len(found) == 5
+
+
+@pytest.mark.parametrize("absent", ["operator", "library"])
+def test_other_code_multiplies_where_torch_has_no_such_product(monkeypatch: pytest.MonkeyPatch, absent: str) -> None:
+    # it is private to torch, which may rename it
+    if absent == "operator":
+        monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    else:
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    module._least_rows.cache_clear()
+    generator = torch.Generator().manual_seed(0)
+    x_TI, w_WI = torch.randn(37, 200, generator=generator), torch.randn(120, 200, generator=generator)
+    assert onednn_product(x_TI, w_WI.t()) is None
+    found_TW = row_stable_product(x_TI, w_WI.t())
+    torch.testing.assert_close(found_TW.double(), x_TI.double() @ w_WI.double().t(), rtol=1e-5, atol=1e-4)

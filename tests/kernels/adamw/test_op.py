@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -105,6 +106,31 @@ def test_a_slot_steps_alike_wherever_it_stands(width: int) -> None:
     assert torch.equal(norms[1], moved_norms[0])
     for mine, theirs in zip(bank.matrices(), other.matrices(), strict=True):
         assert torch.equal(theirs[moved_rows], mine[rows])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("has_scaled_columns", [False, True])
+@pytest.mark.parametrize("width", [53, 1001, 70_001])
+def test_an_entry_steps_alike_with_as_many_columns_as_a_process_holds(
+    width: int, dtype: torch.dtype, *, has_scaled_columns: bool
+) -> None:
+    # a stage of a pipeline holds the columns of its layers; its norm is another's, so nothing is clipped here
+    slot = SlotUpdate(row_start=1, rank=4, learning_rate=3e-4, step=7, weight_decay=0.01, scaled_rate=4.0)
+    whole = _Bank(width, dtype=dtype)
+    scaled_D = torch.arange(width) >= width // 3 if has_scaled_columns else None
+    held = [slice(0, width // 3), slice(width // 3, width), slice(0, 7), slice(5, 22), slice(width - 1, width)]
+    parts = [[matrix[:, columns].clone() for matrix in whole.matrices()] for columns in held]
+
+    def step(matrices: Sequence[Tensor], columns: slice) -> None:
+        params, grads, exp_avg, exp_avg_sq = matrices
+        own_D = None if scaled_D is None else scaled_D[columns].clone()
+        adamw_step(params, grads_RD=grads, exp_avg_RD=exp_avg, exp_avg_sq_RD=exp_avg_sq, slots=[slot], scaled_D=own_D)
+
+    step(whole.matrices(), slice(0, width))
+    for columns, part in zip(held, parts, strict=True):
+        step(part, columns)
+        for mine, theirs in zip(part, whole.matrices(), strict=True):
+            assert torch.equal(mine, theirs[:, columns]), columns
 
 
 def _assert_other_rows_untouched(bank: _Bank, before: _Bank) -> None:
