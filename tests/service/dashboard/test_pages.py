@@ -12,6 +12,7 @@ import pytest
 
 from cohort.runs.directory import RunDirectory
 from cohort.runs.lock import RunLock
+from cohort.service.dashboard.gpu_price import GpuPrice
 from cohort.service.dashboard.settings import DashboardSettings
 from tests.runs.small_run import write_small_run
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
@@ -228,3 +229,27 @@ def test_trials_that_draw_answers_show_rewards_lengths_and_answers(chromium: Any
         page.goto(f"{address}#/sweep?run=night")
         page.get_by_role("heading", name="Slots", exact=True).wait_for()
         assert page.get_by_role("heading", name="Answers", exact=True).count() == 0
+
+
+def test_what_is_left_is_said_in_tokens_and_in_money_where_there_is_a_price(
+    chromium: Any, tmp_path: Path, address: str
+) -> None:
+    write_synthetic_run(RunDirectory.create(tmp_path / "live").database, SyntheticRun(finished=False))
+    with watched_page(chromium, address) as page:
+        page.goto(f"{address}#/sweep?run=small")
+        card = page.locator(".card").filter(has_text="Cost left")
+        card.wait_for()
+        assert "tokens" in card.inner_text()
+        assert "$" not in card.inner_text()
+    settings = DashboardSettings(root=tmp_path, gpu_hour=GpuPrice(amount=36.0, currency="USD"))
+    with served(settings) as url, watched_page(chromium, url) as page:
+        page.goto(url)
+        row = page.locator("tbody tr").first
+        row.get_by_text("so far").last.wait_for()
+        assert "$" in row.inner_text()
+        # the last column is on the screen
+        assert page.evaluate("(place => place.scrollWidth <= place.clientWidth)(document.querySelector('.scroll'))")
+        page.goto(f"{url}#/sweep?run=live")
+        card = page.locator(".card").filter(has_text="Cost left")
+        card.get_by_text("at $36.00 an hour").wait_for()
+        assert page.get_by_text("+00:00").count() == 0, "times are in the viewer's zone"

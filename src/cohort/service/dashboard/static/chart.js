@@ -182,6 +182,10 @@ export function Chart({ title, name, curves, xLabel, yLabel, xText, range, zoom,
   const started = useRef(null);
   const [canvas, width] = useCanvas((context, size) => {
     frame(context, { ...size, x, y, xLabel, yLabel, xText });
+    if (!curves.some((curve) => curve.xs.length)) {
+      context.fillStyle = colour("--soft"); context.font = "14px system-ui, sans-serif"; context.textAlign = "center";
+      context.fillText("Nothing to draw yet.", (LEFT + size.width - RIGHT) / 2, (TOP + size.height - BOTTOM) / 2);
+    }
     drawCurves(context, { ...size, x, y, curves, hot: hot ?? null, quiet: hasStrong && hot === null });
     if (drag) {
       context.fillStyle = colour("--accent"); context.globalAlpha = 0.16;

@@ -47,10 +47,15 @@ export function duration(seconds) {
   return `${whole} s`;
 }
 
-/** What some seconds of GPUs cost: "US$1.20"; nothing where the server knows no price. */
-export function money(gpuSeconds, price) {
-  if (!price || gpuSeconds === null || gpuSeconds === undefined || !Number.isFinite(gpuSeconds)) return "";
-  return ((gpuSeconds / 3600) * price.amount).toLocaleString([], { style: "currency", currency: price.currency });
+/** What some seconds of GPUs cost: "US$1.20"; nothing where the server knows no price, or the time is not known. */
+export function money(seconds, price, gpus = 1) {
+  if (!price || seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
+  return ((gpus * seconds) / 3600 * price.amount).toLocaleString([], { style: "currency", currency: price.currency });
+}
+
+/** Text of the server with its moments (2026-11-29T00:24:03+00:00) in the viewer's own zone. */
+export function localised(text) {
+  return text.replace(/\d{4}-\d\d-\d\dT[\d:.]+(?:[+-]\d\d:\d\d|Z)/g, (found) => moment(Date.parse(found) / 1000));
 }
 
 /** A moment (seconds since 1970) in the viewer's own zone and manner. */

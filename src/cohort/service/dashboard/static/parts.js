@@ -43,7 +43,7 @@ export function Meter({ share, label }) {
 /** How the best value came about, as a small curve. */
 export function Spark({ points, label }) {
   const known = (points ?? []).filter(([, value]) => value !== null);
-  if (known.length < 2) return html`<span class="note">–</span>`;
+  if (known.length < 2) return null;
   const [xs, ys] = [known.map(([x]) => x), known.map(([, y]) => y)];
   const [left, right, low, high] = [xs[0], xs.at(-1), Math.min(...ys), Math.max(...ys)];
   const at = ([x, y]) => [2 + (116 * (x - left)) / (right - left || 1), 25 - (22 * (y - low)) / (high - low || 1)];

@@ -30,8 +30,9 @@ function useRuns() {
   return [found, error, () => setTurn(turn + 1)];
 }
 
-/** Text before and after a sum of money, where there is one. */
-const paid = (text, seconds, run, price) => (money(seconds, price) ? `${text}${money(seconds * run.num_devices, price)}` : "");
+/** A sum of money behind what it is for, where there is one. */
+const paid = (seconds, run, price) => { const sum = money(seconds, price, run.num_devices); return sum && `, ${sum}`; };
+const tokens = (value) => (value === null || value === undefined ? "–" : `${count(value)} tokens`);
 
 function Row({ run, price, isChosen, onChoose }) {
   if (run.is_reading) return html`<tr><td></td><td class="lead"><a href=${link("sweep", { run: run.name })}><strong>${run.name}</strong></a></td><td colspan="7" class="note">reading its record …</td></tr>`;
@@ -41,12 +42,12 @@ function Row({ run, price, isChosen, onChoose }) {
     <td><input type="checkbox" aria-label=${`Compare ${run.name}`} checked=${isChosen} onChange=${() => onChoose(run.name)} /></td>
     <td class="lead wrap"><a href=${link("sweep", { run: run.name })}><strong>${run.name === "." ? run.title : run.name}</strong></a><br /><span class="note">${run.model}</span></td>
     <td data-label="state"><span class=${`badge ${run.state === "running" ? "live" : ""}`}>${run.state}</span><br /><span class="note">${moment(run.updated_at)}</span></td>
-    <td class="n" data-label=${run.metric.label}>${number(run.best?.value)}<br /><span class="note">${run.metric.label}${run.best ? `, trial ${run.best.trial}` : ""}</span></td>
+    <td class="n" data-label=${run.metric.label}>${number(run.best?.value)}<br /><span class="note"><span class="wide">${run.metric.label}${run.best ? ", " : ""}</span>${run.best ? `trial ${run.best.trial}` : ""}</span></td>
     <td><${Spark} points=${run.spark} label=${`Best ${run.metric.label} so far`} /></td>
-    <td class="n" data-label="trials">${run.num_trials}<br /><span class="note">${counts}</span></td>
+    <td class="n" data-label="trials">${run.num_trials}<br /><span class="note states">${counts}</span></td>
     <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${run.name}`} /></td>
     <td class="n" data-label="time left">${run.state === "done" ? "done" : duration(run.seconds_left)}<br /><span class="note">${duration(run.seconds)} so far</span></td>
-    <td class="n" data-label="cost left">${run.state === "done" ? "" : html`${count(run.cost_tokens_left)} tokens${paid(", ", run.seconds_left, run, price)}<br />`}<span class="note">${count(run.cost_tokens)} tokens${paid(", ", run.seconds, run, price)} so far, ${count(run.planned_tokens)} in full</span></td></tr>`;
+    <td class="n" data-label="cost left">${run.state === "done" ? "" : html`${tokens(run.cost_tokens_left)}${paid(run.seconds_left, run, price)}<br />`}<span class="note">${tokens(run.cost_tokens)}${paid(run.seconds, run, price)} so far${run.planned_tokens ? html`<br />of ${count(run.planned_tokens)} in full` : ""}</span></td></tr>`;
 }
 
 export function Runs({ query, session }) {

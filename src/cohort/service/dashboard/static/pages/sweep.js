@@ -5,7 +5,7 @@ import { average } from "../axes.js";
 import { Chart, Mark } from "../chart.js";
 import { Controls } from "../controls.js";
 import { filterOf, toggled, varied } from "../filters.js";
-import { count, csv, download, duration, moment, money, number, percent, setting } from "../format.js";
+import { count, csv, download, duration, localised, moment, money, number, percent, setting } from "../format.js";
 import { Card, Failure, Meter, Sorted, sorted, useDark, useTitle } from "../parts.js";
 import { Effect, Parallel } from "../relations.js";
 import { COLUMNS, RolloutCharts, useRollouts } from "../rollouts.js";
@@ -18,9 +18,10 @@ const FIRST_ROWS = matchMedia("(max-width: 640px)").matches ? 8 : 100;
 function Head({ data, name, connection, price }) {
   const left = data.state === "done" ? "done" : duration(data.seconds_left);
   const counts = Object.entries(data.counts).filter(([, amount]) => amount).map(([state, amount]) => `${amount} ${state === "parked" ? "paused" : state}`).join(", ");
+  const ahead = money(data.seconds_left, price, data.num_devices);
   const shown = { live: ["live", "live"], lost: ["lost", "connection lost, trying again"], closed: ["lost", "connection closed"] }[connection] ?? ["", "connecting"];
   return html`<div class="row"><h1 class="grow">${name === "." ? data.title : name}</h1><span class=${`badge ${shown[0]}`} role="status">${data.state === "running" || connection !== "live" ? shown[1] : "up to date"}</span></div>
-    <p class="note">${[data.model, data.device, `${data.state}${data.holder ? ` (${data.holder})` : ""}`, `written ${moment(data.updated_at)}`].filter(Boolean).join(" · ")}</p>
+    <p class="note">${[data.model, data.device, `${data.state}${data.holder ? ` (${localised(data.holder)})` : ""}`, `written ${moment(data.updated_at)}`].filter(Boolean).join(" · ")}</p>
     ${data.verdicts.map((text) => html`<p>${text[0].toUpperCase()}${text.slice(1)}.</p>`)}
     ${data.state === "done" ? html`<p class="note">The best adapter is in <code>${data.directory}/best</code>, in PEFT's format; the report is <code>${data.directory}/report.html</code>.</p>`
     : data.state === "stopped" ? html`<p class="note">No process trains it now. <code>cohort resume ${data.directory}</code> goes on where it was.</p>` : ""}
@@ -28,7 +29,7 @@ function Head({ data, name, connection, price }) {
     <div class="cards">
       <${Card} title=${`Best ${data.metric.label} so far`} value=${number(data.best?.value)}><p>${data.best ? html`<a href=${link("trial", { run: name, trial: data.best.trial })}>trial ${data.best.trial}</a>, step ${data.best.step}` : "no evaluation yet"}${data.base_value !== null ? `; base model ${number(data.base_value)}` : ""}</p><//>
       <${Card} title="Time left" value=${left}><p>${duration(data.seconds)} so far</p><${Meter} share=${data.share_done} label="Steps done" /><p>${percent(data.share_done)} of all steps</p><//>
-      <${Card} title="Cost left" value=${data.state === "done" ? "none" : `${count(data.cost_tokens_left)} tokens`}><p>${data.state !== "done" && money(data.seconds_left * data.num_devices, price) ? html`<strong>${money(data.seconds_left * data.num_devices, price)}</strong> for ${data.num_devices} ${data.num_devices === 1 ? "device" : "devices"}; ` : ""}${count(data.cost_tokens)} tokens${money(data.seconds, price) ? `, ${money(data.seconds * data.num_devices, price)},` : ""} so far${price ? html`<br />at ${money(3600, price)} an hour` : ""}</p><//>
+      <${Card} title="Cost left" value=${data.state === "done" ? "none" : data.cost_tokens_left === null ? "–" : `${count(data.cost_tokens_left)} tokens`}><p>${data.state !== "done" && ahead ? html`<strong>${ahead}</strong>; ` : ""}${count(data.cost_tokens)} tokens${price ? `, ${money(data.seconds, price, data.num_devices)},` : ""} so far${price ? html`<br />at ${money(3600, price)} an hour for ${data.num_devices === 1 ? "one device" : `each of ${data.num_devices} devices`}` : ""}</p><//>
       <${Card} title="Saved by early exits" value=${`${count(data.saved_tokens)} tokens`}><p>${percent(data.planned_tokens ? data.saved_tokens / data.planned_tokens : null)} of the full grid; spent ${count(data.cost_tokens)} of ${count(data.planned_tokens)} tokens, as much as ${number(data.full_runs, 3)} full runs</p><//>
       <${Card} title="Trials" value=${data.trials.size}><p>${counts}</p><//>
       <${Card} title="Speed" value=${data.state === "running" && data.tokens_per_second ? `${count(data.tokens_per_second)} tokens/s` : "–"}><p>${fill(data)}</p><//>
@@ -202,7 +203,6 @@ export function Sweep({ query, session }) {
     <${Later}><${RolloutCharts} found=${rollouts} data=${data} passes=${passes} hot=${hot} onHot=${setHot} onPick=${open} dark=${dark} pinned=${pinned} range=${[0, most]} /><h2>Slots</h2><${Slots} stays=${data.stays} seconds=${data.seconds} trials=${data.trials} outcomes=${data.outcomes} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} isRunning=${data.state === "running"} />
     <${Pace} name=${name} data=${data} />
     <h2>Hyperparameters</h2><${Parallel} rows=${rows} axes=${data.axes} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} onPick=${open} dark=${dark} />
-    <div class="three">${data.axes.map(({ name: one, log }) => html`<${Effect} key=${one} rows=${rows} name=${one} isLog=${log} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} dark=${dark} />`)}</div>
-    ${data.axes.length ? html`<p class="note">Each mark is a trial, each bar the median of a value. The filter above holds here, too.</p>` : ""}<//>
+    ${rows.filter((row) => row.best !== null).length > 1 ? html`<div class="three">${data.axes.map(({ name: one, log }) => html`<${Effect} key=${one} rows=${rows} name=${one} isLog=${log} outcomes=${data.outcomes} metric=${data.metric} best=${data.best?.trial ?? null} hot=${hot} onHot=${setHot} dark=${dark} />`)}</div>${data.axes.length ? html`<p class="note">Each mark is a trial, each bar the median of a value. The filter above holds here, too.</p>` : ""}` : ""}<//>
     ${asked ? html`<${Controls} run=${name} asked=${asked} data=${data} onClose=${() => setAsked(null)} />` : ""}`;
 }
