@@ -10,6 +10,7 @@ import typer
 
 from cohort.cli.adapters.publishing import PublishAsOption, PublishOption, announcement
 from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
+from cohort.cli.collections_off import imports_uncollected
 from cohort.cli.exits import end_as_worse, exits
 from cohort.cli.launched_ranks import (
     launched_ranks,
@@ -57,9 +58,10 @@ def tune(
     """
     run_directory = output if output is not None else Path("runs") / task.stem
     with exits(as_json=as_json, debug=debug, resume=run_directory), launched_ranks() as ranks:
-        from cohort.core.errors import InputError
-        from cohort.prepare.inputs import load_fitting_task
-        from cohort.runs.directory import RunDirectory
+        with imports_uncollected("cohort.prepare.inputs"):
+            from cohort.core.errors import InputError
+            from cohort.prepare.inputs import load_fitting_task
+            from cohort.runs.directory import RunDirectory
 
         directory = RunDirectory(run_directory)
         if ranks is not None and ranks.place.num_restarts:
@@ -97,9 +99,10 @@ def _train(
     task: TaskFile, directory: RunDirectory, *, existing: OnExisting, ranks: LaunchedRanks | None, most_losses: int
 ) -> None:
     """Train ``task`` in ``directory``, which holds a run to continue or remove unless ``existing`` is ``error``."""
-    from cohort.cli.terminal.progress import RUN_VIEW, watching
-    from cohort.engine.recovery import train_despite_losses
-    from cohort.engine.tune import tune as tune_task
+    with imports_uncollected("cohort.engine.tune"):
+        from cohort.cli.terminal.progress import RUN_VIEW, watching
+        from cohort.engine.recovery import train_despite_losses
+        from cohort.engine.tune import tune as tune_task
 
     with watching(RUN_VIEW) as watcher:
         for note in task.notes():
