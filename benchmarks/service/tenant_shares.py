@@ -1,14 +1,18 @@
 """Shares of four tenants over 200 small sweeps on two workers of one CPU core each, against their weights.
 
-Each worker is a process with one base model in memory, and has half of each tenant's jobs. What counts are the seconds
-that a worker's passes took, divided among the tenants in each pass by their tokens, while every tenant has a trial that
-could step: the share of one that has none is lent. A request comes now and then.
+Each worker is a process with one base model in memory, and has half of each tenant's jobs, whose numbers are as the
+weights, so that all tenants have work for about as long. What counts are the seconds that a worker's passes took,
+divided among the tenants in each pass by their tokens, while every tenant has a trial that could step: the share of one
+that has none is lent. A worker stops when a tenant's last job has ended. A request comes now and then.
+
+    python -m benchmarks.service.tenant_shares    # CPU, two free cores, half an hour
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,7 +45,7 @@ WEIGHTS = {"ants": 4.0, "bees": 3.0, "cats": 2.0, "dogs": 1.0}
 NUM_SLOTS, SEATS = 32, 32
 
 
-def job(number: int, tenant: str) -> TaskFile:
+def job(number: int, tenant: str, *, steps: int) -> TaskFile:
     """Return a small sweep; those of tenants differ in batch sizes, ranks and numbers of steps."""
     place = list(WEIGHTS).index(tenant)
     return task_from_mapping(
@@ -49,7 +53,7 @@ def job(number: int, tenant: str) -> TaskFile:
             "model_name_or_path": "base_model",
             "dataset": {"train": "train.jsonl", "validation": "validation.jsonl", "max_length": 64},
             "lora": {"target_modules": "all-linear", "lora_alpha": "2r"},
-            "training": {"max_steps": 60 + 10 * place, "batch_size": (2, 4, 8, 4)[place], "seed": number},
+            "training": {"max_steps": steps + steps * place // 6, "batch_size": (2, 4, 8, 4)[place], "seed": number},
             "evaluation": {"max_examples": 16},
             "search": {"space": {"learning_rate": [1e-3, 3e-3], "r": [(4, 8, 16, 4)[place]]}},
             "early_exit": "none",
@@ -116,12 +120,21 @@ def serve_now_and_then(base: ResidentBase, stop: threading.Event, waits: list[fl
     pool.close()
 
 
-def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
-    """Train a worker's jobs of each tenant, and return what it saw."""
+def numbers_of_jobs(jobs: int) -> dict[str, int]:
+    """Divide a worker's jobs among the tenants by their weights."""
+    return {tenant: max(1, round(jobs * weight / sum(WEIGHTS.values()))) for tenant, weight in WEIGHTS.items()}
+
+
+def work(*, worker: int, jobs: int, steps: int, folder: Path) -> dict[str, Any]:
+    """Train a worker's jobs until a tenant has none left, and return what it saw."""
     torch.set_num_threads(1)
     base = base_of()
     sweeps = Sweeps(base, num_seats=SEATS)
-    names = {f"{tenant}-{worker}-{number}": tenant for number in range(jobs) for tenant in WEIGHTS}
+    names = {
+        f"{tenant}-{worker}-{number}": tenant
+        for tenant, count in numbers_of_jobs(jobs).items()
+        for number in range(count)
+    }
     open_names, failures, lock, is_over = set(names), list[str](), threading.Lock(), threading.Event()
 
     def ended(end: TaskEnd) -> None:
@@ -129,7 +142,7 @@ def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
             open_names.discard(end.name)
             if end.error is not None:
                 failures.append(str(end.error))
-            if not open_names:
+            if {names[name] for name in open_names} != set(WEIGHTS):
                 is_over.set()
 
     for name, tenant in names.items():
@@ -137,7 +150,7 @@ def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
         sweeps.submit(
             SweepOrder(
                 name=name,
-                read=lambda number=number, tenant=tenant: job(number, tenant),  # type: ignore[misc]
+                read=lambda number=number, tenant=tenant: job(number, tenant, steps=steps),  # type: ignore[misc]
                 run_directory=folder / name,
                 tenant=tenant,
                 weight=WEIGHTS[tenant],
@@ -150,7 +163,7 @@ def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
     sweeps.start()
     requests.start()
     is_over.wait()
-    seconds = time.perf_counter() - began
+    seconds, num_ended = time.perf_counter() - began, len(names) - len(open_names)
     stop.set()
     requests.join()
     sweeps.close()
@@ -160,6 +173,8 @@ def work(*, worker: int, jobs: int, folder: Path) -> dict[str, Any]:
     waits.sort()
     return {
         "charged": turns.charged,
+        "jobs": len(names),
+        "jobs_ended": num_ended,
         "steps": turns.num_steps,
         "steps_while_all_want": turns.num_steps_of_all,
         "seconds": seconds,
@@ -174,17 +189,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=60, help="of each trial of the first tenant; others have more")
     parser.add_argument("--worker", type=int, help="be this worker")
     parser.add_argument("--folder", type=Path, help="of a worker's runs")
     parser.add_argument("--out", type=Path, default=RESULTS / "tenant_shares.json")
     options = parser.parse_args()
-    own = options.jobs // options.workers // len(WEIGHTS)
+    own = options.jobs // options.workers
     if options.worker is not None:
-        print(json.dumps(work(worker=options.worker, jobs=own, folder=options.folder)))
+        print(json.dumps(work(worker=options.worker, jobs=own, steps=options.steps, folder=options.folder)))
         return
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.service.tenant_shares", "--jobs", str(options.jobs)]
-        command += ["--workers", str(options.workers), "--folder", folder, "--worker"]
+        command += ["--workers", str(options.workers), "--steps", str(options.steps), "--folder", folder, "--worker"]
         workers = [
             subprocess.Popen([*command, str(worker)], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
             for worker in range(options.workers)
@@ -200,9 +216,12 @@ def main() -> None:
     headline = {
         "largest_error_of_a_share": max(abs(row["error"]) for row in rows),
         "seconds_while_all_want": total,
-        "jobs_per_minute": 60 * options.jobs / max(each["seconds"] for each in found),
+        "jobs": sum(each["jobs"] for each in found),
+        "jobs_ended": sum(each["jobs_ended"] for each in found),
         "request_pass_wait_ms_median": max(each["wait_ms_median"] for each in found),
         "request_pass_wait_ms_99": max(each["wait_ms_99"] for each in found),
+        # others that use the cores make passes longer, not shares different
+        "load_average": round(os.getloadavg()[0], 1),
     }
     write_result(options.out, question=QUESTION, headline=headline, rows=[*rows, *found])
 
