@@ -1,7 +1,7 @@
 """What would the sweep of 60 trials take on 1, 2, 4 and 8 GPUs, if passes took there what they take on one?
 
 The product's own loop runs over ranks that only keep count (`scheduled_ranks.py`), with the measured steps of small
-recorded passes of 8B on one H200. What that leaves out is said there; what it shows is what the schedule costs: packs
+recorded passes of 8B on one H200. That file says what it leaves out; what it shows is what the schedule costs: packs
 that get smaller as they are divided, ranks that wait for each other, and trials that have many steps one after another.
 """
 

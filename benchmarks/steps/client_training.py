@@ -161,7 +161,7 @@ def main() -> None:
         direct = direct_seconds(executor, clients=options.clients, tokens=tokens, repeats=options.steps)
         del executor
         freed()
-        # one client has the server for itself, then the next: nobody waits for company
+        # one client has the server for itself, then the next: no client waits for company
         alone = round_seconds(opened(decoder, clients=1), clients=1, tokens=tokens, steps=2 * options.steps)
         freed()
         headline[f"tinker_packed_gain_{options.shape}_{tokens}"] = options.clients * alone / together

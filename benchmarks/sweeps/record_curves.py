@@ -285,7 +285,7 @@ def in_processes(jobs: Sequence[Sequence[str]], *, processes: int) -> int:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what every script of the study is told about the model and where it runs."""
+    """Add the options of every script of the study about the model and where it runs."""
     parser.add_argument("--model", type=Path, required=True, help="directory of a Hugging Face checkpoint")
     parser.add_argument("--name", default="llama16M", help="what the model is called in file names")
     parser.add_argument("--prepared", type=Path, required=True, help="folder that study_data.py wrote")

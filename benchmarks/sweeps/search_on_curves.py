@@ -2,7 +2,7 @@
 
 Each search draws from a grid's own sixty configurations, so every trial's curve is known and nothing is trained. New
 configurations take the slots of trials that end, a third of the grid's number to begin with, as in the engine. ``tpe``
-is told of each trial at every comparison, as the product does; ``tpe_at_the_end`` of its best loss when it has ended.
+learns of each trial at every comparison, as the product does; ``tpe_at_the_end`` of its best loss when it has ended.
 """
 
 from __future__ import annotations

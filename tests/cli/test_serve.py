@@ -1,4 +1,4 @@
-"""A server needs packages that training does not, and shows runs to nobody who has no key: both are said at once."""
+"""A server needs packages that training does not, and shows no run without a key: both are reported at once."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def in_its_rows(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bo
 
 
 def in_a_pass(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:
-    """A micro-batch that holds the trial's samples raises, whoever is beside it."""
+    """A micro-batch that holds the trial's samples raises, whatever else is in it."""
     pass_of, step_of = Passes.train, Executor.step
     current: list[Executor] = []
 

@@ -39,7 +39,7 @@ def run_with(folder: Path, run: Path, *asks: tuple[int, Mapping[str, Any]], **se
 
 @pytest.fixture(scope="module")
 def untouched(folder: Path) -> Outcome:
-    """The same task, and nobody asks for anything."""
+    """The same task, and nothing is asked of it."""
     run_with(folder, folder / "untouched", **ALONE)
     return outcome_of(folder / "untouched")
 

@@ -129,7 +129,7 @@ class Asking:
             return
         while self._asks and done >= self._asks[0][0]:
             what = self._asks.pop(0)[1]
-            # one process, so that nobody answers while we wait
+            # one process, so that nothing answers while we wait
             ask(self.run, TrialRequest(**{**what, "kind": RequestKind(what["kind"])}), wait_seconds=0)
             self.asked.append((done, what["kind"]))
         if self._dies_at is not None and done >= self._dies_at:

@@ -1,4 +1,4 @@
-"""Each row's token, position, place and pages are in the buffer, whoever came and went before."""
+"""Each row's token, position, place and pages are in the buffer, whatever came and went before."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _of_service(
         _refuse_options(overrides, warm_start=warm_start)
         print_remote_trials(task_id, server, as_json=as_json)
         return
-    # what is wrong with the command line is said here; what the run refuses, the service says
+    # what is wrong with the command line is reported here; what the run refuses, the service says
     requests = _requests(action, numbers, overrides, warm_start=warm_start)
     values = requests[0].values
     print_remote_change(task_id, server, action, numbers, values=values, warm_start=warm_start, as_json=as_json)

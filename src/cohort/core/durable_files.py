@@ -121,7 +121,7 @@ def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True, is_flush
 
     Args:
         replaces: False keeps a file that another process has put there in the meantime.
-        is_flushed: False does not wait for the disk: a killed process leaves the file whole or not there all the same,
+        is_flushed: False does not wait for the disk: a killed process still leaves the file whole or not there,
             but a machine that stops may leave a part of it.
 
     Raises:

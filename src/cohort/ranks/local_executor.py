@@ -137,7 +137,7 @@ class LocalExecutor(Executor, TrainingExecutor):
     def _conversations_of(
         self, asked: Sequence[AskedAnswer], rows: TokenisedRows, row_ids: Sequence[int]
     ) -> list[EndedConversation]:
-        # a pool beside that of answers on their way, which lasts as long as the evaluation
+        # a pool next to that of answers on their way, which lasts as long as the evaluation
         decoding = Decoding(
             self.decoder, self.bank, slot_of=self.slot_of, token_budget=self._generator.token_budget, records=False
         )
@@ -195,7 +195,7 @@ class LocalExecutor(Executor, TrainingExecutor):
         def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
             with self.memory.observe(PassKind.EVALUATE, None):
                 for picked in self._stream(some, stop_ids=stop_ids, token_budget=token_budget, sampling=sampling):
-                    # between two passes, or two tokens of one: it costs nothing where nobody waits
+                    # between two passes, or two tokens of one: it costs nothing where no other work waits
                     self.memory.before_pass()
                     yield picked
 

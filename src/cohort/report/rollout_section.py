@@ -63,7 +63,7 @@ def rollout_section(
     others = []
     for name, (caption, unit) in SHOWN_NUMBERS.items():
         curves = _curves(steps, name)
-        # nothing is said by a line at 0, such as the clipped share of one update a step
+        # a line at 0 shows nothing, such as the clipped share of one update a step
         if any(value for curve in curves.values() for _, value in curve):
             others.append((caption, panel(curves, y_label=unit, title=caption, name=name)))
     differences = [step.metrics.get("sampler_difference", 0.0) for step in steps]

@@ -13,7 +13,7 @@ from cohort.scheduling.admission import Capacity, Request
 
 __all__ = ["arranged"]
 
-# a tenant that is resident keeps its only slot until another is so many virtual seconds behind it: without that, more
+# a tenant that is resident keeps its only slot until another is this many virtual seconds behind it: without that, more
 # tenants than slots would take each other's at every step
 _KEEPS_SECONDS = 1.0
 _FIRST, _OWN, _LENT = 2, 1, 0

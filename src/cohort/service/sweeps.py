@@ -214,7 +214,7 @@ def serve_finished(pool: AdapterPool, name: str, run: Path) -> None:
     try:
         pool.load(name, best)
     except CohortError as error:
-        # the run has it all the same; a name that is taken is no reason to end the server
+        # the run has it in any case; a name that is taken is no reason to end the server
         _log.warning("task %s is done, but its adapter is not served: %s", name, error)
 
 

@@ -67,7 +67,7 @@ class _Parts:
 
 
 class _PageHomes:
-    """Which row of a table each sequence's pages are in: its own as long as it is there, whoever comes and goes."""
+    """Which row of a table each sequence's pages are in: its own while it is there, whatever others come and go."""
 
     def __init__(self, table_TP: NDArray[np.int32]) -> None:
         self._table_TP = table_TP

@@ -1,4 +1,4 @@
-"""What can go wrong with a store, as types: whoever answers over HTTP chooses the status by the class."""
+"""What can go wrong with a store, as types: what answers over HTTP chooses the status by the class."""
 
 from __future__ import annotations
 

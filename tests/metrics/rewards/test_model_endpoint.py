@@ -1,4 +1,4 @@
-"""An endpoint whose answers come from whoever trains, asked as a program of OpenAI's API asks."""
+"""An endpoint whose answers come from trials that train, asked as a program of OpenAI's API asks."""
 
 from __future__ import annotations
 

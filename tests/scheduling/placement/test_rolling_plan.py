@@ -1,4 +1,4 @@
-"""What a list leaves idle is filled, nobody starts later for it, and long queues have plans too."""
+"""What a list leaves idle is filled, no task starts later for it, and long queues have plans too."""
 
 from __future__ import annotations
 

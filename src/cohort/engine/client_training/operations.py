@@ -97,7 +97,7 @@ class OperationLog:
         return first if is_ready else None
 
     def skip(self, first: int, last: int) -> None:
-        """Do not wait for the calls numbered ``first`` to ``last``: they were refused. One that comes all the same,
+        """Do not wait for the calls numbered ``first`` to ``last``: they were refused. One that comes nevertheless,
         before a later one has run, is as welcome as any other.
         """
         if last >= self._next and len(self._skipped) < _MOST_SKIPPED:

@@ -102,7 +102,7 @@ class Sweeps:
             thread.start()
 
     def submit(self, order: SweepOrder) -> None:
-        """Take a task in; how it ends is told to its ``on_end``, also what is wrong with it.
+        """Take a task in; its ``on_end`` gets how it ends, also what is wrong with it.
 
         Raises:
             InputError: the weight is not a finite number above 0.
@@ -119,7 +119,7 @@ class Sweeps:
             for orders in (self._waiting, self._apart):
                 for order in [order for order in orders if order.name == name]:
                     orders.remove(order)
-                    # outside of the lock it could be handed in again before this is told
+                    # outside of the lock it could be handed in again before its end is reported
                     order.on_end(TaskEnd(name=name, has_left=True))
             if name in self._seated:
                 self._leaving.add(name)
@@ -214,7 +214,7 @@ class Sweeps:
             self._end(order, TaskEnd(name=order.name, error=error))
             return
         with self._changed:
-            # nobody trains: the bank is free for another kind of task
+            # no task trains: the bank is free for another kind of task
             del self._seated[order.name]
             self._apart.append(order)
 
@@ -223,7 +223,7 @@ class Sweeps:
     def _train(self) -> None:
         while self._wait_for_tasks():
             try:
-                # how each ends is told when it does
+                # how each ends is reported when it does
                 self._session.train()
             except Exception as error:
                 _log.exception("the tasks of this base ended together")

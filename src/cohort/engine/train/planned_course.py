@@ -1,6 +1,6 @@
 """Has the trials of one task follow a plan of packs, once nothing that happens to a trial depends on the others.
 
-Until the last comparison of trials nobody knows which of them go on, so slots are refilled. From then on each trial
+Until the last comparison of trials it is open which of them go on, so slots are refilled. From then on each trial
 trains to its end unless it diverges, and the packing planner says which train together, where and when. It is asked
 once for each process, when no comparison lies ahead; packs that have not begun are placed again whenever one ends, and
 all trials are planned anew when there is one that the plan does not know, or when a resumed run has other executors.

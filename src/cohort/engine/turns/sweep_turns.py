@@ -91,7 +91,7 @@ class SweepTurns:
         return chosen
 
     def _room(self, turn: Turn, *, num_tenants: int) -> int | None:
-        """Return the most tokens of a step; None where nobody else has to wait for it."""
+        """Return the most tokens of a step; None where no other tenant has to wait for it."""
         room = self._fill_tokens if num_tenants > 1 else None
         price = self._turns.seconds_per_token(_KIND)
         if turn.max_seconds is not None and price:

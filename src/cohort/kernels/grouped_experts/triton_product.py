@@ -27,7 +27,7 @@ from cohort.kernels.grouped_experts.groups import PRODUCT_ROWS, ExpertRows
 __all__ = ["product"]
 
 DEPTH, WIDTH = 64, 128
-# torch wants rows that begin at a multiple of so many bytes
+# torch wants rows that begin at a multiple of this many bytes
 _ALIGNED_BYTES = 16
 
 

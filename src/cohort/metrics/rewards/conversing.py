@@ -1,4 +1,4 @@
-"""Functions that answer a trial's answers: what is said next, or the reward that ends the conversation.
+"""Functions that answer a trial's answers: the next message, or the reward that ends the conversation.
 
     def reply(messages, **columns) -> str | dict | list[dict] | float | None
 

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint of one process, whose answers come from whoever trains: for programs that converse.
+"""An OpenAI-compatible endpoint of one process, whose answers come from trials that train: for programs that converse.
 
 A program asks for a completion as model ``conversation-N``. What it asks waits as an event of conversation N until an
 answer is given. The standard library alone: this runs in interpreters without Cohort's packages.

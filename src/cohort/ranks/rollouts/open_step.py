@@ -37,7 +37,7 @@ def reward_columns(rows: TokenisedRows, row_id: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EndedConversation:
-    """A conversation that nobody goes on with.
+    """A conversation that does not go on.
 
     Attributes:
         reward: NaN where it has none.

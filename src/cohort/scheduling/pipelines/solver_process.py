@@ -84,7 +84,7 @@ class SolverProcess:
         try:
             self._process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
-            # in the middle of a window that nobody waits for
+            # in the middle of a window that is not waited for
             self._process.kill()
             self._process.wait()
 

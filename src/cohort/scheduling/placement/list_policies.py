@@ -30,7 +30,7 @@ __all__ = ["ListPolicy", "best_list_plan", "list_plan", "plan_in_order", "with_l
 
 # with more tasks each order tries one width for all of them alone: a try costs as much as a whole list
 _MOST_TASKS_ONE_BY_ONE = 24
-# with more, each takes the fewest GPU seconds: while so many wait, the width of one costs the others
+# with more, each takes the fewest GPU seconds: while this many wait, the width of one costs the others
 _MOST_WITH_WIDTHS = 1000
 
 

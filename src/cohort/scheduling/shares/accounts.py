@@ -36,7 +36,7 @@ class ShareAccounts:
     """The accounts of one GPU, or of one pool of them."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        """Begin with nobody charged.
+        """Begin without a charge.
 
         Args:
             weights: By tenant; those left out have weight 1.
@@ -81,8 +81,8 @@ class ShareAccounts:
     def advance(self, wanting: Iterable[str]) -> None:
         """Take in who wants something now, and move the virtual time to the least charged of them.
 
-        A tenant that wanted nothing before is lifted to the virtual time. With nobody wanting anything nothing is taken
-        from anyone, and all accounts are even again.
+        A tenant that wanted nothing before is lifted to the virtual time. Where no tenant wants anything, nothing is
+        taken from any, and all accounts are even again.
         """
         tags = {tenant: self.tag(tenant) for tenant in wanting}
         if tags:

@@ -21,7 +21,8 @@ class WaitingJob:
 
     Attributes:
         gpu_seconds: What it is expected to take, GPUs times seconds.
-        priority: Among the jobs of its tenant only, higher first: nobody overtakes others by calling all jobs urgent.
+        priority: Among the jobs of its tenant only, higher first: no tenant overtakes others by calling all its jobs
+            urgent.
     """
 
     job_id: str
@@ -34,7 +35,7 @@ class JobShares:
     """Orders the jobs of all tenants on one pool of workers."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        """Begin with nobody charged.
+        """Begin without a charge.
 
         Args:
             weights: By tenant; those left out have weight 1.

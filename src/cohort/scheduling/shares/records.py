@@ -72,7 +72,7 @@ class ReadyWork:
     expected_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        assert self.tokens, f"{self.name} is work of nobody: leave it out"
+        assert self.tokens, f"{self.name} is work of no tenant: leave it out"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Whose pass is next on one resident base: sweeps, client-driven training and serving by the shares of their tenants.
 
-The owner of the base asks before each pass with everything that could run, runs what it is told, and says afterwards
+The owner of the base asks before each pass with everything that could run, runs the answer, and says afterwards
 what that took. There is no clock here, and nothing happens between two calls.
 """
 
@@ -19,7 +19,7 @@ class TurnTaker:
     """Gives turns on one base."""
 
     def __init__(self, weights: Mapping[str, float] | None = None, *, settings: ShareSettings | None = None) -> None:
-        """Begin with nobody charged.
+        """Begin without a charge.
 
         Args:
             weights: By tenant; those left out have weight 1.
@@ -87,7 +87,7 @@ class TurnTaker:
             if tenant in self._works:
                 self._works[tenant].charge({turn.work.name: own})
         if turn.before_its_turn:
-            # the bound on latency holds for everyone, so nobody goes into debt without end for it: with that debt a
+            # the bound on latency holds for everyone, so no tenant goes into debt without end for it: with that debt a
             # tenant's training would starve for as long as its requests came
             self._accounts.charge(parts, most_lead=self._settings.ride_seconds)
         else:

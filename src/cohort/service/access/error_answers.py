@@ -31,7 +31,7 @@ _BUSY_SECONDS, _FULL_SECONDS = 1.0, 60.0
 
 
 def as_refusal(error: Exception) -> ServiceError:
-    """Return what a client is told of an error."""
+    """Return what a client gets to know of an error."""
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, UnknownIdError):

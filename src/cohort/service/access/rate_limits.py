@@ -18,7 +18,7 @@ class _Bucket:
 
 
 class RateLimits:
-    """Counts by whom it is told. Use it from one thread; ``now`` is in seconds and never goes back."""
+    """Counts by the key that it is given. Use it from one thread; ``now`` is in seconds and never goes back."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

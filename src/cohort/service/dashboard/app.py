@@ -96,7 +96,7 @@ class _Pages:
         self.ending = asyncio.Event()
 
     def session_facts(self) -> dict[str, Any]:
-        """Return what a page is told once it is signed in."""
+        """Return what a page gets once it is signed in."""
         price = self.settings.gpu_hour
         facts = {"can_control": self.settings.can_control, "root": str(self.folder.root)}
         return {**facts, "gpu_hour": None if price is None else price.as_json()}

@@ -32,7 +32,7 @@ class PageFrame:
     Args:
         pages: Those that the navigation shows, by their names in ``app.js``; the first is shown first.
         key_hint: Says which key opens the pages, where they need one.
-        facts: What a viewer who is signed in is told besides.
+        facts: What a viewer who is signed in gets as well.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def rollout_curves(reader: RunReader, *, trials: Sequence[int] | None = None) ->
             },
         }
         for name, (caption, unit) in _CHARTS.items()
-        # nothing is said by a line at 0, such as the clipped share of one update a step
+        # a line at 0 shows nothing, such as the clipped share of one update a step
         if name == "reward" or any(value for points in curves[name].values() for _, value in points)
     ]
     return {

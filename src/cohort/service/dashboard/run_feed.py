@@ -53,7 +53,7 @@ class RunFeed:
         """Yield what changed since ``position``, again and again; None now and then, so that a lost viewer is noticed.
 
         Args:
-            generation: Of the record that the viewer holds; with another one it is told to load everything again.
+            generation: Of the record that the viewer holds; with another one it has to load everything again.
             number: Of the moment that the viewer holds.
             stride: The viewer draws every n-th step.
             ending: Once it is set, the iterator ends.

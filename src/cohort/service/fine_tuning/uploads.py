@@ -23,7 +23,7 @@ __all__ = ["Upload", "receive_upload"]
 _MOST_FIELD_BYTES = 64 << 10
 _MOST_PARTS = 16
 _MOST_HEADER_BYTES = 8 << 10
-# a thread takes longer to reach than so many bytes to write
+# a thread takes longer to reach than this many bytes to write
 _WRITTEN_AT_ONCE = 1 << 20
 
 

@@ -1,7 +1,7 @@
 """The program that works a service's queue off: ``python -m cohort.service.jobs.dispatcher_program``.
 
-Reads its order as JSON from standard input. It dies with the server, and its workers die with it: whoever starts it
-again continues from the queue's database and the run directories. SIGTERM lets every task save its state first.
+Reads its order as JSON from standard input. It dies with the server, and its workers die with it: the next one
+continues from the queue's database and the run directories. SIGTERM lets every task save its state first.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from cohort.task_queue.records import QueuedTask, TaskState
 __all__ = ["HeldJob", "JobParts"]
 
 _log = logging.getLogger(__name__)
-# of an error: its first lines say what to do, and a thousand row problems help nobody
+# of an error: its first lines say what to do, and a thousand row problems help no reader
 _MOST_ERROR_LETTERS = 4000
 
 
@@ -239,7 +239,7 @@ class HeldJob:
             self.folder.drop_claim()
         self.is_over = True
 
-    # ---- what is told
+    # ---- what is reported
 
     def _write(self, status: JobStatus, message: str, **values: Any) -> None:
         values.setdefault("run_directory", self._parts.queue.run_directory(self.job.id).name)

@@ -56,7 +56,7 @@ class Housekeeper:
             _log.warning("housekeeping is done later: %s", error)
         else:
             if done is not None and done.num_blobs:
-                _log.info("%d blobs that nobody has any more were removed", done.num_blobs)
+                _log.info("%d blobs that nothing refers to any more were removed", done.num_blobs)
             if done is not None and done.num_jobs:
                 _log.info("%d jobs whose time is over were forgotten", done.num_jobs)
 

@@ -101,7 +101,7 @@ def job_document(asked: CreateJob, *, rows: JobRows, base: BaseForJobs, seed: in
     if options.early_exit is not None:
         document["early_exit"] = options.early_exit
     elif not searched:
-        # one trial has nobody to lose against
+        # one trial has no other to lose against
         document["early_exit"] = "none"
     return document | base_keys(base)
 

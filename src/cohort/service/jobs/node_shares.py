@@ -20,7 +20,7 @@ __all__ = ["EXPECTED_SECONDS", "NodeShares"]
 _log = logging.getLogger(__name__)
 
 EXPECTED_SECONDS = 60.0
-"""Of a job whose time nobody knows yet; its charge is corrected as it runs."""
+"""Of a job whose time is not known yet; its charge is corrected as it runs."""
 
 
 class NodeShares:

@@ -1,7 +1,7 @@
 """The program that reads a client's rows: ``python -m cohort.service.jobs.row_check_program``.
 
 Reads its order as JSON from standard input and prints what it found as JSON. It has a process of its own, with limits
-on memory and time, because nobody knows what a file holds before it is read.
+on memory and time, because it is not known what a file holds before it is read.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from cohort.tuning.decisions import Decision, DecisionKind
 
 __all__ = ["News", "read_news"]
 
-# of a single trial, so many steps are told at most; of a sweep, evaluations alone
+# of a single trial, this many steps are reported at most; of a sweep, evaluations alone
 _MOST_STEPS_TOLD = 100
-# beyond so many trials only what is better than before is told
+# beyond this many trials only what is better than before is reported
 _MOST_TRIALS_TOLD = 40
 
 

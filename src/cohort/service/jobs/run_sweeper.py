@@ -49,7 +49,7 @@ def _is_older(directory: Path, seconds: float) -> bool:
 def _remove(directory: Path, link: Path) -> None:
     if link.is_symlink():
         link.unlink()
-    # out of sight at once: nobody reads half a run
+    # out of sight at once: no reader finds half a run
     hidden = directory.with_name(_GONE + directory.name)
     directory.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)

@@ -255,7 +255,7 @@ def _report(run: Path, scratch: Path) -> bytes:
 
 
 def _zipped(run: Path, *, trial: int | None, scratch: Path) -> Path:
-    """Return an archive that whoever sends it removes."""
+    """Return an archive, which the caller removes once it is sent."""
     scratch.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix="export-", suffix=".zip", dir=scratch)
     try:

@@ -16,5 +16,5 @@ def asker_of(request: Request) -> str:
 
 
 def may_know(asker: str, owner: str) -> bool:
-    """Whether ``asker`` is told of what is ``owner``'s. What was made while no key was asked for is anyone's."""
+    """Whether ``asker`` may know of what is ``owner``'s. What was made while no key was asked for is anyone's."""
     return asker == ANYONE or owner in (ANYONE, asker)

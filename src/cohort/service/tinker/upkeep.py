@@ -27,7 +27,7 @@ CALLS_BETWEEN_SNAPSHOTS = 64
 WRITING_SHARE = 0.1
 """Most of the time in which snapshots are written: those of a large model take seconds."""
 MOST_SEGMENTS = 8
-"""With so many segments of the journal, snapshots do not wait for their share of the time."""
+"""With this many segments of the journal, snapshots do not wait for their share of the time."""
 KEPT_ANSWERS = 256
 KEPT_ANSWER_BYTES = 16 << 20
 

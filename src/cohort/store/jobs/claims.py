@@ -243,7 +243,7 @@ class Claims:
             return _read_job(connection, claim.job_id)
 
     def _locked(self, connection: Connection, claim: Claim) -> JobStatus:
-        """Return the status of a claimed job, which nobody else changes until the transaction ends."""
+        """Return the status of a claimed job, which no other process changes until the transaction ends."""
         row = connection.execute(select(jobs.c.status).where(self._own(claim)).with_for_update()).one_or_none()
         if row is None:
             raise _lost(claim)

@@ -135,7 +135,7 @@ def stored_bytes(connection: Connection, project_id: str) -> int:
 
 
 def check_stored_bytes(connection: Connection, project: Project, *, wanted: int) -> None:
-    """Raise :class:`QuotaExceededError` if a project may not store so many bytes more."""
+    """Raise :class:`QuotaExceededError` if a project may not store these bytes as well."""
     if project.max_stored_bytes is None:
         return
     used = stored_bytes(connection, project.id)
@@ -144,7 +144,7 @@ def check_stored_bytes(connection: Connection, project: Project, *, wanted: int)
 
 
 def check_tokens(connection: Connection, project: Project, *, seconds: float, wanted: int) -> None:
-    """Raise :class:`QuotaExceededError` if a project may not use so many tokens more on the day of ``seconds``."""
+    """Raise :class:`QuotaExceededError` if a project may not use these tokens as well on the day of ``seconds``."""
     if project.max_tokens_per_day is None:
         return
     used = tokens_of_day(connection, project.id, day=day_of(seconds))

@@ -60,7 +60,7 @@ def _functions(value: object) -> object:
     ):
         refusals.append(
             Refusal(
-                found=f"{found[conversing].name}, which has turns, beside other rewards",
+                found=f"{found[conversing].name}, which has turns, next to other rewards",
                 allowed="one function that replies, which gives the reward as well, or functions without turns",
                 hint="Add the other rewards within the function.",
                 at=(conversing,),

@@ -125,7 +125,7 @@ class BarrierRule(Rule):
     def curve_view(self, group: int, index: int) -> CurveView | None:  # noqa: ARG002
         """Return what the curves say at a rung, if they have a say there; else None.
 
-        A trial then ends only if it ranks too low, and is told from the best, now and at its end, and if it stands
+        A trial then ends only if it ranks too low, and can be told from the best, now and at its end, and if it stands
         above the best by more than either curve jumps.
         """
         return None

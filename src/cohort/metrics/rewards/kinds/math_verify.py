@@ -15,7 +15,7 @@ __all__ = ["REWARD"]
 
 
 def _make(options: Mapping[str, Any]) -> RewardFunction:
-    # an optional package, which is looked for before training; it sets alarms unless it is told not to, and the limit
+    # an optional package, which is looked for before training; it sets alarms unless it is asked not to, and the limit
     # on time is that of every reward
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify

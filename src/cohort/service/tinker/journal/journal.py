@@ -160,7 +160,7 @@ class Journal:
         )
 
     def _note(self, segment: _Segment, record: Record) -> None:
-        # what is said of a call later on is behind it, and goes after it
+        # what is recorded of a call later on is behind it, and goes after it
         if record.kind in _KEPT_FOR_SNAPSHOTS:
             model, number = record.about["model"], record.about["number"]
             segment.last_numbers[model] = max(number, segment.last_numbers.get(model, number))
@@ -176,7 +176,7 @@ class Journal:
     def flushed(self, position: int) -> Future[None]:
         """Return what is done once a record is on the disk.
 
-        A disk that fails here has lost what it had taken. The future is not done then: nobody is told an answer that
+        A disk that fails here has lost what it had taken. The future is not done then: no client gets an answer that
         a restart would not know.
         """
         done: Future[None] = Future()
@@ -208,7 +208,7 @@ class Journal:
                 ready = [done for at, done in self._waiting if at <= self._flushed]
                 self._waiting = [(at, done) for at, done in self._waiting if at > self._flushed]
             for done in ready:
-                # whoever waited may have given up
+                # the client that waited may have given up
                 with suppress(InvalidStateError):
                     done.set_result(None)
 

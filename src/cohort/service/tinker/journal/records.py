@@ -1,4 +1,4 @@
-"""Records of a journal's segment: framed, each with a checksum, so that a torn one is told from a damaged one.
+"""Records of a journal's segment: framed, each with a checksum, so that a torn one can be told from a damaged one.
 
 A segment is a sequence of frames: a mark, the length of the content and its CRC-32, then the content, which is the
 length of a JSON object, the object, and the bytes of a body.
@@ -47,7 +47,7 @@ def framed(record: Record) -> bytes:
 def read_records(content: bytes, *, name: str, is_last: bool) -> Iterator[tuple[Record, int]]:
     """Yield the records of a segment and where each ends.
 
-    The end of the last segment may be torn: the process was killed while it wrote, and nobody was told of the record.
+    The end of the last segment may be torn: the process was killed while it wrote, and no client knows of the record.
 
     Args:
         name: Of the file, for messages.

@@ -58,7 +58,7 @@ def leave_one_out_advantages(rewards_GN: Rewards, *, scale: str) -> Rewards:
 
 
 def equal_groups(rewards_GN: Rewards) -> NDArray[np.bool_]:
-    """Return which groups [G] teach nothing, because the rewards that they have are all the same."""
+    """Return which groups [G] teach nothing, because the rewards that they have are equal."""
     counted_GN = np.isfinite(rewards_GN)
     highest_G = np.where(counted_GN, rewards_GN, -np.inf).max(axis=1)
     lowest_G = np.where(counted_GN, rewards_GN, np.inf).min(axis=1)
