@@ -108,12 +108,13 @@ def test_recorded_passes_train_as_launched_ones(folder: Path, dtype: str, adapts
         assert torch.linalg.vector_norm(runs[1][1] - runs[0][1]) <= 1e-3 * torch.linalg.vector_norm(runs[0][1])
 
 
-def test_in_exact_numerics_a_packed_trial_is_the_trial_alone(folder: Path) -> None:
+@pytest.mark.parametrize("adapts_experts", [False, True])
+def test_in_exact_numerics_a_packed_trial_is_the_trial_alone(folder: Path, adapts_experts: bool) -> None:
     decoder, own = load_decoder(folder, dtype="bfloat16", device="cuda"), trial(0, r=16, batch_size=3)
     draw = random.Random(5)
 
     def run(specs: Sequence[TrialSpec], **sizes: int) -> tuple[list[float], Tensor]:
-        executor = executor_of(decoder, specs, adapts_experts=False, numerics=Numerics.EXACT, **sizes)
+        executor = executor_of(decoder, specs, adapts_experts=adapts_experts, numerics=Numerics.EXACT, **sizes)
         return trained(executor, steps=15)
 
     losses, weights = run([own])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cohort.kernels.backend import Backend
+from cohort.kernels.backend import Backend, implementation
 from cohort.kernels.grouped_experts import (
     ExpertRows,
     GroupedFactors,
@@ -39,7 +39,8 @@ def sorted_rows(device: str, *, ranks: tuple[int, ...], fresh: tuple[bool, ...] 
     index_TJ[::7, 1] = E
     fresh_slots = [slot for slot, is_fresh in enumerate(fresh) if is_fresh]
     columns = slot_columns(segments(), slot_table(ranks), fresh_slots=fresh_slots)
-    slots = SlotRows.of_columns(torch.from_numpy(columns).to(device), num_rows=T, max_rank=max(ranks))
+    on_device = torch.from_numpy(columns).to(device)
+    slots = SlotRows.of_columns(on_device, num_slots=3, num_rows=T, max_rank=max(ranks))
     return ExpertRows.of(index_TJ.to(device), num_experts=E, slots=slots)
 
 
@@ -119,9 +120,8 @@ def test_pairs_stand_by_expert_then_slot_then_token_however_many_there_are(num_e
     # none, by any number that is no expert's
     index_TJ[::7, 1] = num_experts + 70000
     stops = range(T // 2 - num_slots, T // 2)
-    zeros = torch.zeros(4 * num_slots + 4, dtype=torch.int32)
-    columns = torch.cat([torch.tensor([*stops, 0], dtype=torch.int32), zeros])
-    of_rows = SlotRows.of_columns(columns, num_rows=T, max_rank=4) if num_slots else None
+    columns = torch.tensor([*stops, *range(num_slots + 2), *[0] * (4 * num_slots + 4)], dtype=torch.int32)
+    of_rows = SlotRows.of_columns(columns, num_slots=num_slots, num_rows=T, max_rank=4) if num_slots else None
     rows = ExpertRows.of(index_TJ, num_experts=num_experts, slots=of_rows)
     slots = [sum(token >= stop for stop in stops) for token in range(T)]
     pairs = [(min(e, num_experts), slots[token], token) for token, own in enumerate(index_TJ.tolist()) for e in own]
@@ -169,8 +169,8 @@ def test_slots_of_rows_are_those_of_columns() -> None:
     by_row = RowTables(segments(), slot_table(ranks), device="cpu")
     tables = LaunchTables(segments(), slot_table(ranks), device="cpu")
     found = SlotRows.of_rows(by_row.rows_T4, num_slots=3, max_rank=16)
-    expected = SlotRows.of_columns(tables.slot_columns, num_rows=T, max_rank=8)
-    assert found.slot_T.tolist() == expected.slot_T.tolist()
+    expected = SlotRows.of_columns(tables.slot_columns, num_slots=3, num_rows=T, max_rank=8)
+    assert found.span_T.tolist() == expected.span_T.tolist()
     assert found.slots_Z2.tolist() == expected.slots_Z2.tolist() == [[0, 3], [16, 0], [32, 8], [0, 0]]
     assert found.scales_Z.tolist() == expected.scales_Z.tolist() == [2.0, 0.5, 1.0, 0.0]
 
@@ -178,10 +178,39 @@ def test_slots_of_rows_are_those_of_columns() -> None:
 def test_the_columns_of_a_layout_follow_an_update_in_the_same_memory() -> None:
     nothing = SegmentTable(num_rows=T, offsets=(0, 0, 0, 0), samples=())
     tables = LaunchTables(nothing, slot_table((3, 16, 8)), device="cpu", fixed_launch=True)
-    before, place = SlotRows.of_columns(tables.slot_columns, num_rows=T, max_rank=16), tables.slot_columns.data_ptr()
-    assert set(before.slot_T.tolist()) == {3}
+    before = SlotRows.of_columns(tables.slot_columns, num_slots=3, num_rows=T, max_rank=16)
+    place = tables.slot_columns.data_ptr()
+    assert set(before.span_T.tolist()) == {3}
     tables.update(segments(), slot_table((3, 16, 8)), fresh_slots=(0, 2))
-    after = SlotRows.of_columns(tables.slot_columns, num_rows=T, max_rank=16)
+    after = SlotRows.of_columns(tables.slot_columns, num_slots=3, num_rows=T, max_rank=16)
     assert tables.slot_columns.data_ptr() == place
-    assert [after.slot_T.tolist().index(slot) for slot in range(4)] == [0, *STOPS]
+    assert [after.span_T.tolist().index(slot) for slot in range(4)] == [0, *STOPS]
     assert after.fresh_Z.tolist() == [1, 0, 1, 0]
+
+
+def rows_of_samples(lengths: tuple[int, ...], *, device: str) -> ExpertRows:
+    """Return the rows of one slot with samples of ``lengths`` in exact numerics, all of which pass expert 1."""
+    count = sum(lengths)
+    table = SegmentTable.from_samples(lengths, slots=[1] * len(lengths), num_slots=3, num_rows=count)
+    tables = LaunchTables(table, slot_table((3, 16, 8)), device=device, exact=True, fixed_launch=True, most_samples=5)
+    slots = SlotRows.of_columns(tables.slot_columns, num_slots=3, num_rows=count, max_rank=16, exact=True)
+    assert slots.num_spans == 6
+    return ExpertRows.of(torch.ones(count, 1, dtype=torch.long, device=device), num_experts=E, slots=slots)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "added"), [((2,), 2.0), ((1, 1), 0.0), ((40, 2), 42.0), ((1, 40, 1), 40.0)], ids=str
+)
+def test_exact_gradients_add_a_sample_s_rows_up_before_they_reach_the_sink(
+    triton_device: str, lengths: tuple[int, ...], added: float
+) -> None:
+    """In float32 1 is too small for 2^24 and 2 is not, so the order of a sum shows."""
+    rows = rows_of_samples(lengths, device=triton_device)
+    assert rows.adapters is not None
+    sink = torch.full((48, E, N), float(1 << 24), device=triton_device)
+    kernels = implementation("grouped_experts", Backend.TRITON)
+    ones = torch.ones(sum(lengths), N, device=triton_device)
+    kernels.add_gradients(sink, s_SR=ones[:, :16].contiguous(), x_SK=ones, groups=rows.adapters)
+    expected = torch.full_like(sink, float(1 << 24))
+    expected[16:32, 1] += added
+    assert torch.equal(sink, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -167,6 +168,35 @@ def test_no_routing_changes_what_is_launched_and_nothing_is_waited_for(is_adapte
     if is_adapted:
         assert isinstance(lora, LoraContext)
         assert isinstance(lora.tables, LaunchTables)
+
+
+def test_in_exact_numerics_a_step_in_one_pass_is_its_samples_one_by_one() -> None:
+    """Up to rounding: the interpreter's products give a row other bits at another place. A GPU's bits have a test."""
+    close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+    mlp, bank, x_TD = sparse_mlp(), filled_bank(), drawn(ROWS, D, seed=8)
+    mlp.use_exact(exact=True, agreed=None)
+    bank.is_exact = True
+    starts = [0, 7, 8]
+    with use_backend(Backend.TRITON):
+        own_x = x_TD.clone().requires_grad_()
+        y_TD = mlp(own_x, bank.context(segments(), fresh_slots=(0, 1)))
+        y_TD.square().sum().backward()
+        assert own_x.grad is not None
+        together = bank.grads_RD.clone()
+        bank.grads_RD.fill_(torch.nan)
+        fresh = {0, 1}
+        for start, length, slot in zip(starts, LENGTHS, (0, 0, 1), strict=False):
+            table = SegmentTable.from_samples([length], slots=[slot], num_slots=2, num_rows=ROWS)
+            alone = torch.cat([x_TD[start : start + length], x_TD[: ROWS - length]]).requires_grad_()
+            found = mlp(alone, bank.context(table, fresh_slots=fresh & {slot}))
+            found[:length].square().sum().backward()
+            fresh.discard(slot)
+            assert alone.grad is not None
+            close(found[:length], y_TD[start : start + length])
+            close(alone.grad[:length], own_x.grad[start : start + length])
+    for slot in (0, 1):
+        rows = bank.rank_rows(slot)
+        close(bank.grads_RD[rows], together[rows])
 
 
 def test_slots_come_and_go_in_the_tables_alone() -> None:

@@ -160,7 +160,8 @@ def _gradients_kernel(
     s_ptr,
     x_ptr,
     sink_ptr,
-    ends_ptr,
+    span_ends_ptr,
+    first_spans_ptr,
     slots_ptr,
     fresh_ptr,
     sink_row_stride,
@@ -172,32 +173,41 @@ def _gradients_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Grid (experts * slots, blocks of columns, blocks of rank columns): ``s^T x`` of a group's rows."""
+    """Grid (experts * slots, blocks of columns, blocks of rank columns): ``s^T x`` of a group's rows, span by span."""
     slot = tl.program_id(0) % (num_slots - 1)
     expert = tl.program_id(0) // (num_slots - 1)
-    group = expert * num_slots + slot
-    begin = tl.where(group > 0, tl.load(ends_ptr + tl.maximum(group - 1, 0)), 0)
-    end = tl.load(ends_ptr + group)
+    # spans of all experts are numbered; none of an expert's is its last
+    before = expert * tl.load(first_spans_ptr + num_slots)
+    first = before + tl.load(first_spans_ptr + slot)
+    last = before + tl.load(first_spans_ptr + slot + 1)
+    begin = tl.where(first > 0, tl.load(span_ends_ptr + tl.maximum(first - 1, 0)), 0)
+    # a slot without a span ends where it begins
+    is_empty = tl.where(last > 0, tl.load(span_ends_ptr + tl.maximum(last - 1, 0)), 0) == begin
     start = tl.load(slots_ptr + 2 * slot).to(tl.int64)
     rank = tl.load(slots_ptr + 2 * slot + 1)
-    is_fresh = tl.load(fresh_ptr + slot) != 0
+    is_fresh = tl.load(fresh_ptr + slot)
     # a bank has more slots than most passes have rows of
-    if (end > begin) | is_fresh:
+    if (is_empty == 0) | (is_fresh != 0):
         ranks = tl.program_id(2) * RANK + tl.arange(0, RANK)
         columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = columns < width
-        total = tl.zeros([RANK, BLOCK], dtype=tl.float32)
-        for row in range(begin, end, ROWS):
-            rows = (row + tl.arange(0, ROWS)).to(tl.int64)
-            is_row = (rows < end)[:, None]
-            s = tl.load(s_ptr + rows[:, None] * num_columns + ranks[None, :], mask=is_row, other=0.0)
-            x = tl.load(x_ptr + rows[:, None] * width + columns[None, :], mask=is_row & inside[None, :], other=0.0)
-            total = tl.dot(tl.trans(s), x, total, input_precision="ieee")
         sinks = sink_ptr + (start + ranks)[:, None] * sink_row_stride + expert.to(tl.int64) * expert_stride
         sinks += columns[None, :]
         is_own = (ranks < rank)[:, None] & inside[None, :]
-        if not is_fresh:
+        total = tl.zeros([RANK, BLOCK], dtype=tl.float32)
+        if is_fresh == 0:
             total += tl.load(sinks, mask=is_own, other=0.0).to(tl.float32)
+        for span in range(first, last):
+            end = tl.load(span_ends_ptr + span)
+            part = tl.zeros([RANK, BLOCK], dtype=tl.float32)
+            for row in range(begin, end, ROWS):
+                rows = (row + tl.arange(0, ROWS)).to(tl.int64)
+                is_row = (rows < end)[:, None]
+                s = tl.load(s_ptr + rows[:, None] * num_columns + ranks[None, :], mask=is_row, other=0.0)
+                x = tl.load(x_ptr + rows[:, None] * width + columns[None, :], mask=is_row & inside[None, :], other=0.0)
+                part = tl.dot(tl.trans(s), x, part, input_precision="ieee")
+            total += part
+            begin = end
         tl.store(sinks, total.to(sink_ptr.dtype.element_ty), mask=is_own)
 
 
@@ -297,7 +307,10 @@ def expand_into(y_SN: Tensor, *, s_SR: Tensor, factor_REN: Tensor, groups: Adapt
 
 
 def add_gradients(sink_REK: Tensor, *, s_SR: Tensor, x_SK: Tensor, groups: AdapterGroups) -> None:
-    """Add ``s^T x`` of each group to the sink of its expert and slot, or write it over what that holds."""
+    """Add ``s^T x`` of each group to the sink of its expert and slot, or write it over what that holds.
+
+    Sums of spans are added one by one: where spans are samples, no cut of a step into passes changes a bit.
+    """
     rank, num_columns = _rank_block(groups)
     num_groups = len(groups.ends_G) // groups.num_slots * (groups.num_slots - 1)
     with on_device_of(x_SK):
@@ -305,7 +318,8 @@ def add_gradients(sink_REK: Tensor, *, s_SR: Tensor, x_SK: Tensor, groups: Adapt
             s_SR,
             x_SK,
             sink_REK,
-            groups.ends_G,
+            groups.span_ends_F,
+            groups.first_spans_Y,
             groups.slots_Z2,
             groups.fresh_Z,
             sink_REK.stride(0),
@@ -321,5 +335,6 @@ def add_gradients(sink_REK: Tensor, *, s_SR: Tensor, x_SK: Tensor, groups: Adapt
 
 def _rank_block(groups: AdapterGroups) -> tuple[int, int]:
     """Return the rank columns of a program and of all of them together."""
-    rank = min(MOST_RANK, max(16, triton.next_power_of_2(groups.max_rank)))
+    # in exact numerics the ranks of a pack choose no tile
+    rank = 16 if groups.exact else min(MOST_RANK, max(16, triton.next_power_of_2(groups.max_rank)))
     return rank, triton.cdiv(groups.max_rank, rank) * rank

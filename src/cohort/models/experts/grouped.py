@@ -56,13 +56,21 @@ def grouped_block(
 def _slot_rows(lora: LoraContext) -> SlotRows:
     tables, num_slots = lora.tables, lora.slots.num_slots
     if isinstance(tables, LaunchTables):
-        return SlotRows.of_columns(tables.slot_columns, num_rows=tables.num_rows, max_rank=tables.max_rank)
+        return SlotRows.of_columns(
+            tables.slot_columns,
+            num_slots=num_slots,
+            num_rows=tables.num_rows,
+            max_rank=tables.max_rank,
+            exact=tables.exact,
+        )
     if isinstance(tables, RowTables):
         return SlotRows.of_rows(tables.rows_T4, num_slots=num_slots, max_rank=tables.rank_class)
     # without tables nothing is recorded, and gradients are added
     device = next(iter(lora.factors.values())).a_RK.device
     columns = to_device_unwaited(slot_columns(lora.segments, lora.slots), device)
-    return SlotRows.of_columns(columns, num_rows=lora.segments.num_rows, max_rank=max(lora.slots.ranks, default=0))
+    return SlotRows.of_columns(
+        columns, num_slots=num_slots, num_rows=lora.segments.num_rows, max_rank=max(lora.slots.ranks, default=0)
+    )
 
 
 def _product(

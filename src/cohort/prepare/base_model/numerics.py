@@ -131,9 +131,6 @@ def _without_form(task: TaskFile, config: DecoderConfig | None) -> Iterator[tupl
 def _modules_without_form(task: TaskFile) -> Iterator[tuple[str, str]]:
     if task.lora.modules_to_save:
         yield "lora.modules_to_save, whose gradients are sums over all rows of a trial", "exact without modules_to_save"
-    if task.lora.target_parameters:
-        what = "lora.target_parameters, whose gradients are sums over all rows of a trial that an expert gets"
-        yield what, "exact with adapters on attention alone"
 
 
 def _strategy_without_form(task: TaskFile) -> Iterator[tuple[str, str]]:

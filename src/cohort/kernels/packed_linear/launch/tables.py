@@ -144,7 +144,7 @@ class LaunchTables:
         self.has_dropout = any(slots.dropouts)
         self._slots, self.fresh_slots = slots, frozenset(fresh_slots)
         blocks = self._blocks(segments, slots, fresh_slots)
-        columns = slot_columns(segments, slots, fresh_slots=self.fresh_slots)
+        columns = self._columns(segments, slots)
         host = torch.from_numpy(_flat(blocks, columns))
         self._host = pinned(host) if self.device.type == "cuda" else host
         self._buffer = self._host.to(self.device, non_blocking=True)
@@ -201,10 +201,14 @@ class LaunchTables:
         blocks = self._blocks(segments, slots, fresh_slots)
         if self._copied is not None:
             self._copied.synchronize()  # the last transfer still reads the pinned memory
-        columns = slot_columns(segments, slots, fresh_slots=self.fresh_slots)
+        columns = self._columns(segments, slots)
         self._host.copy_(torch.from_numpy(_flat(blocks, columns)))
         self._buffer.copy_(self._host, non_blocking=True)
         self._copied = _record_event(self.device)
+
+    def _columns(self, segments: SegmentTable, slots: SlotTable) -> NDArray[np.int32]:
+        num_samples = self._most_samples if self.exact else None
+        return slot_columns(segments, slots, fresh_slots=self.fresh_slots, num_samples=num_samples)
 
     def _views(self, blocks: list[_Blocks]) -> list[RankPass]:
         views, start = [], 0
