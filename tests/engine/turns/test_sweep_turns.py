@@ -101,7 +101,7 @@ def test_evaluations_and_requests_between_steps_leave_shares_as_they_are(request
             clock.advance(sum(ready[key].tokens for key in keys) / 100)
         taken.update(keys)
         # a checkpoint is written: longer than the base stays idle for a thread that comes back
-        clock.advance(0.05)
+        clock.advance(5.0)
         if requests_every and number % requests_every == 0:
             with base.turn(WorkKind.SERVING, {"requests": 1}):
                 clock.advance(0.2)
@@ -113,3 +113,22 @@ def test_evaluations_and_requests_between_steps_leave_shares_as_they_are(request
     had = {name: seconds for (name, kind), seconds in base.usage().items() if kind is WorkKind.SWEEP}
     for tenant, weight in weights.items():
         assert had[tenant] / sum(had.values()) == pytest.approx(weight / 10, rel=0.02), tenant
+
+
+def test_a_loop_without_tasks_keeps_no_place() -> None:
+    clock = ManualClock()
+    base = BaseTurns(clock=clock.monotonic)
+    turns = SweepTurns(base, fill_tokens=16)
+    request = Request(trial_id=0, r=16, batch_size=1, mean_length=10)
+    room = Capacity(rank_rows=64, num_slots=4, tokens_per_step=100)
+    turns.arrange([request], tenants={0: "a"}, residents=frozenset(), capacity=room)
+    with turns.step([trial(0, "a")]):
+        clock.advance(1.0)
+    turns.rest()
+    assert not base.is_busy
+    # what others have meanwhile is not owed to it
+    with base.turn(WorkKind.CLIENT_TRAINING, {"b": 1}):
+        clock.advance(100.0)
+    with base.turn(WorkKind.CLIENT_TRAINING, {"b": 1}):
+        clock.advance(100.0)
+    assert base.leads(frozenset("ab")) == {"a": 0.0, "b": 100.0}

@@ -102,6 +102,12 @@ class StepLoop:
             StopRequestedError: ``stop_requested`` said so; all states are saved.
             StorageFullError: a disk is full; the last checkpoints are whole.
         """
+        try:
+            self._run()
+        finally:
+            self._turns.rest()
+
+    def _run(self) -> None:
         has_stepped = False
         while True:
             # first, so that a task which joins here is checkpointed by a stop in the same round

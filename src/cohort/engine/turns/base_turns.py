@@ -21,8 +21,8 @@ __all__ = ["BaseTurns", "HeldTurn"]
 
 # between two steps a sweep commits its record and decides, which takes 1 to 5 ms
 GRACE_SECONDS = 0.01
-# So long after a pass whose thread comes back its tenants still want the base: a checkpoint is being written, or the
-# results of a trial. Who stays away longer comes back as one that had nothing to do.
+# So long after a pass whose thread comes back its tenants still want the base. Who stays away longer comes back as one
+# that had nothing to do.
 KEPT_SECONDS = 1.0
 # before anything was measured
 _SECONDS_PER_TOKEN = 0.0
@@ -36,11 +36,13 @@ class HeldTurn:
         turn: What was decided.
         tokens: By tenant, what is computed; who computes less than was ready says so here.
         follows: What the thread will ask for next, where it comes back at once; None where it may not.
+        kept_seconds: For how long the tenants of ``follows`` keep their place, if the thread does not rest before.
     """
 
     turn: Turn
     tokens: Mapping[str, int]
     follows: ReadyWork | None = None
+    kept_seconds: float = KEPT_SECONDS
     began: float = 0.0
     pass_began: float = 0.0
 
@@ -165,6 +167,14 @@ class BaseTurns:
         expected = sum(tokens.values()) * self.seconds_per_token(kind)
         return ReadyWork(name=name or kind.value, kind=kind, tokens=tokens, expected_seconds=expected)
 
+    def rest(self, kind: WorkKind, *, name: str | None = None) -> None:
+        """Say that a thread that was to come back has nothing left to compute; its tenants give up their place."""
+        with self._changed:
+            for known in (self._returning, self._kept):
+                known.pop(name or kind.value, None)
+            self._give()
+            self._changed.notify_all()
+
     def give_way(self) -> None:
         """Between two passes of one turn: let requests that have waited long enough compute one, then go on.
 
@@ -243,7 +253,7 @@ class BaseTurns:
             if held.follows is not None:
                 following = replace(held.follows, name=claim.work.name)
                 self._returning[claim.work.name] = (following, now + self._grace_seconds)
-                self._kept[claim.work.name] = (frozenset(following.tokens), now + KEPT_SECONDS)
+                self._kept[claim.work.name] = (frozenset(following.tokens), now + held.kept_seconds)
             self._holder, self._suspended = self._suspended, None
             if self._holder is None:
                 self._give()

@@ -50,6 +50,10 @@ class StepTurns(Protocol):
         """Hold the base within, for what is no step: evaluations, answers, loading."""
         ...
 
+    def rest(self) -> None:
+        """Take in that no task is left to step."""
+        ...
+
 
 class EveryoneSteps:
     """An executor whose base model is its own: all residents step together."""
@@ -70,3 +74,6 @@ class EveryoneSteps:
     def other(self, tenant: str) -> Iterator[None]:
         del tenant
         yield
+
+    def rest(self) -> None:
+        """Do nothing: no other thread waits for this executor."""

@@ -17,6 +17,9 @@ __all__ = ["FILL_TOKENS", "SweepTurns"]
 # within 10 % of its speed from 256 (memory/sizes.py); a GPU mostly waits for its host below 4,096.
 FILL_TOKENS = {"cpu": 256, "cuda": 4096}
 _KIND = WorkKind.SWEEP
+# Between two steps a loop may write a checkpoint of gigabytes or the results of a task, for which its other tenants
+# wait. A loop that is stuck for longer keeps no place.
+_KEPT_SECONDS = 60.0
 
 
 class SweepTurns:
@@ -56,7 +59,7 @@ class SweepTurns:
             chosen = self._chosen(ready, held.turn)
             held.tokens = _tokens(chosen)
             # sweeps come back with their next step unless their last trial has just ended
-            held.follows = self._turns.ready(_KIND, tokens)
+            held.follows, held.kept_seconds = self._turns.ready(_KIND, tokens), _KEPT_SECONDS
             self._stepped |= {trial.key: self._num_steps + place for place, trial in enumerate(chosen, start=1)}
             self._num_steps += len(chosen)
             yield sorted(trial.key for trial in chosen)
@@ -69,8 +72,12 @@ class SweepTurns:
         with self._turns.turn(_KIND, waiting) as held:
             held.tokens = {tenant: 0}
             if self._wanting:
-                held.follows = self._turns.ready(_KIND, waiting)
+                held.follows, held.kept_seconds = self._turns.ready(_KIND, waiting), _KEPT_SECONDS
             yield
+
+    def rest(self) -> None:
+        self._wanting = frozenset()
+        self._turns.rest(_KIND)
 
     def _chosen(self, ready: Sequence[ReadyStep], turn: Turn) -> list[ReadyStep]:
         """Return who steps: at least one, and as many as the pass has room for."""
