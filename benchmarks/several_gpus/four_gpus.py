@@ -168,7 +168,7 @@ def _sweep(results: _Results, *, is_tiny: bool) -> Iterator[dict[str, Any]]:
     yield _row(
         "sweep_price_70b_4gpu_of_full_passes",
         tokens / (2 * rate) / (sweep["notes"]["rows"] * step),
-        two=None if measured is None else measured["headline"]["sweep_price_70b_2gpu"],
+        two=None if measured is None else measured["headline"]["sweep_price_70b_2gpu_adapter_parallel"],
         goal="printed",
         source="several_gpus_sweep_8b, several_gpus_figure13_70b",
     )

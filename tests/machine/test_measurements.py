@@ -23,7 +23,9 @@ from cohort.machine.measurements import (
     write_costs,
     write_passes,
 )
+from cohort.models.config_file import read_config
 from cohort.scheduling.cost.model import AdapterWork, StepSample
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 KEY = CostKey(model="llama 12", hardware="a CPU, 1 thread", precision="float32", length_bucket=64, adapters="qv")
 
@@ -42,6 +44,17 @@ def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
     assert found.seconds_per_evaluated_token == 0.05
     for other in ({"length_bucket": 128}, {"hardware": "H200"}, {"adapters": "all"}, {"precision": "bfloat16"}):
         assert read_costs(replace(KEY, **other), directory=tmp_path).runs == ()
+
+
+def test_mixtures_of_other_experts_have_keys_of_their_own(tmp_path: Path) -> None:
+    def key(**settings: int) -> CostKey:
+        folder = save_checkpoint(tmp_path / repr(settings), "Mixtral", **settings)
+        return CostKey.of(
+            read_config(folder), hardware="a CPU", precision="float32", mean_length=60.0, target_modules=["q_proj"]
+        )
+
+    keys = [key(num_local_experts=4), key(num_local_experts=8), key(num_local_experts=4, num_experts_per_tok=1)]
+    assert len(set(keys)) == 3
 
 
 def test_rows_of_one_power_of_two_share_a_bucket() -> None:

@@ -12,7 +12,7 @@ from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.packed_linear import LaunchTables
 from cohort.kernels.segments import SegmentTable
 from cohort.models.weights import load_decoder
-from cohort.serving.decode_graphs import DecodeGraphs, keys_of_graph, most_recorded_rows, rows_of_graph
+from cohort.serving.decode_graphs import DecodeGraphs, keys_of_graph
 from cohort.serving.engine import ServingEngine
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.scheduler import SchedulerSettings
@@ -95,19 +95,6 @@ def test_recorded_graphs_equal_passes_launched_one_by_one(llama: Served, count: 
     launched = answers(records=False)[0]
     # of hundreds of answers rounding may turn one, as products of other heights add up in another order
     assert sum(with_graphs[number] != launched[number] for number in launched) <= count // 100
-
-
-@pytest.mark.parametrize(
-    ("count", "rows"), [(1, 16), (16, 16), (17, 32), (256, 256), (257, 384), (2048, 2048), (2049, None)]
-)
-def test_few_sizes_serve_all_batches(count: int, rows: int | None) -> None:
-    assert rows_of_graph(count) == rows
-
-
-@pytest.mark.parametrize(("count", "rows"), [(0, 0), (1, 16), (17, 48), (64, 16 + 32 + 48 + 64)])
-def test_a_batch_that_shrinks_has_recorded_every_smaller_size(count: int, rows: int) -> None:
-    assert most_recorded_rows(count) == rows
-    assert most_recorded_rows(3 * 2048) == most_recorded_rows(2048), "more are decoded some at a time"
 
 
 @pytest.mark.parametrize(("longest", "keys"), [(1, 1024), (1024, 1024), (1025, 4096), (5000, 16384), (20000, 32768)])

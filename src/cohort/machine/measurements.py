@@ -76,6 +76,7 @@ class CostKey:
         sizes = (
             config.num_layers, config.hidden_size, config.intermediate_size, config.num_heads, config.num_kv_heads,
             config.head_dim, config.vocab_size, config.qk_norm, config.windows, config.has_fused_qkv,
+            *(() if config.mixture is None else config.mixture.sizes),
         )  # fmt: skip
         return cls(
             model=f"{config.family} {_digest(repr(sizes))}",

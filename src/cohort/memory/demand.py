@@ -14,8 +14,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes, task_optimizer
 from cohort.models.config import DecoderConfig
+from cohort.models.decode_sizes import most_recorded_rows
 from cohort.scheduling.pass_sizes import MemoryNeeds
-from cohort.serving.decode_graphs import most_recorded_rows
 from cohort.tasks.task_file import TaskFile
 from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.training.trial import TrialSpec

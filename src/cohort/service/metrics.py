@@ -99,9 +99,9 @@ class TokenIntervals(Collector):
         self._counts = [0] * (len(_SECONDS) + 1)
         self._sum = 0.0
 
-    def add(self, seconds: float, *, times: int = 1) -> None:
-        self._counts[bisect_left(_SECONDS, seconds)] += times
-        self._sum += seconds * times
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(_SECONDS, seconds)] += 1
+        self._sum += seconds
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Give the histogram as it is now."""

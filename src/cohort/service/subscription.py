@@ -42,7 +42,7 @@ class Subscription:
         while not self._arrived:
             self._waiter = self.loop.create_future()
             try:
-                # it may have come before the engine could see that somebody waits
+                # it may have come before the engine could see that this waits
                 if not self._arrived:
                     await self._waiter
             finally:

@@ -20,21 +20,20 @@ from torch import Tensor
 from cohort.adapters.linear import LoraContext
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear import LaunchTables
-from cohort.kernels.packed_linear.rows.tables import MOST_ROWS, RowTables
+from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.paged_attention import NewPages, PagedTiles, paged_attention
 from cohort.kernels.segments import SegmentTable
 from cohort.models.config import AttentionRule
+from cohort.models.decode_sizes import DECODE_SIZES, rows_of_graph
 from cohort.models.decoder import Decoder
 from cohort.serving.decode_inputs import DecodeInputs, DecodeRow
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.sampler import Scores
 
-__all__ = ["DecodeGraphs", "DecodeRow", "keys_of_graph", "most_recorded_rows", "rows_of_graph"]
+__all__ = ["DecodeGraphs", "DecodeRow", "keys_of_graph"]
 
 _log = logging.getLogger(__name__)
-# from MOST_ROWS on rows of an adapter share its factors; so many are the answers of trials that train on them
-_SIZES = (16, 32, 48, 64, 96, 128, 160, 192, MOST_ROWS, 384, 512, 640, 768, 1024, 1536, 2048)
 # Keys of the longest sequence that a graph has room for, times four from one class to the next: attention launches a
 # program for every piece of the keys that there might be, and of a context of 128k nearly all would find nothing.
 _FEWEST_KEYS = 1024
@@ -46,20 +45,6 @@ def keys_of_graph(longest: int, *, most: int) -> int:
     while keys < longest:
         keys *= 4
     return min(keys, most)
-
-
-def rows_of_graph(count: int) -> int | None:
-    """Return the rows of the graph that runs ``count`` sequences; None where they are too many."""
-    return next((size for size in _SIZES if size >= count), None)
-
-
-def most_recorded_rows(count: int) -> int:
-    """Return the rows of logits that graphs keep once ``count`` sequences have been decoded to their ends.
-
-    Fewer and fewer go on, so that every size is recorded; each graph keeps the logits that it writes.
-    """
-    largest = rows_of_graph(min(count, _SIZES[-1]))
-    return sum(size for size in _SIZES if largest is not None and size <= largest) if count else 0
 
 
 class _GraphKey(NamedTuple):
@@ -96,7 +81,7 @@ class DecodeGraphs:
         self._max_model_len = max_model_len
         self._graphs: dict[_GraphKey, _DecodeGraph] = {}
         self._pool: Any | None = None
-        self._most_rows = _SIZES[-1]
+        self._most_rows = DECODE_SIZES[-1]
         self.num_replays = 0
 
     @staticmethod

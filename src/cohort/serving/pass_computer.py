@@ -19,9 +19,10 @@ from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
 from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
+from cohort.models.decode_sizes import rows_of_graph
 from cohort.models.decoder import Decoder
 from cohort.serving.cached_attention import CachedAttention, NewPositions
-from cohort.serving.decode_graphs import DecodeGraphs, rows_of_graph
+from cohort.serving.decode_graphs import DecodeGraphs
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, StoredBlocks
 from cohort.serving.pass_record import PassRecord, SequencePart
 from cohort.serving.sampler import Scores

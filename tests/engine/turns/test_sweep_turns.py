@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -11,7 +12,7 @@ from cohort.engine.turns.base_turns import BaseTurns
 from cohort.engine.turns.step_turns import EveryoneSteps, ReadyStep
 from cohort.engine.turns.sweep_turns import SweepTurns
 from cohort.scheduling.admission import Capacity, Request
-from cohort.scheduling.shares.records import WorkKind
+from cohort.scheduling.shares.records import ReadyWork, Turn, WorkKind
 from cohort.scheduling.shares.turns import TurnTaker
 
 
@@ -132,3 +133,25 @@ def test_a_loop_without_tasks_keeps_no_place() -> None:
     with base.turn(WorkKind.CLIENT_TRAINING, {"b": 1}):
         clock.advance(100.0)
     assert base.leads(frozenset("ab")) == {"a": 0.0, "b": 100.0}
+
+
+class NotingTaker(TurnTaker):
+    """Notes between which works it was asked to choose last, and who wanted something besides."""
+
+    def next_turn(self, ready: Sequence[ReadyWork], *, also_wanting: Collection[str] = ()) -> Turn | None:
+        self.noted = [set(work.tokens) for work in ready], set(also_wanting)
+        return super().next_turn(ready, also_wanting=also_wanting)
+
+
+def test_a_pass_is_not_chosen_for_a_tenant_without_room_in_it() -> None:
+    taker = NotingTaker()
+    turns = SweepTurns(BaseTurns(taker, clock=ManualClock().monotonic), fill_tokens=1000)
+    tenants = {0: "a", 1: "z"}
+    requests = [Request(trial_id=key, r=16, batch_size=1, mean_length=10) for key in tenants]
+    # the bank is full of the first tenant's trial, and the second one's waits
+    room = Capacity(rank_rows=16, num_slots=1, tokens_per_step=100)
+    turns.arrange(requests, tenants=tenants, residents=frozenset({0}), capacity=room)
+    with turns.step([trial(0, "a")]):
+        assert taker.noted == ([{"a"}], {"a", "z"}), "z keeps what it is behind by, and this is not its pass"
+    with turns.other("a"):
+        assert taker.noted == ([{"a"}], {"a", "z"})

@@ -9,6 +9,7 @@ import pytest
 
 from cohort.models.checkpoint_layout import checkpoint_layout, expert_parameters
 from cohort.models.config_file import read_config
+from cohort.models.families.mixtral import FAMILY
 from tests.models.families.logits import assert_logits_equal_transformers
 from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
@@ -28,3 +29,8 @@ def test_files_have_one_name_of_an_expert_and_adapters_another(tmp_path: Path) -
         "model.layers.0.mlp.experts.gate_up_proj",
         "model.layers.0.mlp.experts.down_proj",
     ]
+
+
+def test_noise_on_what_routers_read_is_left_to_its_own_code() -> None:
+    assert FAMILY.computes({"model_type": "mixtral", "router_jitter_noise": 0.0})
+    assert not FAMILY.computes({"model_type": "mixtral", "router_jitter_noise": 0.1})

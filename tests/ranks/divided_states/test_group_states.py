@@ -218,7 +218,7 @@ def key_rows(executor: Any, key: tuple[int, str]) -> Any:
     return dataclasses.make_dataclass("Rows", ["key", "spec"])(key, SPECS[0])
 
 
-def test_weights_of_another_adapter_are_divided_anew(executor: TrainingExecutor) -> None:
+def test_weights_of_another_adapter_are_divided_again(executor: TrainingExecutor) -> None:
     executor.load(SPECS[0])
     weights = executor.weights(0)
     executor.drop(0)

@@ -42,6 +42,14 @@ def test_runs_of_ended_and_forgotten_jobs_go(tmp_path: Path) -> None:
     for path in (*directories[3].iterdir(), directories[3]):
         os.utime(path, (long_ago, long_ago))
     (runs / ".removed-killed").mkdir()
+    # a link to nowhere within, and one that cannot be put out of sight, keep none of the others
+    (directories[3] / "dangling").symlink_to(tmp_path / "gone")
+    os.utime(directories[3] / "dangling", (long_ago, long_ago), follow_symlinks=False)
+    os.utime(directories[3], (long_ago, long_ago))
+    strange = run_of("ftjob-0-first")
+    for path in (*strange.iterdir(), strange):
+        os.utime(path, (long_ago, long_ago))
+    (runs / ".removed-ftjob-0-first").write_text("a file in the way")
 
     assert remove_old_runs(store, runs=tmp_path / "nowhere", queue=queue, seconds=DAY) == 0
     housekeeper = Housekeeper(
@@ -50,6 +58,6 @@ def test_runs_of_ended_and_forgotten_jobs_go(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         housekeeper.turn(threads)
     left = {is_open, recent, "ftjob-strange"}
-    assert {path.name for path in runs.iterdir()} == left
+    assert {path.name for path in runs.iterdir()} == left | {"ftjob-0-first", ".removed-ftjob-0-first"}
     assert {path.name for path in queue.iterdir()} == left
     store.close()

@@ -270,6 +270,25 @@ def test_a_trial_that_overtakes_by_its_end_is_not_ended_by_the_third() -> None:
     assert sorted(t for t, steps in report.steps.items() if steps == 4) == [3, 4]
 
 
+def test_what_curves_may_keep_is_not_certain_to_stop() -> None:
+    # trial 7 of the test above waits at the third comparison, too low by its rank
+    falling = [20.0, 7.0, 6.5, 6.4, 5.0, 4.0, 3.0, 2.0, 1.0, 0.5]
+    late = [20.0, 12.0, 9.0, 7.5, 5.0, 3.0, 1.0, 0.5, 0.2, 0.1]
+    curves = {i: curve(i, validation=[x + i / 100 for x in falling]) for i in range(5)}
+    curves[7] = curve(7, validation=late)
+    settings = THRICE.with_keys(select_fraction=0.99, reselect_fraction=0.99, finish_noise=0)
+    study = Study([each.candidate for each in curves.values()], settings)
+    for step in range(4):
+        for trial_id, each in curves.items():
+            # the first trial has not come to the third comparison yet
+            if step < 3 or trial_id > 0:
+                advance(study, each)
+    assert study.status(7) is TrialStatus.PARKED
+    assert study.certain_to_stop() == frozenset()
+    advance(study, curves[0])
+    assert study.status(7) is not TrialStatus.STOPPED
+
+
 def test_a_curve_that_jumps_is_not_ended_by_one_low_rank() -> None:
     steady = [[2.0 + i / 10] * 10 for i in range(5)]
     # half a nat up and down from step to step; a steady one as high ends

@@ -21,8 +21,8 @@ __all__ = ["BaseTurns", "HeldTurn"]
 
 # between two steps a sweep commits its record and decides, which takes 1 to 5 ms
 GRACE_SECONDS = 0.01
-# So long after a pass whose thread comes back its tenants still want the base. Who stays away longer comes back as one
-# that had nothing to do.
+# So long after a pass whose thread comes back its tenants still want the base. A thread that stays away longer
+# comes back as one that had nothing to do.
 KEPT_SECONDS = 1.0
 # before anything was measured
 _SECONDS_PER_TOKEN = 0.0
@@ -52,6 +52,7 @@ class _Claim:
     work: ReadyWork
     thread: int = field(default_factory=threading.get_ident)
     arrived: float
+    also_wanting: frozenset[str] = frozenset()
     held: HeldTurn | None = None
 
 
@@ -137,19 +138,28 @@ class BaseTurns:
             return self._taker.row_order(rows, seconds_per_token=price)
 
     @contextmanager
-    def turn(self, kind: WorkKind, tokens: Mapping[str, int], *, name: str | None = None) -> Iterator[HeldTurn]:
+    def turn(
+        self,
+        kind: WorkKind,
+        tokens: Mapping[str, int],
+        *,
+        name: str | None = None,
+        also_wanting: frozenset[str] = frozenset(),
+    ) -> Iterator[HeldTurn]:
         """Hold the base within. A turn within a turn of the same thread is a part of it.
 
         Args:
             tokens: By tenant, what waits to ride in this pass; not empty.
             name: What distinguishes the asker from others of its kind.
+            also_wanting: Tenants whose next pass can only follow this one: they keep what they are behind by, and this
+                pass is not chosen for them.
         """
         if (outer := self._held_here()) is not None:
             yield outer
             return
         work = self.ready(kind, tokens, name=name)
         with self._changed:
-            claim = _Claim(work=work, arrived=self._clock())
+            claim = _Claim(work=work, arrived=self._clock(), also_wanting=also_wanting)
             self._returning.pop(work.name, None)
             self._kept.pop(work.name, None)
             self._claims.append(claim)
@@ -233,7 +243,11 @@ class BaseTurns:
         waiting = [*self._claims, *([] if self._suspended is None else [self._suspended])]
         return frozenset(
             tenant
-            for tenants in (*(claim.work.tokens for claim in waiting), *(names for names, _ in self._kept.values()))
+            for tenants in (
+                *(claim.work.tokens for claim in waiting),
+                *(claim.also_wanting for claim in waiting),
+                *(names for names, _ in self._kept.values()),
+            )
             for tenant in tenants
         )
 
@@ -253,7 +267,7 @@ class BaseTurns:
             if held.follows is not None:
                 following = replace(held.follows, name=claim.work.name)
                 self._returning[claim.work.name] = (following, now + self._grace_seconds)
-                self._kept[claim.work.name] = (frozenset(following.tokens), now + held.kept_seconds)
+                self._kept[claim.work.name] = (claim.also_wanting.union(following.tokens), now + held.kept_seconds)
             self._holder, self._suspended = self._suspended, None
             if self._holder is None:
                 self._give()

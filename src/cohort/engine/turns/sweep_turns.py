@@ -53,9 +53,9 @@ class SweepTurns:
 
     @contextmanager
     def step(self, ready: Sequence[ReadyStep]) -> Iterator[list[int]]:
+        tokens = _tokens(ready)
         # a tenant without room waits as well, for the next trial that ends or gives way
-        tokens = dict.fromkeys(self._wanting, 0) | _tokens(ready)
-        with self._turns.turn(_KIND, tokens) as held:
+        with self._turns.turn(_KIND, tokens, also_wanting=self._wanting) as held:
             chosen = self._chosen(ready, held.turn)
             held.tokens = _tokens(chosen)
             # sweeps come back with their next step unless their last trial has just ended
@@ -68,11 +68,12 @@ class SweepTurns:
     def other(self, tenant: str) -> Iterator[None]:
         # its tokens are not known here; its time is what counts
         # meanwhile the others wait for their next step: they keep what they are behind by
-        waiting = dict.fromkeys((tenant, *self._wanting), 0)
-        with self._turns.turn(_KIND, waiting) as held:
-            held.tokens = {tenant: 0}
+        own = {tenant: 0}
+        with self._turns.turn(_KIND, own, also_wanting=self._wanting) as held:
+            held.tokens = own
             if self._wanting:
-                held.follows, held.kept_seconds = self._turns.ready(_KIND, waiting), _KEPT_SECONDS
+                held.follows = self._turns.ready(_KIND, dict.fromkeys((tenant, *self._wanting), 0))
+                held.kept_seconds = _KEPT_SECONDS
             yield
 
     def rest(self) -> None:

@@ -39,6 +39,11 @@ class MixtureOfExperts:
         if self.experts_per_token > self.num_experts:
             raise ValueError(f"{self.experts_per_token} experts per token of {self.num_experts}")
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What the time and memory of passes depend on."""
+        return (self.num_experts, self.experts_per_token, self.intermediate_size, len(self.sparse_layers))
+
     def parameters(self, layer: int, *, hidden_size: int) -> dict[str, tuple[int, int, int]]:
         """Return experts, input width and output width of a layer's stacked parameters, by PEFT's path.
 

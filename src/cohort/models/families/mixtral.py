@@ -30,5 +30,6 @@ FAMILY = ModelFamily(
     architecture="MixtralForCausalLM",
     windows=lambda settings: (getattr(settings, "sliding_window", None),) * int(settings.num_hidden_layers),
     mixture=_mixture,
-    computes=lambda raw: not raw.get("quantization_config"),
+    # noise on what routers read is drawn in training by its own code alone
+    computes=lambda raw: not raw.get("quantization_config") and not raw.get("router_jitter_noise"),
 )

@@ -79,7 +79,8 @@ class PartShelf:
     def have_left(self, keys: Sequence[PartKey]) -> bool:
         """Whether all of these parts are on the host; their memory on the GPU is free then."""
         self._take_arrived(keys)
-        return not any(key in self._coming for key in keys)
+        # one whose copy has failed is where it was
+        return not any(key in self._coming or self._parts[key].is_cuda for key in keys)
 
     def wait_until_left(self, keys: Sequence[PartKey]) -> None:
         """Wait for the copies that were begun.

@@ -21,6 +21,7 @@ from cohort.store.words import KeyScope
 __all__ = ["Change", "read_change"]
 
 _SECONDS_OF_DAY = 86400.0
+_LONGEST_NAME = 200
 _QUOTAS = ("max_stored_bytes", "max_open_jobs", "max_tokens_per_day", "max_requests_per_minute")
 _MOST = 1 << 53
 
@@ -144,7 +145,9 @@ def _create_key(store: Store, body: Mapping[str, Any]) -> Change:
         raise _wrong("scopes", "admin", ", ".join(sorted(ALL_BUT_ADMIN)), hint)
     if not scopes:
         raise _wrong("scopes", "none", ", ".join(sorted(ALL_BUT_ADMIN)), "Choose at least one.")
-    name = str(body.get("name") or "")[:200]
+    name = body.get("name") or ""
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        raise _wrong("name", name, f"a text of at most {_LONGEST_NAME} characters", "Shorten it.")
     days = body.get("days")
     lifetime = None if days in (None, "") else _positive(body, "days") * _SECONDS_OF_DAY
 

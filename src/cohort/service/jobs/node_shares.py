@@ -1,7 +1,7 @@
 """What tenants had of this node, over restarts: whose job is next is decided by it.
 
-A job is charged with its run's own seconds, at least with what a job is expected to take. What its run had trained
-before this node took it was charged then.
+While a job runs it is charged with its run's own seconds, at least with what a job is expected to take; at its end with
+its own alone. What its run had trained before this node took it was charged then.
 """
 
 from __future__ import annotations

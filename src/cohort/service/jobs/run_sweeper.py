@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from cohort.store.store import Store
 
 __all__ = ["remove_old_runs"]
 
+_log = logging.getLogger(__name__)
 _GONE = ".removed-"
 _ASKED_AT_ONCE = 500
 
@@ -35,14 +37,19 @@ def remove_old_runs(store: Store, *, runs: Path, queue: Path, seconds: float) ->
         asked = found[first : first + _ASKED_AT_ONCE]
         over, known = store.claims.ended([entry.name for entry in asked], seconds_ago=seconds)
         for entry in asked:
-            if entry.name in over or (entry.name not in known and _is_older(entry, seconds)):
-                _remove(entry, queue / entry.name)
-                count += 1
+            try:
+                if entry.name in over or (entry.name not in known and _is_older(entry, seconds)):
+                    _remove(entry, queue / entry.name)
+                    count += 1
+            except OSError as error:
+                # this one is tried again at the next look, and keeps none of the others
+                _log.warning("the run directory %s was not removed: %s", entry.name, error)
     return count
 
 
 def _is_older(directory: Path, seconds: float) -> bool:
-    latest = max((path.stat().st_mtime for path in (directory, *directory.iterdir())), default=0.0)
+    # a link may lead nowhere
+    latest = max((path.lstat().st_mtime for path in (directory, *directory.iterdir())), default=0.0)
     return time.time() - latest >= seconds
 
 

@@ -122,6 +122,10 @@ class BarrierRule(Rule):
         rung = self._rungs.get((group, index))
         return 0 if rung is None else len(rung.standings)
 
+    def looks_at_curves(self, index: int) -> bool:  # noqa: ARG002
+        """Return whether curves have a say at rung ``index``."""
+        return False
+
     def curve_view(self, group: int, index: int) -> CurveView | None:  # noqa: ARG002
         """Return what the curves say at a rung, if they have a say there; else None.
 
@@ -200,7 +204,8 @@ class BarrierRule(Rule):
         # A rank only gets worse while others arrive, and the number kept is largest when all who can come do come.
         found: set[int] = set()
         for (group, index), rung in self._rungs.items():
-            if rung.is_open or not rung.standings:
+            # where curves have a say a trial may go on whatever its rank
+            if rung.is_open or not rung.standings or self.looks_at_curves(index):
                 continue
             # Trials still below may reach this rung, those that wait at a closed rung below included.
             below = [self._rungs[group, lower] for lower in range(index) if (group, lower) in self._rungs]

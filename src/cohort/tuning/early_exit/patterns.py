@@ -55,7 +55,8 @@ class PatternsSettings(RuleSettings):
             ``reselect_at``, there is no third selection.
         finish_fraction: Share of them that trains to the end, rounded up. 1.0 makes no third selection. It ends a trial
             only if that also ranks too low by where its curve leads: going on as since the comparison before.
-        finish_noise: And only if it stands above the best by more than this multiple of the noise of either curve.
+        finish_noise: And only if it stands above the best by more than this multiple of the noise of either curve. A
+            metric that is compared has no such noise.
         select_at_least, reselect_at_least, finish_at_least: Fewest trials that the comparisons leave. Among few trials
             little can be saved, and the one that ends best often ranks low at first.
         divergence: How to detect it: by the rise of both losses above their own lowest points, or by ``slopes``,

@@ -88,8 +88,8 @@ class WarmupSelectionRule(BarrierRule):
         super().__init__(share=selections[0].fraction, risk=risk, tolerance=tolerance, least_steps=least_steps)
         self._selections = tuple(selections)
         self._planned_steps: dict[int, int] = {}
-        # the noise of a trial's curve up to its last evaluation
-        self._noise: dict[int, float] = {}
+        # by trial and step of an evaluation: the noise of its curve up to there
+        self._noise: dict[tuple[int, int], float] = {}
 
     def add(self, candidate: Candidate) -> None:
         super().add(candidate)
@@ -98,7 +98,8 @@ class WarmupSelectionRule(BarrierRule):
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
         if isinstance(observation.event, Evaluated):
             recent = [point.value for point in observation.trajectory.validation[-_NOISE_WINDOW:]]
-            self._noise[observation.trial_id] = curve_noise(recent) if len(recent) >= _FEWEST_FOR_NOISE else 0.0
+            noise = curve_noise(recent) if len(recent) >= _FEWEST_FOR_NOISE else 0.0
+            self._noise[observation.trial_id, observation.event.step] = noise
         return super().observe(observation)
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
@@ -142,9 +143,14 @@ class WarmupSelectionRule(BarrierRule):
             return self._num_wanted(group)
         return self._selections[index].num_kept(num_ranked)
 
+    def looks_at_curves(self, index: int) -> bool:
+        return index > 0 and self._noise_factor(index) is not None
+
+    def _noise_factor(self, index: int) -> float | None:
+        return self._selections[min(index, len(self._selections) - 1)].noise_factor
+
     def curve_view(self, group: int, index: int) -> CurveView | None:
-        last = len(self._selections) - 1
-        factor = self._selections[min(index, last)].noise_factor
+        factor = self._noise_factor(index)
         if factor is None or not index:
             return None
         found, before = self.standings(group, index), self.standings(group, index - 1)
@@ -153,7 +159,10 @@ class WarmupSelectionRule(BarrierRule):
             for trial_id, standing in found.items()
         }
         compared_by_loss = all(standing.cost == standing.loss for standing in found.values())
-        noise = {trial_id: factor * self._noise[trial_id] if compared_by_loss else 0.0 for trial_id in found}
+        noise = {
+            trial_id: factor * self._noise[trial_id, self.steps_of(trial_id)[index]] if compared_by_loss else 0.0
+            for trial_id in found
+        }
         return CurveView(at_end=at_end, noise=noise)
 
     def _way_left(self, trial_id: int, index: int) -> float:

@@ -14,11 +14,12 @@ const SIZES = { "": 1, k: 1e3, kb: 1e3, m: 1e6, mb: 1e6, g: 1e9, gb: 1e9, t: 1e1
 
 /** A whole number as people write it: 20GB, 5M, 1000; nothing for no bound. The server says what is wrong with others. */
 export function bound(text) {
-  const word = text.trim().toLowerCase().replaceAll(",", "");
+  const word = text.trim().toLowerCase();
   if (word === "" || word === "none") return null;
-  const found = /^([\d.]+)\s*([a-z]*)$/.exec(word);
-  const size = found && SIZES[found[2]];
-  return size ? Math.round(Number(found[1]) * size) : text;
+  // commas separate thousands and nothing else: 1,5GB is refused, and not read as 15
+  const found = /^(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?\s*([a-z]*)$/.exec(word);
+  const size = found && SIZES[found[3]];
+  return size ? Math.round(Number(found[1].replaceAll(",", "") + (found[2] ?? "")) * size) : text;
 }
 
 function numeric(text) {
