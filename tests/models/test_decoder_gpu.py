@@ -23,6 +23,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": 20},
     "Qwen2": {"tie_word_embeddings": True},
     "Qwen3": {"head_dim": 16},
+    "Qwen3Moe": {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     # no kernel knows capped scores: plain torch on a GPU as well
     "Gemma2": {"head_dim": 16, "sliding_window": 20, "attn_logit_softcapping": 5.0},
 }

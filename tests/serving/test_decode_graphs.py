@@ -8,22 +8,48 @@ import torch
 from cohort.adapters import bank as bank_module
 from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.bank import AdapterBank
+from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.packed_linear import LaunchTables
 from cohort.kernels.segments import SegmentTable
+from cohort.models.checkpoint_layout import adapter_layout, expert_parameters
 from cohort.models.weights import load_decoder
 from cohort.serving.decode_graphs import DecodeGraphs, keys_of_graph
 from cohort.serving.engine import ServingEngine
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.scheduler import SchedulerSettings
 from cohort.serving.sequence import SequenceRequest
-from tests.serving.served import Served, serve
+from tests.models.fixtures.tiny_checkpoints import save_checkpoint
+from tests.serving.served import RANKS, Served, serve
 from tests.serving.test_engine import FixedAdapters
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return serve(tmp_path_factory.mktemp("llama"), "Llama", num_hidden_layers=1)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A layer of experts, and adapters of three ranks on them and on attention."""
+    folder = save_checkpoint(
+        tmp_path_factory.mktemp("mixture"),
+        "Qwen3Moe",
+        max_position_embeddings=96,
+        num_hidden_layers=1,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+    )
+    decoder = load_decoder(folder)
+    layout = adapter_layout(decoder.config, [*decoder.linears, *expert_parameters(decoder.config)])
+    bank = AdapterBank(layout, num_slots=4, num_rank_rows=64)
+    generator = torch.Generator().manual_seed(3)
+    for r in RANKS:
+        weights_rD = torch.randn(r, layout.width, generator=generator) / 4
+        bank.insert(AdapterSpec(r=r, lora_alpha=2.0 * r), AdapterState(weights=weights_rD))
+    return Served(decoder, bank, folder, [])
 
 
 def second_tokens(served: Served, *, with_graphs: bool, passes: int = 1) -> list[dict[int, int | None]]:
@@ -60,6 +86,17 @@ def test_rows_that_share_their_adapters_factors_give_the_same_tokens(
         table = SegmentTable.from_samples([1], slots=[0], num_slots=4, num_rows=16, multiplies_slots=True)
         assert isinstance(llama.bank.context(table).tables, LaunchTables)
     assert second_tokens(llama, with_graphs=True, passes=2) == second_tokens(llama, with_graphs=False, passes=2)
+
+
+@pytest.mark.parametrize("most_rows", [0, 256])
+def test_adapters_on_experts_give_the_same_tokens(
+    mixture: Served, most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tables of slots, and by tables that have the slot of each row."""
+    monkeypatch.setattr(bank_module, "MOST_ROWS", most_rows)
+    found = second_tokens(mixture, with_graphs=True, passes=2)
+    assert found == second_tokens(mixture, with_graphs=False, passes=2)
+    assert len(set(found[0].values())) > 1
 
 
 @pytest.mark.gpu
