@@ -49,6 +49,8 @@ class Seen:
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    # requests on a connection that the server had just closed, sent again
+    num_sent_again: int = 0
     # seconds since the start, MiB
     memory: list[tuple[float, float]] = field(default_factory=list)
 
@@ -109,7 +111,11 @@ async def http_client(tenant: Tenant, url: str, seen: Seen, until: float, chance
 
         async def send(method: str, path: str, **options: Any) -> httpx.Response:
             began = time.perf_counter()
-            answer = await client.request(method, path, **options)
+            try:
+                answer = await client.request(method, path, **options)
+            except httpx.RemoteProtocolError:
+                seen.num_sent_again += 1
+                answer = await client.request(method, path, **options)
             seen.seconds.append(time.perf_counter() - began)
             seen.statuses[answer.status_code] += 1
             return answer
@@ -131,13 +137,13 @@ async def http_client(tenant: Tenant, url: str, seen: Seen, until: float, chance
 
 async def openai_client(tenant: Tenant, url: str, seen: Seen, until: float, chance: random.Random) -> None:
     """The same with the ``openai`` package."""
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=tenant.key, max_retries=0, timeout=120) as client:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=tenant.key, max_retries=2, timeout=120) as client:
         jobs = client.fine_tuning.jobs
         while time.perf_counter() < until:
             job = chance.choice(tenant.jobs)
             for call in (
-                lambda job=job: jobs.retrieve(job),  # type: ignore[misc]
-                lambda job=job: jobs.list_events(job, limit=10),  # type: ignore[misc]
+                lambda job=job: jobs.retrieve(job),
+                lambda job=job: jobs.list_events(job, limit=10),
                 lambda: jobs.list(limit=10),
                 lambda: client.files.list(limit=10),
             ):
@@ -190,6 +196,7 @@ def row_of(kind: str, seen: Seen, seconds: float) -> dict[str, Any]:
         "requests": len(times),
         "server_errors": sum(count for status, count in seen.statuses.items() if status >= 500),
         "statuses": {str(status): count for status, count in sorted(seen.statuses.items())},
+        "sent_again": seen.num_sent_again,
         "failed_clients": len(seen.failures),
         "failures": seen.failures[:5],
         "mib_after_warming": round(memory[int(WARM_SHARE * len(memory))], 1),

@@ -77,7 +77,7 @@ class SharesWhileAllWant(BaseTurns):
 
     def _charge(self, claim: Any, held: HeldTurn, *, now: float) -> None:
         tokens = held.turn.work.tokens
-        if held.turn.work.kind is WorkKind.SWEEP and sum(tokens.values()):
+        if held.turn.work.kind is WorkKind.SWEEP and any(tokens.values()):
             # a step names all who could take it
             self._do_all_want = set(tokens) == set(WEIGHTS)
             self.num_steps += 1

@@ -7,7 +7,11 @@ from collections.abc import Callable
 
 import uvicorn
 
-__all__ = ["EndingServer"]
+__all__ = ["KEEP_ALIVE_SECONDS", "EndingServer"]
+
+KEEP_ALIVE_SECONDS = 75
+"""After so long without a request a connection is closed. Clients close theirs sooner (httpx and with it the ``openai``
+package after 5 s): with the same time a request may be sent on a connection that is just being closed."""
 
 
 class EndingServer(uvicorn.Server):

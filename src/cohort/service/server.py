@@ -10,7 +10,7 @@ import uvicorn
 
 from cohort.service.app import build_app
 from cohort.service.dashboard.mounted import mounted_dashboard
-from cohort.service.ending_server import EndingServer
+from cohort.service.ending_server import KEEP_ALIVE_SECONDS, EndingServer
 from cohort.service.listening import stopped_by_signals
 from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import Opened
@@ -49,6 +49,7 @@ def run_server(
         access_log=False,
         timeout_graceful_shutdown=int(settings.limits.drain_seconds),
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
     server = EndingServer(config, on_end=end_streams)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from cohort.service.ending_server import EndingServer
+from cohort.service.ending_server import KEEP_ALIVE_SECONDS, EndingServer
 from cohort.service.hosting.app import build_service_app
 from cohort.service.hosting.opening import OpenService
 from cohort.service.listening import stopped_by_signals
@@ -32,6 +32,7 @@ def run_service(opened: OpenService, *, listener: socket.socket, on_ready: Calla
         access_log=False,
         timeout_graceful_shutdown=int(opened.file.limits.drain_seconds),
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,
     )
