@@ -37,7 +37,7 @@ from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.engine import ServingEngine
 from cohort.serving.kv_blocks import blocks_for
 from cohort.serving.scheduler import SchedulerSettings
-from cohort.serving.text_decoder import text_decoder
+from cohort.serving.text.text_decoder import text_decoder
 
 QUESTION = "How much of the engine's rate is left over HTTP, and when does a stream's first token come?"
 PROCESSES = 4

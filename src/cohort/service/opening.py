@@ -52,7 +52,7 @@ from cohort.serving.generate import end_of_answer_ids
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.pool_size import device_block_count
 from cohort.serving.ranks import ServingRanks
-from cohort.serving.text_decoder import text_decoder
+from cohort.serving.text.text_decoder import text_decoder
 
 __all__ = ["Opened", "open_served"]
 

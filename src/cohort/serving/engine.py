@@ -21,7 +21,7 @@ from cohort.serving.runner import NextToken, PassRunner
 from cohort.serving.sampler import TokenLogprobs
 from cohort.serving.scheduler import AdapterSlots, Scheduler, SchedulerSettings
 from cohort.serving.sequence import FinishReason, LiveSequence, SequenceRequest
-from cohort.serving.text_stream import TextStream
+from cohort.serving.text.text_stream import TextStream
 
 __all__ = ["EngineAdapters", "ServingEngine", "StepOutput", "TextDecoder", "request_problems"]
 

@@ -22,7 +22,6 @@ from cohort.engine.train.requests.trial_control import TrialControl
 from cohort.engine.train.result_trials import has_adapter_directory, trials_of_results, trials_to_forget
 from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.train.supervisor import Supervisor
-from cohort.engine.train.task_study import study_of
 from cohort.engine.train.task_traits import TaskTraits
 from cohort.engine.train.watching.comparison_notes import undecided_note
 from cohort.engine.train.watching.progress_tracker import ProgressTracker
@@ -32,6 +31,7 @@ from cohort.engine.train.watching.work_recorder import WorkRecorder
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import FLAT_TOKENS
 from cohort.prepare.preparation import Preparation
+from cohort.prepare.task_study import study_of
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import LoggedDecision, LoggedEvent

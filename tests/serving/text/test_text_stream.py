@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cohort.serving.text_stream import TextStream
+from cohort.serving.text.text_stream import TextStream
 
 PIECES = ["Hel", "lo", " wor", "ld", ".", "\n", "End", " of", " it"]
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from cohort.models.tokenizer import load_tokenizer
-from cohort.serving.text_decoder import text_decoder
+from cohort.serving.text.text_decoder import text_decoder
 from tests.conftest import REPOSITORY
 
 MODEL = REPOSITORY / "examples" / "quickstart" / "base_model"

@@ -1,0 +1,1 @@
+"""Tokens become text, as they come and up to a stop string."""
