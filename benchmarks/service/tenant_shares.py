@@ -1,4 +1,4 @@
-"""Shares of four tenants over 200 small sweeps on two workers of one CPU core each, against their weights.
+"""Shares of four tenants with many small sweeps on two workers of one CPU core each, against their weights.
 
 Each worker is a process with one base model in memory, and has half of each tenant's jobs, whose numbers are as the
 weights, so that all tenants have work for about as long. What counts are the seconds that a worker's passes took,
@@ -39,7 +39,7 @@ from cohort.serving.sequence import SequenceRequest
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from cohort.training.executor_settings import ExecutorSettings
 
-QUESTION = "How close to their weights are the shares of four tenants over 200 small sweeps on two CPU workers?"
+QUESTION = "How close to their weights are the shares of four tenants with many small sweeps on two CPU workers?"
 QUICKSTART = REPOSITORY / "examples" / "quickstart"
 WEIGHTS = {"ants": 4.0, "bees": 3.0, "cats": 2.0, "dogs": 1.0}
 NUM_SLOTS, SEATS = 32, 32
