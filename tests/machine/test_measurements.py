@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
 
 
 def test_mixtures_of_other_experts_have_keys_of_their_own(tmp_path: Path) -> None:
-    def key(**settings: int) -> CostKey:
+    def key(**settings: Any) -> CostKey:
         folder = save_checkpoint(tmp_path / repr(settings), "Mixtral", **settings)
         return CostKey.of(
             read_config(folder), hardware="a CPU", precision="float32", mean_length=60.0, target_modules=["q_proj"]

@@ -122,5 +122,5 @@ def test_a_model_that_is_being_loaded_is_not_loaded_again(monkeypatch: pytest.Mo
     demand: Any = SimpleNamespace(
         task=task, machine=SimpleNamespace(dtype="float32", device="cpu", quantization="none")
     )
-    found = placed_model._load(demand, Path("model"), ALL_RESIDENT, kernels=kernels, begun=begun)
+    found: Any = placed_model._load(demand, Path("model"), ALL_RESIDENT, kernels=kernels, begun=begun)
     assert (found, kernels.collected.is_set(), kernels.finished) == ("decoder", True, ["decoder"])

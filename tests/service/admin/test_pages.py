@@ -39,7 +39,7 @@ def test_keys_with_the_scope_admin_open_the_pages_and_others_do_not(tenants: Two
     refused = client.post(f"{API}/session", json={"key": tenants.member})
     assert (refused.status_code, refused.json()) == (401, {"error": "this key lacks the scope admin"})
     for wrong in (b'""', b'"sk-cohort-x"', '"ключ"'.encode(), b'"\\ud800"', b"7"):
-        sent = {"content": b'{"key": %s}' % wrong, "headers": {"content-type": "application/json"}}
+        sent: Any = {"content": b'{"key": %s}' % wrong, "headers": {"content-type": "application/json"}}
         assert client.post(f"{API}/session", **sent).status_code == 401
     bearer = {"authorization": f"Bearer {tenants.member}"}
     assert client.get(f"{API}/service", headers=bearer).status_code == 401
