@@ -23,7 +23,7 @@ from cohort.tuning import (
     replay_curves,
 )
 from cohort.tuning.evaluation_times import EvaluationTimes
-from cohort.tuning.shares import ceil_share
+from cohort.tuning.share_counts import ceil_share
 
 __all__ = ["Grid", "RecordedTrial", "read_grid", "read_grids"]
 

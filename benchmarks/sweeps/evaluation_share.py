@@ -24,7 +24,7 @@ from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.tuning import EarlyExitSettings, EvaluationSettings, plan_evaluation_rows
 from cohort.tuning.early_exit.first_comparison import FirstComparison
 from cohort.tuning.evaluation_times import EvaluationPlan, EvaluationTimes, Workload, evaluated_at
-from cohort.tuning.shares import ceil_share
+from cohort.tuning.share_counts import ceil_share
 
 CURVES = Path(__file__).parent / "curves"
 PAGE = REPOSITORY / "docs" / "early-exit-study.md"

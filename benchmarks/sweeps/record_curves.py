@@ -33,7 +33,7 @@ from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning import EvaluationSettings, plan_candidate
-from cohort.tuning.shares import ceil_share
+from cohort.tuning.share_counts import ceil_share
 from cohort.tuning.trajectory import Trajectory
 
 __all__ = [

@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from benchmarks.measure import machine, versions
 from benchmarks.sweeps.record_curves import add_grid_arguments, add_model_arguments, build_executor, plan
 from benchmarks.sweeps.study_data import STUDIED, read_rows, validation_rows
-from cohort.tuning.shares import ceil_share
+from cohort.tuning.share_counts import ceil_share
 
 OUT = Path(__file__).parent / "row_noise.json"
 # where the default rule compares

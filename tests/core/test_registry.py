@@ -14,8 +14,8 @@ from cohort.core.registry import Registry
 from cohort.core.setting_fields import whole
 from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.tuning.decisions import Reason
+from cohort.tuning.early_exit.by_name import EXIT_RULES
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
-from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.samplers import SAMPLERS
 from tests.core.plugin_packages import install
 

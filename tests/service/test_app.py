@@ -17,7 +17,7 @@ from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_ada
 from cohort.data.tokenise import encode_prompt
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder
-from cohort.service import completions
+from cohort.service import completion_answers
 from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
 from tests.service.running_server import RunningServer
 
@@ -83,8 +83,8 @@ def test_a_stream_adds_up_to_the_whole_answer(
 def test_with_many_streams_tokens_are_written_together(
     server: RunningServer, expected: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [completions._gathering_seconds(count) for count in (1, 31, 100, 5000)] == [0.0, 0.0, 0.02, 0.05]
-    monkeypatch.setattr(completions, "_gathering_seconds", lambda _: 0.2)
+    assert [completion_answers._gathering_seconds(count) for count in (1, 31, 100, 5000)] == [0.0, 0.0, 0.02, 0.05]
+    monkeypatch.setattr(completion_answers, "_gathering_seconds", lambda _: 0.2)
     body = {"model": "a1", "prompt": PROMPTS[1], "max_tokens": 12, "temperature": 0, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120) as response:
         writes = [write.decode() for write in response.iter_raw()]

@@ -10,11 +10,11 @@ from typing import Any
 from cohort.adapter_files.base_model import RunBase
 from cohort.adapter_files.input_rows import find_source, raise_problems, read_rows
 from cohort.core.errors import InputError, Problem
-from cohort.data.asked import tokenise_prompts
-from cohort.data.compared import tokenise_compared
 from cohort.data.examples import is_conversation
 from cohort.data.files.formats import ParsedRow, parse_rows
+from cohort.data.preference_rows import tokenise_compared
 from cohort.data.problems import ProblemKind, ProblemLog
+from cohort.data.prompt_rows import tokenise_prompts
 from cohort.data.settings import DatasetSettings, RowReading
 from cohort.data.token_rows import flattened
 from cohort.data.tokenise import render_rows, tokenise_rows

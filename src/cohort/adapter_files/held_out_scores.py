@@ -13,7 +13,7 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem, SampleTooLargeError
 from cohort.core.memory_records import PassKind
 from cohort.core.statistics.estimates import RowValues
-from cohort.data.choices import ChoiceRows, choice_rows
+from cohort.data.choice_rows import ChoiceRows, choice_rows
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY, LOSS, REWARD, REWARD_MARGIN, REWARD_METRICS, Metric, score_texts

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption, TaskArgument
-from cohort.cli.collections_off import collections_off
 from cohort.cli.exits import exits
+from cohort.cli.gc_off import collections_off
 
 if TYPE_CHECKING:
     from cohort.planning.check import CheckReport, Outlook

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cohort.cli.arguments.options import DebugOption
-from cohort.cli.collections_off import collections_off
 from cohort.cli.exits import exits
+from cohort.cli.gc_off import collections_off
 
 if TYPE_CHECKING:
     from cohort.engine.train.watching.progress import ProgressWatcher

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from cohort.cli.arguments.options import DebugOption, JsonOption
-from cohort.cli.collections_off import collections_off
 from cohort.cli.exits import exits
+from cohort.cli.gc_off import collections_off
 
 __all__ = ["init"]
 

@@ -10,8 +10,8 @@ import typer
 
 from cohort.cli.adapters.publishing import PublishAsOption, PublishOption, announcement
 from cohort.cli.arguments.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
-from cohort.cli.collections_off import imports_uncollected
 from cohort.cli.exits import end_as_worse, exits
+from cohort.cli.gc_off import imports_uncollected
 from cohort.cli.launched_ranks import (
     launched_ranks,
     most_losses,

@@ -11,16 +11,16 @@ import numpy as np
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, StorageFullError
-from cohort.data.asked import tokenise_prompts
 from cohort.data.cache import CachedData, read_cache, write_cache
 from cohort.data.chat import require_chat_template
-from cohort.data.compared import note_format_of_others, tokenise_compared
 from cohort.data.files.formats import DataFormat, ParsedRow
 from cohort.data.files.reading import InputSource, ParsedDataset, find_sources, read_examples
 from cohort.data.identity import cache_key, digest, identity_of, tokenizer_hash
 from cohort.data.lengths import measure_lengths
 from cohort.data.mixing import MixedDataset, mix_rows, note_datasets_named_twice
+from cohort.data.preference_rows import note_format_of_others, tokenise_compared
 from cohort.data.problems import LISTED_PROBLEMS, ProblemKind, ProblemLog, capped
+from cohort.data.prompt_rows import tokenise_prompts
 from cohort.data.report import DataReport, collect_notes, split_input
 from cohort.data.settings import DatasetSettings, RowReading
 from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share

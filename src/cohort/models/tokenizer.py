@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.models.own_code import may_run_code
+from cohort.models.remote_code import may_run_code
 from cohort.models.source import find_model
 from cohort.models.stated_settings import stated_tokenizer_class
 from cohort.models.transformers_answers import answered

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cohort.core.seeds import derive_seed
-from cohort.data.choices import num_choices
+from cohort.data.choice_rows import num_choices
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY
 from cohort.prepare.objectives import task_objective

@@ -20,7 +20,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
 from cohort.core.file_digest import file_digest
 from cohort.core.process.daemon_thread import begin_in_thread
-from cohort.models.own_code import may_run_code
+from cohort.models.remote_code import may_run_code
 
 __all__ = ["kept_digest", "model_fingerprint", "start_fingerprint"]
 

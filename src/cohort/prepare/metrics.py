@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.data.choices import ChoiceRows, choice_rows
+from cohort.data.choice_rows import ChoiceRows, choice_rows
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows

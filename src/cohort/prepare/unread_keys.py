@@ -13,8 +13,8 @@ from typing import Any
 
 from cohort.core.setting_fields import setting_fields
 from cohort.tasks.task_file import TaskFile
+from cohort.tuning.early_exit.by_name import EXIT_RULES
 from cohort.tuning.early_exit.rule import COMPARISON_KEYS, CommonSettings, ExitRule
-from cohort.tuning.early_exit.rules import EXIT_RULES
 
 __all__ = ["READ_WHEN", "ReadWhen", "unread_warnings"]
 

@@ -12,7 +12,7 @@ from cohort.core.errors import CohortError, InputError
 from cohort.service.access.request_guard import RequestGuard
 from cohort.service.adapter_routes import AdapterRoutes, NotAllowedError
 from cohort.service.answers import error_body
-from cohort.service.completions import CompletionAnswers
+from cohort.service.completion_answers import CompletionAnswers
 from cohort.service.engine_thread import EngineThread, QueueFullError, ServerClosingError
 from cohort.service.metrics import ServerMetrics
 from cohort.service.schema import ChatRequest, CompletionRequest, parse_body

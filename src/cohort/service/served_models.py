@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cohort.core.errors import StorageFullError
 from cohort.service.access.refusals import ServiceError
-from cohort.service.completions import CompletionAnswers
+from cohort.service.completion_answers import CompletionAnswers
 from cohort.service.engine_thread import EngineThread
 from cohort.service.opening import Opened
 from cohort.service.served_model import PreparedRequest, ServedModel

@@ -19,7 +19,6 @@ from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.placement.cluster_events import RoomFound, TaskReestimated
 from cohort.scheduling.placement.records import Cluster
 from cohort.task_queue.dispatcher_parts import DispatcherParts
-from cohort.task_queue.fair_turns import FairTurns
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.progress import QueueWatcher, view_queue
 from cohort.task_queue.records import Expecting, QueuedTask, TaskState
@@ -27,6 +26,7 @@ from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
 from cohort.task_queue.task_states import TaskStates
+from cohort.task_queue.tenant_turns import FairTurns
 from cohort.task_queue.workers.gangs import Gangs
 from cohort.task_queue.workers.messages import read_message
 from cohort.task_queue.workers.worker_events import WorkerEvents

@@ -41,7 +41,7 @@ class QueueFacts:
         began_at: The wall clock at the queue's first dispatcher; None before that.
         last_dispatcher_seconds: The queue's clock when a dispatcher was last there; None before the first.
         request: The options of the last ``cohort run``.
-        tenant_charges: What tenants were charged, of :class:`~cohort.task_queue.fair_turns.FairTurns`; None: nothing.
+        tenant_charges: What tenants were charged, of :class:`~cohort.task_queue.tenant_turns.FairTurns`; None: nothing.
     """
 
     began_at: datetime | None = None

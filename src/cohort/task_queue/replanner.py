@@ -13,7 +13,7 @@ from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskRequest
 from cohort.scheduling.placement.replan import Replan, replan, start_due
 from cohort.scheduling.placement.sharing import Joined
-from cohort.task_queue.fair_turns import FairTurns
+from cohort.task_queue.tenant_turns import FairTurns
 
 __all__ = ["Changes", "Replanner"]
 

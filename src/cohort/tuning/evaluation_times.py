@@ -17,7 +17,7 @@ from typing import Self
 from cohort.core.place import Place
 from cohort.core.setting_fields import check_settings, number, share, whole
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.shares import ceil_share, exact_fraction
+from cohort.tuning.share_counts import ceil_share, exact_fraction
 
 __all__ = [
     "EVALUATION_TOKEN_COST",

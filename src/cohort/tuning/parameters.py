@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cohort.tuning.shares import exact_fraction
+from cohort.tuning.share_counts import exact_fraction
 
 __all__ = [
     "MOST_POINTS",

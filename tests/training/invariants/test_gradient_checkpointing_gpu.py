@@ -14,9 +14,9 @@ from cohort.kernels.backend import Backend, use_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training import passes
+from cohort.training.backward_start import seeded
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.seeded import seeded
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 

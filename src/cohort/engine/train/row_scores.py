@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cohort.data.choices import ChoiceRows
+from cohort.data.choice_rows import ChoiceRows
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.watching.time_spent import TimeSpent

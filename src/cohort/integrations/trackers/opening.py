@@ -9,10 +9,10 @@ from types import ModuleType
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
-from cohort.integrations.trackers.hosted_tracker import trackio_tracker, wandb_tracker
 from cohort.integrations.trackers.mlflow_tracker import MlflowTracker
 from cohort.integrations.trackers.tensorboard_tracker import TensorBoardTracker
 from cohort.integrations.trackers.tracker import Tracker, Trackers, TrackerSettings
+from cohort.integrations.trackers.wandb_like_tracker import trackio_tracker, wandb_tracker
 
 __all__ = ["TRACKER_NAMES", "installed_trackers", "open_trackers", "tracker_problems"]
 

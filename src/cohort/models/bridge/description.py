@@ -22,7 +22,7 @@ from cohort.models.bridge.structure import (
     whole_modules,
 )
 from cohort.models.config import BridgedModel, DecoderConfig, RotaryConfig
-from cohort.models.own_code import TRUST_VARIABLE, code_digest, code_files, may_run_code
+from cohort.models.remote_code import TRUST_VARIABLE, code_digest, code_files, may_run_code
 from cohort.models.transformers_answers import answered
 
 __all__ = ["READ_METHODS", "describe_bridged", "hidden_code_problem", "runs_own_code", "stored_method"]

@@ -16,9 +16,9 @@ from cohort.service.dashboard.gpu_price import read_price
 from cohort.service.fine_tuning.file_routes import file_routes
 from cohort.service.fine_tuning.job_routes import job_routes
 from cohort.service.fine_tuning.model_routes import model_routes
+from cohort.service.hosting.inference_routes import inference_routes
 from cohort.service.hosting.opening import OpenService
 from cohort.service.hosting.service_metrics import ServiceMetrics
-from cohort.service.inference_routes import inference_routes
 from cohort.service.jobs.room import Room
 from cohort.service.tasks.routes import TaskParts, task_routes
 from cohort.service.usage_book import UsageBook

@@ -13,7 +13,7 @@ from cohort.engine.resident.resident_base import ResidentBase
 from cohort.models.config_file import read_config
 from cohort.models.source import find_model
 from cohort.models.tokenizer import load_tokenizer
-from cohort.service.completions import CompletionAnswers
+from cohort.service.completion_answers import CompletionAnswers
 from cohort.service.hosting.service_file import BaseSection, ServiceFile
 from cohort.service.jobs.job_task import BaseForJobs
 from cohort.service.jobs.row_checks import CheckLimits

@@ -23,8 +23,8 @@ from cohort.data.tokenised import Sample, TokenisedRows
 from cohort.kernels.adamw import SlotUpdate, adamw_step
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
+from cohort.training.backward_start import seeded
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
-from cohort.training.seeded import seeded
 
 __all__ = ["Distilled", "distill"]
 

@@ -15,10 +15,10 @@ from cohort.adapters.bank import AdapterBank
 from cohort.data.packing import HostStream
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
+from cohort.training.backward_start import seeded
 from cohort.training.recorded.few_layers import few_layers
 from cohort.training.recorded.pass_tensors import PassTensors
 from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
-from cohort.training.seeded import seeded
 from cohort.training.token_losses import token_losses
 
 __all__ = ["CapturedPass", "RecordingMemory", "StagedReplay"]

@@ -23,8 +23,8 @@ from cohort.kernels.cross_entropy import price_rows, weighted_gradient
 from cohort.kernels.staging import to_device_unwaited
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
+from cohort.training.backward_start import seeded
 from cohort.training.requests.datum import Datum, TokenLoss
-from cohort.training.seeded import seeded
 
 __all__ = ["DatumResult", "SlotDatum", "measure_tokens", "train_tokens"]
 

@@ -25,7 +25,7 @@ from cohort.tuning.early_exit.rule import (
 )
 from cohort.tuning.early_exit.separation import Standing, chances, numbers_of_chance
 from cohort.tuning.early_exit.step_floor import StepFloor
-from cohort.tuning.shares import ceil_share
+from cohort.tuning.share_counts import ceil_share
 
 __all__ = ["BarrierRule", "CurveView"]
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from cohort.core.events import StepDone
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
-from cohort.tuning.shares import exact_fraction
+from cohort.tuning.share_counts import exact_fraction
 from cohort.tuning.trajectory import Point, curve_noise
 
 __all__ = ["DIVERGING", "DivergenceRule", "RiseRule"]

@@ -10,11 +10,11 @@ import itertools
 from dataclasses import dataclass
 from fractions import Fraction
 
+from cohort.tuning.early_exit.by_name import EXIT_RULES
 from cohort.tuning.early_exit.rule import ExitRule
-from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.early_exit.step_floor import share_of_steps
-from cohort.tuning.shares import exact_fraction
+from cohort.tuning.share_counts import exact_fraction
 
 __all__ = ["FirstComparison"]
 

@@ -12,7 +12,7 @@ from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.barrier import BarrierRule
 from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDECIDED, UNDERPERFORMING, CommonSettings, ExitRule
 from cohort.tuning.early_exit.rungs import RungSettings, rung_steps_at, shares_from
-from cohort.tuning.shares import exact_fraction
+from cohort.tuning.share_counts import exact_fraction
 
 __all__ = ["EXIT_RULE", "HyperbandRule"]
 

@@ -31,7 +31,7 @@ from cohort.tuning.early_exit.warmup_selection import (
     floored_shares,
     has_choice,
 )
-from cohort.tuning.shares import exact_fraction
+from cohort.tuning.share_counts import exact_fraction
 
 __all__ = ["EXIT_RULE", "PatternsSettings"]
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from cohort.core.setting_fields import whole
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.rule import CommonSettings, RuleSettings
-from cohort.tuning.shares import exact_fraction
+from cohort.tuning.share_counts import exact_fraction
 
 __all__ = ["RungSettings", "rung_milestones", "rung_shares", "rung_steps_at", "shares_from"]
 

@@ -14,11 +14,11 @@ from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.input_values.plain_values import plain_value
 from cohort.core.place import Place
 from cohort.core.setting_fields import SettingField, problems_of, setting_fields
+from cohort.tuning.early_exit.by_name import DEFAULT_RULE, EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.collapse import CollapseRule
 from cohort.tuning.early_exit.non_finite import NonFiniteRule
 from cohort.tuning.early_exit.overfitting import OverfittingRule
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Rule, RuleSettings
-from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys
 
 __all__ = ["OTHER_WORDS", "EarlyExitSettings", "build_rules", "compares_to_the_end"]
 

@@ -12,7 +12,7 @@ from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import Reason
 from cohort.tuning.early_exit.barrier import BarrierRule, CurveView
 from cohort.tuning.early_exit.rule import RUNG_REACHED, Observation, Verdict
-from cohort.tuning.shares import ceil_share
+from cohort.tuning.share_counts import ceil_share
 from cohort.tuning.trajectory import curve_noise
 
 __all__ = ["WARMED_UP", "Selection", "WarmupSelectionRule", "floored_shares", "has_choice"]

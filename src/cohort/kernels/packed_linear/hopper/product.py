@@ -3,7 +3,7 @@
 A persistent product whose warps have different work: one warp brings tiles in by the tensor memory engine, two warp
 groups multiply, each its own 64 rows of a tile of 128 x 256, from one ring of stages. The groups wait for the ring
 alone, not for each other, and the loads of the next tile go on while a tile is stored. A slot's LoRA term is further
-stages of up to 64 ranks on the same accumulators (:mod:`.hopper_term`).
+stages of up to 64 ranks on the same accumulators (:mod:`.term`).
 
 Shapes:  M rows · N output columns · K inner width · R rank rows of the bank · r true rank
 """

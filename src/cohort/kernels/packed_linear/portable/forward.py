@@ -1,7 +1,7 @@
 """Forward kernels: shrink ``S = drop(X) A^T`` for all siblings in one read of X, expand ``Y (+)= s S B^T``.
 
-A program reads its rows, rank rows, rank and scale from a table of :mod:`.launch_tables` and runs the body compiled
-for its own padded rank, so no bit of a slot's result depends on who else is in the launch.
+A program reads its rows, rank rows, rank and scale from a table of :mod:`cohort.kernels.packed_linear.launch.tables`
+and runs the body compiled for its own padded rank, so no bit of a slot's result depends on who else is in the launch.
 
 Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded
 class

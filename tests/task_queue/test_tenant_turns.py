@@ -8,8 +8,8 @@ import pytest
 
 from cohort.scheduling.placement.cluster_events import TaskArrived, TaskEnded
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
-from cohort.task_queue.fair_turns import FairTurns
 from cohort.task_queue.replanner import Replanner
+from cohort.task_queue.tenant_turns import FairTurns
 
 
 def arrived(name: str, *, at: float = 0.0, seconds: float = 100.0, weight: float = 1.0) -> TaskArrived:

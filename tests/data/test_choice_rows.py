@@ -12,7 +12,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from cohort.core.errors import InputError
-from cohort.data.choices import ChoiceRows, choice_rows
+from cohort.data.choice_rows import ChoiceRows, choice_rows
 from cohort.data.loading import load_dataset
 from cohort.data.settings import DatasetSettings
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from cohort.training.seeded import seeded
+from cohort.training.backward_start import seeded
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 5)])
@@ -33,7 +33,7 @@ def test_infinite_and_missing_gradients_arrive_as_they_are() -> None:
 def test_it_imports_no_symbolic_shapes() -> None:
     script = (
         "import sys, torch\n"
-        "from cohort.training.seeded import seeded\n"
+        "from cohort.training.backward_start import seeded\n"
         "leaf = torch.ones(3, requires_grad=True)\n"
         "seeded(leaf * 2, torch.ones(3)).backward()\n"
         "print('torch.fx.experimental.symbolic_shapes' in sys.modules)\n"

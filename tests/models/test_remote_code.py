@@ -10,7 +10,7 @@ import pytest
 
 from cohort.core.errors import InputError, UnsupportedModelError
 from cohort.models.config_file import read_config
-from cohort.models.own_code import TRUST_VARIABLE, may_run_code
+from cohort.models.remote_code import TRUST_VARIABLE, may_run_code
 from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder
 from cohort.prepare.base_model.model_computation import model_computation

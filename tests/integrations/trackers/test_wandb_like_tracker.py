@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.integrations.trackers.hosted_tracker import trackio_tracker, wandb_tracker
+from cohort.integrations.trackers.wandb_like_tracker import trackio_tracker, wandb_tracker
 from tests.integrations.trackers.two_trials import FakeHosted, settings_in, train_two
 
 

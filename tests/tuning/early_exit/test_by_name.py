@@ -11,8 +11,8 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.core.setting_fields import setting_fields, whole
 from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, NON_FINITE, Reason
+from cohort.tuning.early_exit.by_name import DEFAULT_RULE, EXIT_RULES, built_in_keys, reason_of, reasons
 from cohort.tuning.early_exit.rule import UNDERPERFORMING, CommonSettings, ExitRule, RuleSettings
-from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys, reason_of, reasons
 from cohort.tuning.interventions import BY_USER
 from tests.core.plugin_packages import install
 

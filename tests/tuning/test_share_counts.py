@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from cohort.tuning.shares import ceil_share, exact_fraction
+from cohort.tuning.share_counts import ceil_share, exact_fraction
 
 
 def test_a_share_is_rounded_up_in_exact_arithmetic() -> None:
