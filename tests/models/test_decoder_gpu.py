@@ -39,7 +39,11 @@ def test_logits_equal_transformers(family: str, dtype: str, tmp_path: Path) -> N
     for ours, theirs in zip(packed_logits(decoder, sequences), reference_logits(folder, sequences), strict=True):
         # bfloat16: 8 bits of mantissa, a few dozen roundings on the way
         allowed = 1e-4 if dtype == "float32" else 0.05 * theirs.abs().max().item()
-        torch.testing.assert_close(ours.cpu().float(), theirs, rtol=0, atol=allowed)
+        is_far_T = ~((ours.cpu().float() - theirs).abs() <= allowed).all(dim=1)
+        # A choice of experts jumps: where two scores are within a rounding of bfloat16 of each other, a token passes
+        # another expert than in float32. Few tokens stand so near; in float32 none does.
+        rerouted = len(is_far_T) // 16 + 1 if "num_experts" in FAMILIES[family] and dtype == "bfloat16" else 0
+        assert int(is_far_T.sum()) <= rerouted, (ours, theirs)
 
 
 @pytest.mark.parametrize("window", [None, 50])

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
-from cohort.service.jobs.old_runs import remove_old_runs
+from cohort.service.jobs.run_retention import remove_old_runs
 from cohort.store.errors import StoreError
 from cohort.store.retention import Retention
 from cohort.store.store import Store

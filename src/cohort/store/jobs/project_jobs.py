@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, Table
+from sqlalchemy import Column, Connection, Row, Select
 from sqlalchemy.exc import IntegrityError
 
 from cohort.store.errors import IllegalTransitionError, UnknownIdError
@@ -268,8 +268,13 @@ class ProjectJobs:
             UnknownIdError: the project has no such job, or the job no such event.
         """
         own = self._scope.select(job_events).where(job_events.c.job_id == job_id)
+
+        def row_of(connection: Connection, event_id: str) -> Row[Any]:
+            return self._scope.row(connection, job_events, "event", event_id)
+
+        number = job_events.c.number
         return self._page_of(
-            job_id, own, JobEvent, job_events, by="number", kind="event", after=after, limit=limit, order=order
+            job_id, own, JobEvent, by=number, kind="event", row_of=row_of, after=after, limit=limit, order=order
         )
 
     def events_since(self, job_id: str, number: int, *, limit: int = 1000) -> Sequence[JobEvent]:
@@ -289,13 +294,17 @@ class ProjectJobs:
             UnknownIdError: the project has no such job, or no such checkpoint.
         """
         own = self._scope.select(checkpoints).where(checkpoints.c.job_id == job_id, checkpoints.c.deleted_at.is_(None))
+
+        def row_of(connection: Connection, checkpoint_id: str) -> Row[Any]:
+            return self._scope.row(connection, checkpoints, "checkpoint", checkpoint_id)
+
         return self._page_of(
             job_id,
             own,
             Checkpoint,
-            checkpoints,
-            by="position",
+            by=checkpoints.c.position,
             kind="checkpoint",
+            row_of=row_of,
             after=after,
             limit=limit,
             order=order,
@@ -306,27 +315,25 @@ class ProjectJobs:
         job_id: str,
         statement: Select[Any],
         record: type[_Record],
-        table: Table,
         *,
-        by: str,
+        by: Column[Any],
         kind: str,
+        row_of: Callable[[Connection, str], Row[Any]],
         after: str | None,
         limit: int,
         order: Order,
     ) -> Page[_Record]:
-        """Return a page of a job's rows of a table, in the order of its column ``by``."""
+        """Return a page of a job's rows of a table in the order of a column; ``row_of`` finds one by its id."""
         with self._database.read() as connection:
             self._scope.row(connection, jobs, "fine-tuning job", job_id)
             since = None
             if after is not None:
-                row = self._scope.row(connection, table, kind, after)
+                row = row_of(connection, after)
                 # a row of another job is unknown to this one
                 if row.job_id != job_id:
                     raise UnknownIdError(kind, after)
                 since = row._mapping[by]
-            return read_page(
-                connection, statement, by=table.c[by], after=since, limit=limit, order=order, record=record
-            )
+            return read_page(connection, statement, by=by, after=since, limit=limit, order=order, record=record)
 
 
 def _allowed(status: JobStatus) -> str:
