@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -84,16 +84,15 @@ def test_dialogs_of_controls_have_nothing_serious_either(chromium: Any, address:
         page.get_by_role("dialog").wait_for(state="detached")
 
 
-def test_the_first_curves_of_sixty_trials_come_within_a_second(chromium: Any, address: str) -> None:
-    seconds = []
-    for _ in range(3):
-        with watched_page(chromium, address) as page:
-            began = time.perf_counter()
-            page.goto(f"{address}#/sweep?run=live")
-            page.locator("canvas[data-curves='60']").wait_for()
-            seconds.append(time.perf_counter() - began)
-    # the best of three: other processes of the machine may hold one up
-    assert min(seconds) < 1.0
+def test_the_first_curves_of_sixty_trials_come_with_the_first_answers(chromium: Any, address: str) -> None:
+    # how long they take is measured by benchmarks.command.dashboard
+    asked: list[str] = []
+    with watched_page(chromium, address) as page:
+        page.on("response", lambda answer: asked.append(answer.url) if "/api/" in answer.url else None)
+        page.goto(f"{address}#/sweep?run=live")
+        page.locator("canvas[data-curves='60']").wait_for()
+    paths = [urlsplit(url).path for url in asked]
+    assert len(paths) == len(set(paths)) <= 6, "each is asked once before the curves are there"
 
 
 def test_a_page_weighs_less_than_400_kilobytes(chromium: Any, address: str) -> None:
