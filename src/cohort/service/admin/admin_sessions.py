@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from starlette.exceptions import HTTPException
+
 from cohort.service.access.gate import CallerCache
 from cohort.service.dashboard.sessions import Session, Sessions
 from cohort.store.tenants.keys import Caller
@@ -37,7 +39,12 @@ class AdminSessions(Sessions):
         return not await self.refusal(session.key)
 
     async def caller(self, key: str) -> Caller:
-        """Return whose key it is, of a request that passed the guard."""
+        """Return whose key it is, of a request that passed the guard.
+
+        Raises:
+            HTTPException: 401; the key was revoked in between.
+        """
         found = await self._callers.find(key)
-        assert found is not None, "the guard has just asked"
+        if found is None:
+            raise HTTPException(401, "this key is wrong, expired or revoked")
         return found
