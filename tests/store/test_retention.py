@@ -1,4 +1,4 @@
-"""What has ended is kept as long as is said, and what belongs to others stays."""
+"""What has ended is kept as long as the retention says, and what belongs to others stays."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from cohort.kernels.packed_linear.rows.tables import MOST_ROWS
 
 __all__ = ["DECODE_SIZES", "most_recorded_rows", "rows_of_graph"]
 
-# from MOST_ROWS on rows of an adapter share its factors; so many are the answers of trials that train on them
+# from MOST_ROWS on rows of an adapter share its factors; trials that train on answers have as many
 DECODE_SIZES = (16, 32, 48, 64, 96, 128, 160, 192, MOST_ROWS, 384, 512, 640, 768, 1024, 1536, 2048)
 
 

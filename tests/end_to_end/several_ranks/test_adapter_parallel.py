@@ -19,7 +19,8 @@ from cohort.planning.check import check_task
 from cohort.ranks.rank_process import RankProcess
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_tiny_model
-from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
+from tests.end_to_end.several_ranks.outcomes import result_of
+from tests.end_to_end.tiny_tasks import Interrupting, Outcome, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=40)
 DIVIDED: dict[str, Any] = {
@@ -42,20 +43,6 @@ def expected(folder: Path) -> Outcome:
     return result_of(folder / "one")
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[RankProcess]:
-    """The ranks beside rank 0, as they are started."""
-    found: list[RankProcess] = []
-    begin = RankProcess.__init__
-
-    def noted(self: RankProcess, *args: object) -> None:
-        begin(self, *args)  # type: ignore[arg-type]
-        found.append(self)
-
-    monkeypatch.setattr(RankProcess, "__init__", noted)
-    return found
-
-
 class Killing(Interrupting):
     """Kills the first rank that was started, once the trials have done nine steps together."""
 
@@ -67,11 +54,6 @@ class Killing(Interrupting):
         done = sum(trial.steps_done for trial in progress.trials)
         if done >= 9 and len(self._started) == 1 and self._started[0]._process.poll() is None:
             os.kill(self._started[0].process_id, signal.SIGKILL)
-
-
-def result_of(run: Path) -> Outcome:
-    outcome = outcome_of(run)
-    return {**outcome, "decisions": sorted(outcome["decisions"])}
 
 
 @pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.slow)])

@@ -31,6 +31,7 @@ from cohort.runs.reader import RunReader
 from cohort.tasks.task_file import TaskFile
 from tests.cli.tiny_task import write_tiny_model
 from tests.conftest import REPOSITORY
+from tests.end_to_end.several_ranks.outcomes import result_of
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
 from tests.support.no_triton import use_no_triton
 
@@ -57,25 +58,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(folder: Path) -> Outcome:
     tune(task_of(folder), folder / "one", options=OPTIONS)
     return result_of(folder / "one")
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[RankProcess]:
-    """The ranks, as they are started."""
-    found: list[RankProcess] = []
-    begin = RankProcess.__init__
-
-    def noted(self: RankProcess, *args: object) -> None:
-        begin(self, *args)  # type: ignore[arg-type]
-        found.append(self)
-
-    monkeypatch.setattr(RankProcess, "__init__", noted)
-    return found
-
-
-def result_of(run: Path) -> Outcome:
-    outcome = outcome_of(run)
-    return {**outcome, "decisions": sorted(outcome["decisions"])}
 
 
 def require_near(run: Path, expected: Outcome) -> None:

@@ -219,12 +219,12 @@ def _is_isolated(
     decoder: Decoder, executor: Executor, rows: TokenisedRows, *, spec: TrialSpec, adapts_experts: bool
 ) -> bool:
     num_rank_rows = executor.settings.num_rank_rows
-    beside = executor_of(decoder, rows, token_budget=41, adapts_experts=adapts_experts, num_rank_rows=num_rank_rows)
-    beside.load(with_neighbour(spec))
-    beside.load(spec)
+    packed = executor_of(decoder, rows, token_budget=41, adapts_experts=adapts_experts, num_rank_rows=num_rank_rows)
+    packed.load(with_neighbour(spec))
+    packed.load(spec)
     for _ in range(spec.num_steps):
-        beside.step()
-    return torch.equal(beside.weights(0), executor.weights(0))
+        packed.step()
+    return torch.equal(packed.weights(0), executor.weights(0))
 
 
 def _train_with_peft(model: Any, parameters: list[Tensor], spec: TrialSpec, rows: TokenisedRows) -> list[float]:

@@ -59,7 +59,7 @@ def two_tenants(folder: Path) -> TwoTenants:
 
 
 def pages_of(store: Store, *, can_change: bool, key_seconds: float = 0.0) -> Starlette:
-    """Return the pages below ``/dashboard``, as a service has them; a key is asked for anew each time."""
+    """Return the pages below ``/dashboard``, as a service has them; a key is asked for again each time."""
     callers = CallerCache(store.keys.find, seconds=key_seconds)
     pages = build_service_pages(store, callers=callers, host="127.0.0.1", can_change=can_change)
     return Starlette(routes=[Mount("/dashboard", pages)])

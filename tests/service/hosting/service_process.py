@@ -64,7 +64,7 @@ def service_process(
     """Start a service on a folder; at the end it is killed, unless it has ended.
 
     Args:
-        database: A URL in place of SQLite; files are in the folder all the same.
+        database: A URL in place of SQLite; files are in the folder either way.
     """
     file = folder.parent / f"{name}.yaml"
     workers = "" if cpu_workers is None else f"workers: {{cpu: {cpu_workers}}}\n"
