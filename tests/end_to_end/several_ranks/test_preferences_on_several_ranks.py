@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from cohort.engine.tune import resume, tune
+from tests.end_to_end.several_ranks.outcomes import result_of
 from tests.end_to_end.several_ranks.test_one_model_on_several_ranks import (
     OPTIONS,
     TWO,
     folder,
     require_near,
-    result_of,
     task_of,
 )
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of
