@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cohort.core.setting_fields import SettingField, setting_fields
 from cohort.tuning.decisions import NON_FINITE
-from cohort.tuning.early_exit.by_name import EXIT_RULES, built_in_keys
+from cohort.tuning.early_exit.lookup import EXIT_RULES, built_in_keys
 from cohort.tuning.samplers import SAMPLERS
 
 __all__ = ["PAGE", "exit_rules_page"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cohort.scheduling.pipelines.microbatch.choose_micro_batches import MicroBatchSettings, schedule_micro_batches
 from cohort.scheduling.pipelines.microbatch.records import AdapterBatches, MicroBatch
-from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
-from cohort.scheduling.pipelines.pass_order import Direction
+from cohort.scheduling.pipelines.pipeline_schedule import Direction
 from cohort.scheduling.pipelines.simulation import PassTime, simulate_pipeline
 
 FIGURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "pipeline-timeline.svg"

@@ -13,7 +13,7 @@ from cohort.kernels.backend import Backend, implementation
 from cohort.kernels.packed_linear import LaunchTables, LoraPart, PaddedRows, SlotTable
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, choose_tiles
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 __all__ = ["LINEARS", "MIXED_RANKS", "Pack", "build_pack", "uneven_lengths"]
 

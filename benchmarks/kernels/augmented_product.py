@@ -23,7 +23,7 @@ from benchmarks.measure import RESULTS, interleaved, print_table, write_result
 from benchmarks.requirements import need_gpu
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice.tiles import TermPlace
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 QUESTION = "When does a packed linear gain from an augmented product?"
 # adapters and the rank of each

@@ -28,7 +28,7 @@ from cohort.kernels.cross_entropy import linear_cross_entropy
 from cohort.kernels.rms_norm import add_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope
 from cohort.kernels.swiglu import swiglu
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, MLP, VOCABULARY = 4096, 32, 8, 128, 14336, 128256
 ENTRIES_PER_RANK_ROW = 32 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336))  # A and B of all linears

@@ -32,7 +32,7 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.ranks.pipeline.staged_executor import StagedExecutor
 from cohort.ranks.rank_group import PipelineGroup
-from cohort.scheduling.pipelines.pass_order import Direction
+from cohort.scheduling.pipelines.pipeline_schedule import Direction
 from cohort.scheduling.pipelines.simulation import PassTime, PipelineTimes, simulate_pipeline
 from cohort.training.executor_settings import ExecutorSettings
 

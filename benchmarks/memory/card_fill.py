@@ -21,9 +21,9 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import MARGIN_SHARE, PassKind
 from cohort.machine.machine import Machine
+from cohort.memory.budget import Sizes, choose_sizes
 from cohort.memory.profile import MemoryProfile
 from cohort.memory.size_inputs import SizeInputs, SizeRequest
-from cohort.memory.sizes import Sizes, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
 from cohort.training.device_memory import release_cached

@@ -17,7 +17,7 @@ from cohort.kernels.packed_linear import LaunchTables, LoraPart, SlotTable
 from cohort.kernels.packed_linear.choice.tiles import TileChoice
 from cohort.kernels.packed_linear.triton import grouped_backward, grouped_forward
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 __all__ = ["Tenant", "TermPack", "term_pack", "term_rows"]
 

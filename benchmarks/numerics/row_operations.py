@@ -17,7 +17,7 @@ from cohort.kernels.packed_mlp import packed_mlp
 from cohort.kernels.rms_norm import add_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope
 from cohort.kernels.swiglu import swiglu
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from cohort.training.token_losses import sequence_sums
 
 __all__ = ["row_rows"]

@@ -26,7 +26,7 @@ from cohort.kernels.packed_linear.triton import grouped_forward
 from cohort.machine.compile_ahead.launches import collect_launches
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec

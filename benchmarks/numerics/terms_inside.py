@@ -12,7 +12,7 @@ from benchmarks.numerics.lora_terms import Tenant, TermPack, tenant, term_pack
 from benchmarks.numerics.places import Place, Row, changed
 from cohort.kernels.packed_linear.choice.tiles import TileChoice
 from cohort.kernels.packed_linear.hopper.launch import hopper_product, is_hopper
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 __all__ = ["inside_rows"]
 

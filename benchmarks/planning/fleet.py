@@ -25,8 +25,8 @@ from benchmarks.measure import REPOSITORY, RESULTS, print_table, write_result
 from benchmarks.planning.fleet_day import DAY_SECONDS, FleetJob, draw_day, entitled_seconds, measured_kinds
 from benchmarks.planning.fleet_figure import draw_fleet
 from cohort.scheduling.placement.cluster_events import ClusterEvent, TaskArrived, TaskEnded, TaskReestimated
-from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.task_queue.replanner import Replanner
 
 FIGURE = REPOSITORY / "docs" / "figures" / "fleet-day.svg"

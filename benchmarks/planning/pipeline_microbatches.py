@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.llama_shapes import gsm8k_lengths
 from benchmarks.measure import RESULTS, print_table, write_result
+from cohort.scheduling.pipelines.microbatch.choose_micro_batches import MicroBatchSettings, schedule_micro_batches
 from cohort.scheduling.pipelines.microbatch.packing import PackingLimits
 from cohort.scheduling.pipelines.microbatch.records import (
     AdapterBatches,
@@ -30,11 +31,10 @@ from cohort.scheduling.pipelines.microbatch.records import (
     padded_tokens,
     with_no_ops,
 )
-from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
-from cohort.scheduling.pipelines.pass_order import batch_distance
+from cohort.scheduling.pipelines.pipeline_schedule import batch_distance
 from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
 from cohort.scheduling.pipelines.solver_process import LIMITS
-from cohort.scheduling.pipelines.window_schedule import StageShares, WindowQuestion, greedy_schedule, solved_schedule
+from cohort.scheduling.pipelines.window_packing import StageShares, WindowQuestion, greedy_schedule, solved_schedule
 
 QUESTION = "How long do the stages of a pipeline idle with greedy windows, integer programs, and merging?"
 NUM_STAGES, CAPACITY, STEPS, PADDING = 4, 2750, 8, 64

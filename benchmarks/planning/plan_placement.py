@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.measure import RESULTS, print_table, write_result
 from cohort.planning.cluster_simulation import simulate
 from cohort.planning.simulation_records import SimulatedTask, SimulationSettings
-from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.records import Cluster, SolverStatus, TaskOption, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy, list_plan
 from cohort.scheduling.placement.task_planner import plan_placement
 from cohort.scheduling.placement.verify import check_plan
 

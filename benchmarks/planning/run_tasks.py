@@ -39,8 +39,8 @@ from cohort.machine.local_slots import choose_slots, hardware_of_slots
 from cohort.planning.cluster_simulation import simulate
 from cohort.planning.simulation_records import SimulatedTask, SimulationSettings
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.operations import add_to_queue, work_off
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState

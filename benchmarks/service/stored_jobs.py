@@ -22,12 +22,12 @@ from typing import Any
 from sqlalchemy import insert
 
 from benchmarks.measure import RESULTS, print_table, write_result
+from cohort.store.enums import EventLevel, JobKind, JobStatus
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.pages import Order
 from cohort.store.store import ProjectStore, Store, open_store
 from cohort.store.tables import job_events, job_metadata, jobs
-from cohort.store.words import EventLevel, JobKind, JobStatus
 from tests.support.postgresql_server import PostgresServer, postgresql_binaries
 
 NUM_PROJECTS = 10

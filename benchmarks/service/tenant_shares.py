@@ -29,7 +29,7 @@ from cohort.engine.resident.sweeps import SweepOrder, Sweeps
 from cohort.engine.session_task import TaskEnd
 from cohort.engine.turns.base_turns import BaseTurns, HeldTurn
 from cohort.machine.machine import choose_machine
-from cohort.memory.sizes import Sizes
+from cohort.memory.budget import Sizes
 from cohort.models.weights import load_decoder
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.shares.records import WorkKind

@@ -28,8 +28,8 @@ from typing import Any
 from benchmarks.measure import RESULTS
 from benchmarks.several_gpus.part import Part
 from benchmarks.several_gpus.run_tasks import PackCosts, best_plan, search_plan, tasks_of
-from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy, list_plan
 from cohort.scheduling.placement.verify import check_plan
 
 __all__ = ["QUESTION", "measure"]

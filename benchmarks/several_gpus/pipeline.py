@@ -30,10 +30,10 @@ from benchmarks.llama_shapes import decoder_config, gsm8k_lengths
 from benchmarks.several_gpus.part import Part, keep
 from benchmarks.several_gpus.pipeline_runtime import measured
 from cohort.models.config import DecoderConfig
+from cohort.scheduling.pipelines.microbatch.choose_micro_batches import MicroBatchSettings, schedule_micro_batches
 from cohort.scheduling.pipelines.microbatch.packing import PackingLimits
 from cohort.scheduling.pipelines.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
-from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
-from cohort.scheduling.pipelines.pass_order import batch_distance
+from cohort.scheduling.pipelines.pipeline_schedule import batch_distance
 from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
 from cohort.scheduling.pipelines.stage_balance import balance_stages, divide_head
 

@@ -21,7 +21,7 @@ from benchmarks.several_gpus.strategies import start
 from benchmarks.steps.step_timing import trial_specs
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.grouped_executor import GroupedExecutor
-from cohort.scheduling.pipelines.pass_order import Direction
+from cohort.scheduling.pipelines.pipeline_schedule import Direction
 from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec

@@ -24,9 +24,9 @@ from cohort.scheduling.cost.analytic import ModelWork, analytic_step_cost
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
 from cohort.scheduling.cost.model import AdapterWork, StepCost
 from cohort.scheduling.cost.task_time import training_time
-from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskOption, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy, list_plan
 from cohort.scheduling.placement.task_planner import plan_placement
 from cohort.scheduling.placement.verify import check_plan
 

@@ -9,7 +9,7 @@ from typing import Any
 from cohort.core.rank_work import RankWork
 from cohort.ranks.calls import Call
 from cohort.ranks.local_executor import LocalExecutor
-from cohort.training.recorded.captured_passes import CapturedPasses
+from cohort.training.cuda_graphs.captured_passes import CapturedPasses
 
 __all__ = ["RankPasses", "ReportPasses", "report_rows"]
 

@@ -35,8 +35,8 @@ from cohort.ranks.calls import Call
 from cohort.ranks.rank_process import RankProcess
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.ranks.training_setup import TrainingSetup
-from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan, plan_in_order
 from cohort.scheduling.placement.records import Cluster, Placement, PlacementPlan, TaskOption, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy, best_list_plan, list_plan, plan_in_order
 from cohort.scheduling.placement.verify import check_plan, placement_lower_bound
 from cohort.training.executor_settings import ExecutorSettings
 

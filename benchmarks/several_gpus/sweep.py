@@ -40,8 +40,8 @@ from benchmarks.sweeps.sweep_price import RECORDED_EXITS, _evaluation_plan, _siz
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.compile_ahead.launched_model import stand_in_decoder
 from cohort.machine.compile_ahead.launches import kinds_of_adapters
+from cohort.memory.budget import Sizes
 from cohort.memory.rank_groups import GROUP_STRATEGIES
-from cohort.memory.sizes import Sizes
 from cohort.models.config_file import read_config
 from cohort.models.counts import count_model
 from cohort.ranks.grouped_executor import GroupedExecutor

@@ -24,9 +24,9 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.engine.client_training.client_trainer import ClientTrainer
 from cohort.models.decoder import Decoder
-from cohort.training.requests.datum import Datum, TokenLoss, checked_datum, checked_loss
-from cohort.training.requests.request_executor import AdamParameters, PassRequest, RequestExecutor
-from cohort.training.token_objectives import TOKEN_OBJECTIVES
+from cohort.training.client_losses import TOKEN_OBJECTIVES
+from cohort.training.client_training.datum import Datum, TokenLoss, checked_datum, checked_loss
+from cohort.training.client_training.request_executor import AdamParameters, PassRequest, RequestExecutor
 
 QUESTION = "How much faster do 32 clients train at once than one after the other, and than PEFT does one?"
 RANK = 16

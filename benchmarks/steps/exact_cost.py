@@ -28,8 +28,8 @@ from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.training.cuda_graphs.recorded_shapes import launching_rows, most_recorded_tokens
 from cohort.training.executor import Executor
-from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
 
 QUESTION = "How long is a step that gives a packed trial the bits it has alone, against one that need not?"
 # name: ranks, rows of each trial, tokens of a row, dropout; passes are recorded where a run would record them

@@ -34,8 +34,9 @@ from cohort.kernels.packed_mlp import triton as mlp_kernels
 from cohort.kernels.swiglu import op as swiglu_op
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
-from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
-from cohort.training.recorded.recorded_shapes import GRAPH_TOKENS
+from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.models.weight_formats.kinds import fp8
+from cohort.training.cuda_graphs.recorded_shapes import GRAPH_TOKENS
 
 QUESTION = "What does each format of frozen weights cost in a training step, and how much memory does it save?"
 RANKS = (16, 16, 16, 16)

@@ -30,7 +30,7 @@ from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.objectives.grpo import GroupRelativePolicyOptimization
+from cohort.training.objectives.kinds.grpo import GroupRelativePolicyOptimization
 from cohort.training.trial import TrialSpec
 
 MODEL = REPOSITORY / "examples" / "quickstart" / "base_model"

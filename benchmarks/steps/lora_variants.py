@@ -18,7 +18,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import median_seconds, trial_specs
 from cohort.adapters.adapter_state import AdapterState
 from cohort.adapters.bank import aligned_rank
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.training.executor import Executor

@@ -22,7 +22,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, median_seconds, peft_loop, trial_specs
 from cohort.kernels.nf4_weight import Nf4Weight, dequantise, quantise
 from cohort.models.weight_formats import NF4
-from cohort.training.recorded.recorded_shapes import GRAPH_TOKENS
+from cohort.training.cuda_graphs.recorded_shapes import GRAPH_TOKENS
 
 LENGTH = 200
 

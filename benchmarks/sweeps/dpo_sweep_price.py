@@ -33,10 +33,10 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows
 from cohort.memory.size_inputs import rank_row_bytes
+from cohort.training.cuda_graphs.recorded_shapes import GRAPH_TOKENS
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
-from cohort.training.recorded.recorded_shapes import GRAPH_TOKENS
 from cohort.training.reference.reference_logps import answer_log_probs
 from cohort.training.trial import TrialSpec, TrialState
 

@@ -50,7 +50,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.objectives.grpo import GroupRelativePolicyOptimization
+from cohort.training.objectives.kinds.grpo import GroupRelativePolicyOptimization
 from cohort.training.rollouts import answer_training
 from cohort.training.trial import TrialSpec
 

@@ -22,13 +22,13 @@ from benchmarks.sweeps.replayed_sweep import Curves
 from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.core.events import StepDone
 from cohort.data.packing import SlotSample
-from cohort.memory.sizes import Sizes
+from cohort.memory.budget import Sizes
 from cohort.models.config import DecoderConfig
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.scheduling.admission import Capacity
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape, RecordingPolicy
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.group_terms import group_slots
-from cohort.training.recorded.recorded_shapes import GraphKind, PassShape, RecordingPolicy
 from cohort.tuning import EarlyExitSettings
 
 __all__ = ["Cost", "RecordedSizes", "SizedExecutor"]

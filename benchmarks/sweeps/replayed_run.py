@@ -23,7 +23,7 @@ from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.step_loop import StepLoop
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_traits import TaskTraits
-from cohort.memory.sizes import Sizes
+from cohort.memory.budget import Sizes
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialRecord

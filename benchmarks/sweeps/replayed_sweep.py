@@ -22,7 +22,7 @@ from cohort.adapters.adapter_state import Moment
 from cohort.adapters.bank import AdapterBank
 from cohort.core.events import StepDone
 from cohort.data.tokenised import TokenisedRows
-from cohort.memory.sizes import Sizes
+from cohort.memory.budget import Sizes
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.launched_step import LaunchedStep

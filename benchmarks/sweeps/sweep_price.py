@@ -34,9 +34,9 @@ from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_ada
 from cohort.machine.compile_ahead.task_kernels import PASS_TOKENS, STEP_TOKENS
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.machine import Machine
+from cohort.memory.budget import Sizes, choose_sizes, size_facts
 from cohort.memory.pass_estimates import estimated_needs
 from cohort.memory.size_inputs import SizeInputs, SizeRequest
-from cohort.memory.sizes import Sizes, choose_sizes, size_facts
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from cohort.adapter_files.gguf_file import GgufType, write_gguf
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.adapters.peft_files.peft_format import PeftAdapter, peft_tensors
-from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.errors import InputError

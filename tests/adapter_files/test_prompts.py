@@ -10,7 +10,7 @@ import pytest
 from cohort.adapter_files.base_model import RunBase
 from cohort.adapter_files.prompts import PromptRenderer
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.chat import RENDERING_DATE
 from cohort.data.files.parsing import alpaca_prompt
 from cohort.data.files.rows import RawRow

@@ -9,7 +9,7 @@ from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.core.errors import ShapeError
 from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 PARTS = (LinearPart(name="q", out_features=5), LinearPart(name="v", out_features=3))
 

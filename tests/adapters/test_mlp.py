@@ -12,7 +12,7 @@ from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.gated_activation import Activation
 from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 D, WIDTH = 6, 10
 GATE_UP, DOWN = torch.randn(2 * WIDTH, D, dtype=torch.float64), torch.randn(D, WIDTH, dtype=torch.float64)

@@ -17,7 +17,7 @@ from cohort.cli.launched_ranks import (
     refuse_queue,
 )
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.ranks.launch.launch_place import LaunchPlace
 from cohort.ranks.launch.launched import LaunchedRanks
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs

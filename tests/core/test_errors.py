@@ -13,7 +13,7 @@ from cohort.core.errors import (
     UnsupportedModelError,
     in_file_order,
 )
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 
 def problem(key: str) -> Problem:

@@ -14,7 +14,7 @@ from cohort.core.registry import Registry
 from cohort.core.setting_fields import whole
 from cohort.training.optimizers.declaration import OPTIMIZER_DECLARATIONS
 from cohort.tuning.decisions import Reason
-from cohort.tuning.early_exit.by_name import EXIT_RULES
+from cohort.tuning.early_exit.lookup import EXIT_RULES
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
 from cohort.tuning.samplers import SAMPLERS
 from tests.core.plugin_packages import install
@@ -123,7 +123,7 @@ def test_a_declaration_that_cannot_be_read_is_named_and_stops_only_its_users(
 def test_an_optimizer_of_ours_is_loaded_and_one_whose_module_is_gone_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert OPTIMIZER_DECLARATIONS.load("sgd") is import_module("cohort.training.optimizers.sgd").OPTIMIZER
+    assert OPTIMIZER_DECLARATIONS.load("sgd") is import_module("cohort.training.optimizers.kinds.sgd").OPTIMIZER
     with pytest.raises(KeyError):
         OPTIMIZER_DECLARATIONS.load("nothing of the kind")
     points = {"gone": "no_such_module_anywhere:OPTIMIZER"}

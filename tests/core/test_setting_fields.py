@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.core.place import Place
 from cohort.core.setting_fields import (
     Refusal,
     check_settings,
@@ -21,6 +20,7 @@ from cohort.core.setting_fields import (
     share,
     whole,
 )
+from cohort.core.source_location import Place
 
 
 def _even(value: Any) -> Iterator[Refusal]:

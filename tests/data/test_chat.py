@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.chat import ChatRenderer, require_chat_template, use_chat_template
 from cohort.data.examples import Conversation
 from cohort.data.files.messages import parse_messages

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.examples import PromptCompletion
 from cohort.data.files.formats import ParsedRow
 from cohort.data.masking import border_is_inside_token, tokens_in_spans

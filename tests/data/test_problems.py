@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.errors import Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog, capped
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.formats import parse_rows
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import ProblemLog

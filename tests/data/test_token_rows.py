@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.token_rows import TokenRow, flattened
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.examples import PlainText, PromptCompletion
 from cohort.data.files.formats import ParsedRow
 from cohort.data.problems import ProblemLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.metrics import METRIC_KINDS
 from cohort.metrics.functions import load_function
 from cohort.tasks.sections.evaluation_section import EvaluationSection

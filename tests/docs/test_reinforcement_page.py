@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.metrics.rewards.kinds import REWARD_KINDS
 from cohort.tasks.sections.rewards_section import RewardsSection, parse_rewards
 from cohort.tasks.yaml_lines import parse_yaml

@@ -213,7 +213,7 @@ EIGHTHS = """
 import torch
 
 from cohort.models.weight_formats.declaration import FormatDeclaration
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from cohort.models.weight_formats.weight_format import WeightFormat
 
 DECLARATION = FormatDeclaration(name="eighths", summary="weights rounded to eighths")

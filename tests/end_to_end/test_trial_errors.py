@@ -20,7 +20,7 @@ from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from cohort.training import step_samples
 from cohort.training.executor import Executor
-from cohort.training.optimizers.adamw import AdamW
+from cohort.training.optimizers.kinds.adamw import AdamW
 from cohort.training.passes import Passes
 from cohort.training.step_samples import Resident
 from cohort.tuning.trial_status import TrialStatus
@@ -136,7 +136,7 @@ def in_its_update(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], 
         return torch.cat(norms)
 
     monkeypatch.setattr(AdamW, "update", watched_update)
-    monkeypatch.setattr("cohort.training.optimizers.adamw.adamw_step", bad_step)
+    monkeypatch.setattr("cohort.training.optimizers.kinds.adamw.adamw_step", bad_step)
 
 
 def in_its_evaluation(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:

@@ -17,8 +17,8 @@ from cohort.memory.rank_groups import pipeline_group
 from cohort.memory.smallest_memory import weight_bytes
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
+from tests.memory.test_budget import grid
 from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of
-from tests.memory.test_sizes import grid
 from tests.training.small_models import random_rows
 
 LAYOUT = AdapterLayout(linear_shapes(LLAMA_70B))

@@ -23,7 +23,7 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig, RotaryConfig
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.task_file import TaskFile
-from tests.memory.test_sizes import grid
+from tests.memory.test_budget import grid
 from tests.training.small_models import random_rows
 
 GIB = 1 << 30

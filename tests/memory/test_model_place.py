@@ -15,8 +15,8 @@ from cohort.memory.model_place import ModelPlace, choose_model_place
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.rank_group import PipelineGroup, TensorGroup
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
+from tests.memory.test_budget import grid
 from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of
-from tests.memory.test_sizes import grid
 from tests.training.small_models import random_rows
 
 

@@ -16,9 +16,9 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.ranks.rank_group import TensorGroup
 from cohort.tasks.sections.objective_section import parse_objective
 from cohort.tasks.task_file import TaskFile
-from cohort.training.objectives.kto import KahnemanTverskyOptimization
+from cohort.training.objectives.kinds.kto import KahnemanTverskyOptimization
+from tests.memory.test_budget import grid
 from tests.memory.test_host_streaming import H200, LLAMA_70B, task_of
-from tests.memory.test_sizes import grid
 from tests.training.small_models import random_rows
 
 SPEC = grid()[0]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SavedModules
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SavedModules
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
+from cohort.memory.budget import too_large
 from cohort.memory.size_inputs import SizeInputs, SizeRequest, rank_row_bytes
-from cohort.memory.sizes import too_large
 from cohort.runs.fact_groups import SizeFacts
-from tests.memory.test_sizes import LAYOUT_8B, gpu, grid
+from tests.memory.test_budget import LAYOUT_8B, gpu, grid
 
 
 def test_a_rank_row_of_8b_is_what_arithmetic_says() -> None:

@@ -10,8 +10,8 @@ import torch
 
 from cohort.core.errors import InputError
 from cohort.machine.machine import Machine
+from cohort.memory.budget import choose_sizes
 from cohort.memory.size_inputs import SizeInputs
-from cohort.memory.sizes import choose_sizes
 from cohort.memory.smallest_memory import (
     SmallestMemory,
     estimated_inputs,

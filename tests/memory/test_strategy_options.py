@@ -18,8 +18,8 @@ from cohort.scheduling.cost.hardware import KNOWN_GPUS
 from cohort.tasks.sections.evaluation_section import EvaluationSection
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
+from tests.memory.test_budget import grid
 from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of
-from tests.memory.test_sizes import grid
 from tests.training.small_models import random_rows
 
 H100 = replace(H200, memory_bytes=79 * GIB)

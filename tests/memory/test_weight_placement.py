@@ -15,8 +15,8 @@ from cohort.memory.demand import Demand
 from cohort.memory.weight_placement import WeightPlacement, choose_placement
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.tasks.task_file import TaskFile
+from tests.memory.test_budget import grid
 from tests.memory.test_host_streaming import GIB, H200, LLAMA_70B, task_of
-from tests.memory.test_sizes import grid
 from tests.training.small_models import random_rows
 
 H100 = replace(H200, memory_bytes=79 * GIB)

@@ -8,7 +8,7 @@ import pytest
 
 from cohort.core.discovery import modules_of
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.metrics import METRIC_KINDS, MetricOptions, ReferenceRow, build_metrics, counts_hits, score_texts
 from cohort.metrics.building import metric_name, needs_generation, option_problems, pattern_problems
 

@@ -12,7 +12,7 @@ from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.models import spare_columns
 from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import reserve_spare_columns
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from cohort.models.weights import load_decoder
 from tests.kernels.dense_head import DenseHead
 from tests.models.fixtures.tiny_checkpoints import SIZES, save_checkpoint

@@ -14,9 +14,9 @@ from cohort.core.errors import InputError
 from cohort.planning.cluster_simulation import simulate
 from cohort.planning.simulation_records import RunSegment, SimulatedTask, SimulationSettings
 from cohort.scheduling.placement.cluster_events import GpusGained, GpusLost
-from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import Cluster
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.tuning.replay import replay_curves
 from tests.scheduling.placement.placement_instances import small_work, task
 from tests.tuning.loss_curves import by_rank, curve

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.rows import RawRow
 from cohort.data.inspection import format_example
 from cohort.planning.check import check_task

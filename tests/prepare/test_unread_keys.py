@@ -17,7 +17,7 @@ from cohort.tasks.sections.evaluation_section import EvaluationSection
 from cohort.tasks.sections.memory_section import MemorySection
 from cohort.tasks.sections.sections import LoraSection, SearchSection, TrainingSection
 from cohort.tasks.task_file import TaskFile
-from cohort.tuning.early_exit.by_name import EXIT_RULES, built_in_keys
+from cohort.tuning.early_exit.lookup import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.rule import COMPARISON_KEYS, CommonSettings
 from tests.end_to_end.tiny_tasks import tiny_data
 

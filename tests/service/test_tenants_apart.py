@@ -8,8 +8,8 @@ import httpx
 import openai
 import pytest
 
+from cohort.store.enums import KeyScope
 from cohort.store.tenants.tenants import Quotas
-from cohort.store.words import KeyScope
 from tests.service.fine_tuning.test_journey import ended, upload
 from tests.service.hosting.running_service import RunningService, chat_rows
 

@@ -24,7 +24,7 @@ from cohort.adapters.peft_files.peft_format import (
     serialised_weights,
 )
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.core.errors import InputError
 from cohort.models.weights import load_decoder
 from cohort.serving.adapter_pool import AdapterPool

@@ -13,12 +13,12 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import StoreUnavailable
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Job
 from cohort.store.store import ProjectStore, Store, open_store
-from cohort.store.words import JobStatus, UsageKind
 
 __all__ = ["Acknowledged", "Writers"]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.clock import ManualClock
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import UnknownIdError
 from cohort.store.jobs.claims import NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
@@ -14,7 +15,6 @@ from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Job
 from cohort.store.retention import Retention
 from cohort.store.store import ProjectStore, Store
-from cohort.store.words import JobStatus, UsageKind
 
 DAY = 86400.0
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.jobs import claims, project_jobs
 from cohort.store.tables import jobs
 from cohort.store.tenants.usage import add_usage
-from cohort.store.words import JobStatus, UsageKind
 from tests.support.service_simulation.history import play
 from tests.support.service_simulation.invariants import BrokenInvariantError
 

@@ -8,13 +8,13 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import UnknownIdError
 from cohort.store.jobs.claims import NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Project
 from cohort.store.store import ProjectStore, Store, open_store
-from cohort.store.words import JobStatus, UsageKind
 
 
 def _adapter(folder: Path) -> Path:

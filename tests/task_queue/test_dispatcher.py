@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.process.interrupts import StopRequest
-from cohort.scheduling.placement.list_policies import ListPolicy
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.records import QueuedTask, TaskState
 from tests.task_queue.dispatcher_scene import Scene, all_done

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cohort.engine.train.open_run import RunOptions
-from cohort.scheduling.placement.list_policies import ListPolicy
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.records import TaskState
 from tests.task_queue.dispatcher_scene import Scene, all_done

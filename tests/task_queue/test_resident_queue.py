@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.engine.resident.sweeps import Sweeps
 from cohort.engine.tune import tune
 from cohort.runs.lock import RunLock

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from cohort.core.errors import Problem
-from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal, checked, choice, flag, share, whole
+from cohort.core.source_location import Place
 from cohort.tasks.fields import REFUSAL_TYPE, refusal_of, refusals_of, section_with, setting
 
 

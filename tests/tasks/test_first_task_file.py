@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.tasks.first_task_file import FirstTaskFile
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.task_file import TaskFile

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.tasks.loading import TaskFile, load_task, task_from_mapping, task_json_schema
 from cohort.tuning.parameters import Choice, Constant, MultipleOf, Range
 from tests.tasks.task_files import BASE, write

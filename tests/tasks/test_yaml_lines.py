@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.tasks.loading import load_task
 from cohort.tasks.yaml_lines import TaskOrigin, parse_yaml
 from tests.tasks.task_files import BASE, problems_of, write

@@ -16,8 +16,8 @@ from cohort.data.tokenised import Sample
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, evaluation_losses
 from cohort.training.micro_batches import MicroBatches
+from cohort.training.objectives.kinds.sft import SupervisedFineTuning
 from cohort.training.objectives.objective import Groups, Objective
-from cohort.training.objectives.sft import SupervisedFineTuning
 from tests.training.small_models import random_rows
 
 ROWS = random_rows(8, seed=6, longest=10)

@@ -115,7 +115,7 @@ def test_an_update_without_room_is_a_pass_that_does_not_fit(decoder: Decoder, mo
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
 
     with monkeypatch.context() as patched:
-        patched.setattr("cohort.training.optimizers.adamw.adamw_step", no_room)
+        patched.setattr("cohort.training.optimizers.kinds.adamw.adamw_step", no_room)
         _, fits = probe.measure(one)
     assert not fits
     assert probe.measure(one)[1], "and the probe goes on"
@@ -123,7 +123,7 @@ def test_an_update_without_room_is_a_pass_that_does_not_fit(decoder: Decoder, mo
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("launch failed")
 
-    monkeypatch.setattr("cohort.training.optimizers.adamw.adamw_step", broken)
+    monkeypatch.setattr("cohort.training.optimizers.kinds.adamw.adamw_step", broken)
     with pytest.raises(UnfinishedUpdateError, match="launch failed"):
         probe.measure(one)
 

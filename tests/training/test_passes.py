@@ -15,11 +15,11 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import SlotSample, pack
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.training.cuda_graphs.captured_pass import StagedReplay
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_terms
 from cohort.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from cohort.training.passes import Passes, pass_size
-from cohort.training.recorded.captured_pass import StagedReplay
 from cohort.training.token_losses import token_losses
 from tests.training.small_models import compared_rows, random_rows, save_llama
 

@@ -14,7 +14,7 @@ from cohort.core.errors import RunStateError
 from cohort.core.events import Evaluated, TrialEvent
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
-from cohort.tuning.early_exit.by_name import EXIT_RULES
+from cohort.tuning.early_exit.lookup import EXIT_RULES
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study

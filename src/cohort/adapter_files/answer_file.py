@@ -27,7 +27,7 @@ from cohort.adapters.peft_files.peft_format import PeftAdapter
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import atomic_file, storage_full_named
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cohort.core.durable_files import write_text
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.source import find_local_model, find_model
 from cohort.prepare.fingerprints import model_fingerprint

@@ -12,7 +12,7 @@ from cohort.adapter_files.generate import GenerationSettings
 from cohort.adapter_files.prompts import PromptRenderer
 from cohort.adapter_files.run_model import RunModel, read_chosen
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.examples import Message
 from cohort.runs.directory import RunDirectory
 from cohort.serving.generate import GenerateRequest

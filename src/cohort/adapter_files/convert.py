@@ -29,8 +29,8 @@ from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLE
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal
+from cohort.core.source_location import Place
 from cohort.core.units import counted
 from cohort.data.loading import load_dataset
 from cohort.data.tokenised import TokenisedRows

@@ -17,7 +17,7 @@ from cohort.adapter_files.run_model import RunModel, read_chosen
 from cohort.adapters.peft_files.peft_format import PeftAdapter
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.statistics.estimates import RowValues
 from cohort.data.loading import load_dataset
 from cohort.data.tokenised import TokenisedRows

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.data.files.rows import RawRow, read_source
 from cohort.data.files.sources import READABLE_SUFFIXES, SourceFile

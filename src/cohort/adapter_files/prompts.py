@@ -8,7 +8,7 @@ from typing import Any
 
 from cohort.adapter_files.base_model import RunBase
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Message
 from cohort.data.files.formats import DataFormat, renamed

@@ -14,11 +14,11 @@ from cohort.adapters.adapter_state import AdapterState, Moment
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.module_scales import module_scales
+from cohort.adapters.modules_to_save.saved_tables import SavedTables
 from cohort.adapters.rank_row_slots import BankFullError, RankRowSlots, aligned_rank
-from cohort.adapters.saved.saved_tables import SavedTables
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_gradients import BlockGradients
-from cohort.adapters.variants.magnitude import Magnitudes, MagnitudeSlot
+from cohort.adapters.variants.dora import Magnitudes, MagnitudeSlot
 from cohort.adapters.variants.vera import ScalingVectors
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import module_key

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.modules_to_save.saved_modules import SAVED_PATHS
 from cohort.adapters.peft_files.start_weights import start_weights
-from cohort.adapters.saved.saved_modules import SAVED_PATHS
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import BlockFactor
 from cohort.adapters.variants.block_factors import expanded
-from cohort.adapters.variants.magnitude import row_norms
-from cohort.adapters.variants.principal import PrincipalFactors, principal_factors
+from cohort.adapters.variants.dora import row_norms
+from cohort.adapters.variants.pissa_olora import PrincipalFactors, principal_factors
 from cohort.adapters.variants.vera import initial_vectors
 from cohort.core.seeds import derive_seed
 
@@ -38,7 +38,7 @@ def initial_weights(
 
     By default A is Kaiming-uniform with a = sqrt(5) as in PEFT, with ``gaussian`` normal with deviation 1 / r, and B is
     zero. A is drawn in float32 from a generator seeded by (trial seed, module name), so a trial starts alike in every
-    pack. ``pissa`` and ``olora`` begin with factors of the base weight (:mod:`cohort.adapters.variants.principal`).
+    pack. ``pissa`` and ``olora`` begin with factors of the base weight (:mod:`cohort.adapters.variants.pissa_olora`).
     PEFT takes their product out of the base; here A0 and -B0 are further, frozen rank rows, because the base is shared.
     A block-diagonal A is drawn as the paper builds it, one LoRA adapter on each block of ``in / N`` inputs: within
     ``sqrt(N / in)``. PEFT draws it within ``sqrt(6 N / in)``.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from cohort.adapters.saved.saved_tables import SavedTables
-from cohort.adapters.variants.magnitude import Magnitudes, MagnitudeSlot
+from cohort.adapters.modules_to_save.saved_tables import SavedTables
+from cohort.adapters.variants.dora import Magnitudes, MagnitudeSlot
 from cohort.core.errors import ShapeError
-from cohort.kernels.apart import Apart
+from cohort.kernels.deferred_lora_term import Apart
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import (
     FrozenProduct,

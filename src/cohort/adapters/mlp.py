@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext, PackedLinear
-from cohort.kernels.apart import Apart
 from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.deferred_lora_term import Apart
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.gated_activation import Activation, gated_activation
 from cohort.kernels.packed_linear.rows.tables import RowTables

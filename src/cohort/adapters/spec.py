@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cohort.adapters.expert_names import parameter_of
-from cohort.adapters.saved.saved_modules import SavedModules
-from cohort.adapters.start import AdapterStart
+from cohort.adapters.initial_adapter import AdapterStart
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 
 __all__ = ["INITIALISATIONS", "AdapterSpec", "VariantError", "changes_base", "check_initialisation"]
 
@@ -55,7 +55,7 @@ class AdapterSpec:
         init_lora_weights: ``true`` (A Kaiming-uniform, B zero), ``gaussian``, ``pissa``, ``pissa_niter_N`` or
             ``olora``.
         use_dora: Train a magnitude for each output of an adapted linear as well
-            (:mod:`cohort.adapters.variants.magnitude`).
+            (:mod:`cohort.adapters.variants.dora`).
         use_vera: Train vectors around shared frozen projections instead of A and B
             (:mod:`cohort.adapters.variants.vera`); the scale is 1, and ``lora_alpha`` and ``use_rslora`` are not read.
         rank_pattern: Ranks of modules that have another than ``r``, by pattern. As in PEFT a pattern is a regular

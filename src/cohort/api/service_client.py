@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.tasks.yaml_lines import parse_yaml
 
 __all__ = ["KEY_VARIABLE", "ServiceClient", "ServiceRequestError"]

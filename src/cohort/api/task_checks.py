@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.engine.existing_run import same_run_problems
 from cohort.engine.tune import RunOptions
 from cohort.prepare.inputs import read_inputs

@@ -79,7 +79,7 @@ def dashboard(
 
 def _model_server(url: str | None, keys: tuple[str, ...]) -> ModelServer | None:
     from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
     from cohort.service.dashboard.model_server import ModelServer
 
     if url is None:
@@ -100,7 +100,7 @@ def _model_server(url: str | None, keys: tuple[str, ...]) -> ModelServer | None:
 
 def _price(text: str | None) -> GpuPrice | None:
     from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
     from cohort.service.dashboard.gpu_price import PRICE_ALLOWED, read_price
 
     if text is None:

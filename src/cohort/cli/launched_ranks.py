@@ -83,7 +83,7 @@ def numbers_of_processes() -> Iterator[None]:
 
 
 def _of_torchrun(problem: Problem) -> Problem:
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
 
     if problem.where.key != ("num_gpus",):
         return problem
@@ -98,7 +98,7 @@ def refuse_other_number(task: TaskFile, ranks: LaunchedRanks | None) -> None:
         InputError: it does.
     """
     from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
 
     if ranks is None or task.num_gpus in ("auto", 0, ranks.place.num_ranks):
         return
@@ -121,7 +121,7 @@ def refuse_own_recovery(ranks: LaunchedRanks | None, on_lost_gpu: str) -> None:
         InputError: that was asked for.
     """
     from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
 
     if ranks is None or on_lost_gpu != "resume":
         return

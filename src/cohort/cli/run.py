@@ -184,7 +184,7 @@ def _run_queue(
     from cohort.cli.tables.queue_table import QUEUE_VIEW
     from cohort.cli.terminal.progress import watching
     from cohort.engine.train.open_run import RunOptions
-    from cohort.scheduling.placement.list_policies import ListPolicy
+    from cohort.scheduling.placement.task_order import ListPolicy
     from cohort.task_queue.operations import work_off
     from cohort.task_queue.settings import DispatcherSettings, Limits
     from cohort.task_queue.store import open_queue, queue_holder

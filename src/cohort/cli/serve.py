@@ -248,7 +248,7 @@ def _scheduler(num_seqs: int | None, batched_tokens: int) -> SchedulerSettings:
 
 def _sequences(asked: int | None, *, most: int) -> int:
     from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
 
     if asked is None:
         return min(MOST_SEQUENCES, most)
@@ -291,7 +291,7 @@ def _report(opened: Opened, address: str, settings: ServerSettings) -> None:
 
 def _lora_root(root: Path | None, *, allows: bool) -> Path | None:
     from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
 
     if not allows and root is None:
         return None

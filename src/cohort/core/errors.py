@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = [
     "CohortError",

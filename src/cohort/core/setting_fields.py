@@ -16,7 +16,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.nearest_value import nearest_word
-from cohort.core.place import KeyPath, Place
+from cohort.core.source_location import KeyPath, Place
 
 __all__ = [
     "MOST_COUNT",

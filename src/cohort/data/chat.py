@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.chat_templates import known_templates, template_text, with_variables
 from cohort.data.examples import Conversation, Message
 from cohort.data.masking import RenderedRow

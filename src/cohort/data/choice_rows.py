@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.examples import Conversation, Example, PromptCompletion
 from cohort.data.files.formats import ParsedRow, renamed
 from cohort.data.files.parsing import parse_row

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Example, LabelledAnswer, PreferencePair, PromptCompletion
 from cohort.data.files.formats import DataFormat, ParsedRow

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place, dotted
+from cohort.core.source_location import Place, dotted
 
 __all__ = ["LISTED_PROBLEMS", "BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
 

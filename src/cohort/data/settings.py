@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from cohort.core.errors import InputError
-from cohort.core.place import Place
 from cohort.core.setting_fields import (
     Refusal,
     checked,
@@ -20,6 +19,7 @@ from cohort.core.setting_fields import (
     setting_fields,
     whole,
 )
+from cohort.core.source_location import Place
 from cohort.core.units import counted
 from cohort.data.chat_templates import known_templates
 from cohort.data.files.given_rows import GivenRows

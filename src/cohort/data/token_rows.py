@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.tokenised import TokenisedRows
 
 __all__ = ["TokenRow", "flattened"]

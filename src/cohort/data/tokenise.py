@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Example, PlainText, PromptCompletion
 from cohort.data.files.formats import ParsedRow

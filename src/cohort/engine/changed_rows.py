@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cohort.core.errors import Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.split_input import SplitInput
 from cohort.runs.fact_groups import InputFacts
 from cohort.tasks.task_file import TaskFile

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import dotted
+from cohort.core.source_location import dotted
 from cohort.engine.changed_rows import row_problems
 from cohort.engine.resume_checks import require_same_task
 from cohort.prepare.fingerprints import model_fingerprint

@@ -20,8 +20,8 @@ from cohort.engine.shared_base import SharedBase
 from cohort.engine.shared_fit import CannotShareError, fit_problems, several_gpus, too_long
 from cohort.engine.train.open_run import RunConditions, RunOptions
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
+from cohort.memory.budget import Sizes
 from cohort.memory.size_inputs import SizeRequest
-from cohort.memory.sizes import Sizes
 from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
 from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory

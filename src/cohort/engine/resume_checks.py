@@ -12,7 +12,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.numerics import AUTO, Numerics
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.engine.changed_rows import RESTORE_OR_POINT_TO, row_problems, short
 from cohort.metrics import metric_name
 from cohort.prepare.preparation import Preparation

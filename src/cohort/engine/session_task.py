@@ -18,7 +18,7 @@ from cohort.engine.train.joining import join_executor
 from cohort.engine.train.open_run import OpenRun, RunConditions
 from cohort.engine.train.spare_writer import SpareWriter
 from cohort.engine.train.task_run import TaskRun
-from cohort.memory.sizes import Sizes, size_facts
+from cohort.memory.budget import Sizes, size_facts
 from cohort.prepare.preparation import Preparation
 from cohort.ranks.training_executor import TrainingExecutor
 from cohort.runs.directory import RunDirectory

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cohort.core.errors import InputError, Problem
+from cohort.memory.budget import Sizes
 from cohort.memory.size_inputs import SizeInputs
-from cohort.memory.sizes import Sizes
 from cohort.prepare.preparation import Preparation
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile

@@ -8,7 +8,7 @@ from typing import Any
 
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.input_values.hub_ids import is_hub_id
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = ["HubRepository", "PushError"]
 

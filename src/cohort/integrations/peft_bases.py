@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cohort.integrations.peft_one_adapter import AddingProduct
 from cohort.kernels.packed_linear import FrozenProduct
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 __all__ = [
     "QuantisedBases",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = ["KEY_VARIABLE", "AdapterServer", "PublishError"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.plain_values import plain_value
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.integrations.trl_adapter import ADAPTER_CONFIGS, adapter_section, refuse_unnamed_modules
 from cohort.integrations.trl_fields import ConfigFields, are_names, word_of
 from cohort.integrations.trl_grpo import (

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from cohort.core.errors import Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = ["ConfigFields", "are_names", "word_of"]
 

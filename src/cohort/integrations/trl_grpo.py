@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cohort.core.errors import Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.integrations.trl_fields import ConfigFields
 from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cohort.kernels.apart import Apart, joined
+from cohort.kernels.deferred_lora_term import Apart, joined
 from cohort.kernels.swiglu import swiglu
 
 __all__ = ["Activation", "gated_activation"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from cohort.core.errors import InputError, Problem, RunStateError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.units import counted
 from cohort.machine.cluster.local import LocalSlot, cpu_slots, gpu_slots
 from cohort.machine.devices import hardware_of

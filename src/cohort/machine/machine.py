@@ -12,7 +12,7 @@ import torch
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.numerics import Numerics
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.units import counted
 from cohort.models.weight_formats import PLAIN
 

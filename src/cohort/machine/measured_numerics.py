@@ -26,11 +26,11 @@ from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.models.weights import freeze_weights
 from cohort.scheduling.cost.exact_ratios import ExactStep, LayerWidths, gpu_kind
+from cohort.training.cuda_graphs.recorded_shapes import launching_rows, most_recorded_tokens
 from cohort.training.device_memory import release_cached
 from cohort.training.exact_numerics import set_numerics
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
 from cohort.training.trial import TrialSpec
 
 __all__ = ["MEASURED_PACKS", "MeasuredPack", "measure_exact_steps"]

@@ -23,7 +23,7 @@ from cohort.models.config import DecoderConfig
 from cohort.ranks.rank_group import PipelineGroup, RankGroupPlan
 from cohort.ranks.tensor.base_shards import shard_config
 from cohort.scheduling.pass_sizes import MemoryNeeds
-from cohort.scheduling.pipelines.pass_order import most_in_flight
+from cohort.scheduling.pipelines.pipeline_schedule import most_in_flight
 
 __all__ = ["GroupMemory", "group_memory"]
 

@@ -8,7 +8,7 @@ from cohort.kernels.cross_entropy import logits_bytes
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.scheduling.pass_sizes import MemoryNeeds
-from cohort.training.recorded.recorded_shapes import launching_rows
+from cohort.training.cuda_graphs.recorded_shapes import launching_rows
 
 __all__ = ["LOSS_HEAD_BYTES", "estimate_passes", "estimated_needs"]
 

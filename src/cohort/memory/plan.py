@@ -22,11 +22,11 @@ from cohort.core.units import format_bytes
 from cohort.machine.devices import hardware_of
 from cohort.machine.machine import Machine, free_memory_bytes
 from cohort.machine.measurements import CostKey, MemoryKey, forget_passes, read_passes, write_passes
+from cohort.memory.budget import CPU_SIZES, GPU_TOKENS, Sizes
 from cohort.memory.demand import Demand
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.memory.size_inputs import SizeRequest
-from cohort.memory.sizes import CPU_SIZES, GPU_TOKENS, Sizes
 from cohort.memory.smallest_memory import limit_problem, sizes_within
 from cohort.models.decoder import Decoder
 from cohort.ranks.peer_source import has_parts

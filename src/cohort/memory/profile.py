@@ -15,10 +15,10 @@ from cohort.machine.measurements import KnownPasses
 from cohort.models.decoder import Decoder
 from cohort.scheduling.pass_memory import PassModel, fit_passes, largest_that_fits
 from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.training.cuda_graphs.recorded_shapes import launching_rows
 from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, worst_pass
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
-from cohort.training.recorded.recorded_shapes import launching_rows
 
 __all__ = ["MemoryProfile", "profile_memory"]
 

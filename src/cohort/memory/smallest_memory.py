@@ -10,10 +10,10 @@ from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes, format_bytes_above
 from cohort.machine.machine import Machine
+from cohort.memory.budget import Sizes, choose_sizes, too_large
 from cohort.memory.demand import Demand
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.size_inputs import SizeInputs
-from cohort.memory.sizes import Sizes, choose_sizes, too_large
 from cohort.models import counts
 from cohort.models.config import DecoderConfig
 from cohort.tasks.task_file import TaskFile

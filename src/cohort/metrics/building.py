@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from cohort.core.errors import InputError
 from cohort.core.input_values.nearest_value import nearest_word
-from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal
+from cohort.core.source_location import Place
 from cohort.metrics.functions import FunctionRefusedError, code_identity, function_path, load_function
 from cohort.metrics.kinds import METRIC_KINDS
 from cohort.metrics.metric import (

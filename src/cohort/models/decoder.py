@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
-from cohort.adapters.saved.saved_tables import own_embeddings
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
+from cohort.adapters.modules_to_save.saved_tables import own_embeddings
 from cohort.core.errors import InputError, Problem
-from cohort.kernels.apart import Apart, joined
+from cohort.kernels.deferred_lora_term import Apart, joined
 from cohort.kernels.exact_product import AgreedShapes
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from cohort.adapters.expert_names import expert_name
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
-from cohort.kernels.apart import Apart, joined
+from cohort.kernels.deferred_lora_term import Apart, joined
 from cohort.kernels.exact_product import AgreedShapes
 from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import FrozenProduct

@@ -10,7 +10,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.hub_ids import is_model_id, split_revision
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.models.remote_code import may_run_code_of
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.bridge.loading import load_bridged
 from cohort.models.checkpoint.checkpoint_reading import MOST_AHEAD, FusedContent, read_fused, read_quantised

@@ -14,8 +14,8 @@ from cohort.planning.simulation_records import RunSegment
 from cohort.prepare.inputs import load_fitting_task
 from cohort.runs.directory import choose_name
 from cohort.scheduling.packing.records import PackJob
-from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.records import Placement, PlacementPlan, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy, list_plan
 from cohort.scheduling.placement.task_planner import plan_placement
 from cohort.scheduling.placement.verify import check_plan
 from cohort.tasks.task_file import TaskFile

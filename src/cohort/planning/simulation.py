@@ -11,7 +11,7 @@ from cohort.planning.cluster_simulation import simulate
 from cohort.planning.estimate.estimate import TaskEstimate
 from cohort.planning.planning import TaskPlan, where_and_when
 from cohort.planning.simulation_records import SimulatedTask, SimulationReport, SimulationSettings
-from cohort.scheduling.placement.list_policies import ListPolicy
+from cohort.scheduling.placement.task_order import ListPolicy
 
 __all__ = ["PlanSimulation", "simulate_plan", "simulation_json"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import SolverStatus, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy
 
 __all__ = ["RunSegment", "SimulatedTask", "SimulationReport", "SimulationSettings"]
 

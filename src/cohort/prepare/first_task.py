@@ -10,7 +10,7 @@ from typing import Any
 
 from cohort.core.durable_files import write_text
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.units import counted
 from cohort.core.unusual_path import unusual_path
 from cohort.data.files.formats import DataFormat, detect_format, guess_columns, renamed

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from cohort.adapters.initial_adapter import AdapterStart
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.saved.saved_modules import SavedModules
-from cohort.adapters.start import AdapterStart
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.core.errors import InputError, Problem, in_file_order
 from cohort.core.numerics import Numerics
 from cohort.core.unusual_path import unusual_path

@@ -9,7 +9,7 @@ from cohort.core.errors import Problem
 from cohort.data.tokenised import Sample
 from cohort.metrics import FunctionRefusedError
 from cohort.tasks.task_file import TaskFile
-from cohort.training.objectives.function import LossFailedError, forget_functions, loss_function, row_loss
+from cohort.training.objectives.kinds.function import LossFailedError, forget_functions, loss_function, row_loss
 
 __all__ = ["loss_identity", "loss_problems"]
 

@@ -14,10 +14,10 @@ from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.compile_ahead.task_kernels import workers_ahead
 from cohort.machine.machine import Machine
+from cohort.memory.budget import Sizes, recomputed_note, size_facts
 from cohort.memory.demand import Demand
 from cohort.memory.plan import MemoryPlan
 from cohort.memory.size_inputs import SizeRequest
-from cohort.memory.sizes import Sizes, recomputed_note, size_facts
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cohort.adapters.saved.saved_modules import SavedModules
-from cohort.adapters.start import AdapterStart
+from cohort.adapters.initial_adapter import AdapterStart
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.data.tokenised import TokenisedRows
 from cohort.prepare.adapters.adapter_specs import largest_adapter
 from cohort.prepare.trials import PlannedTrial, objective_metric, plan_trial

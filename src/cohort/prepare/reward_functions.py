@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from cohort.core.errors import Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import function_path
 from cohort.metrics.rewards import ConversationRunner, RewardFinding, RewardPlan, RewardRunner, Said

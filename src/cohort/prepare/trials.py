@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cohort.adapters.saved.saved_modules import SavedModules
-from cohort.adapters.start import AdapterStart
+from cohort.adapters.initial_adapter import AdapterStart
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.data.tokenised import TokenisedRows
 from cohort.prepare.adapters.adapter_specs import adapter_spec
 from cohort.prepare.objectives import task_objective

@@ -13,7 +13,7 @@ from typing import Any
 
 from cohort.core.setting_fields import setting_fields
 from cohort.tasks.task_file import TaskFile
-from cohort.tuning.early_exit.by_name import EXIT_RULES
+from cohort.tuning.early_exit.lookup import EXIT_RULES
 from cohort.tuning.early_exit.rule import COMPARISON_KEYS, CommonSettings, ExitRule
 
 __all__ = ["READ_WHEN", "ReadWhen", "unread_warnings"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cohort.adapters.saved.saved_modules import HEAD, SAVED_NAMES
+from cohort.adapters.modules_to_save.saved_modules import HEAD, SAVED_NAMES
 from cohort.core.units import counted
 from cohort.data.chat import ChatRenderer
 from cohort.data.problems import ProblemKind

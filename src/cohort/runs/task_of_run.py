@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import KeyPath, Place, dotted
+from cohort.core.source_location import KeyPath, Place, dotted
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts
 from cohort.tasks.functions import FUNCTION_KEYS

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cohort.core.errors import Problem
 from cohort.core.memory_records import MARGIN_SHARE, GradientCheckpointing
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.units import format_bytes
 from cohort.scheduling.pass_memory import largest_that_fits
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = ["adapter_folders", "recorded_base_hash"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.service.schema import LoadAdapterRequest, UnloadAdapterRequest, parse_body
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServerSettings

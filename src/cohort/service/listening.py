@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = ["listen", "stopped_by_signals"]
 

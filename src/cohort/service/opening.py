@@ -16,9 +16,9 @@ from cohort.adapters.peft_files.peft_format import CONFIG_FILE, PeftAdapter
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.hub_ids import split_revision
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.chat import use_chat_template
-from cohort.engine.resident.memory_budget import MemoryBudget
+from cohort.engine.resident.memory_division import MemoryBudget
 from cohort.engine.resident.resident_base import ResidentBase
 from cohort.machine.machine import Machine
 from cohort.models.config_file import read_config

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.machine.machine import Machine, choose_machine
 from cohort.models.checkpoint.stored_tensors import check_checkpoint
 from cohort.models.decoder import Decoder

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.validation_words import allowed_value
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = [
     "Body",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
 from cohort.core.seeds import derive_seed
+from cohort.core.source_location import Place
 from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Message
 from cohort.data.files.messages import with_parsed_arguments

@@ -11,17 +11,17 @@ import torch
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.core.place import Place
-from cohort.engine.resident.memory_budget import MemoryBudget, MemoryWishes, divide_memory
+from cohort.core.source_location import Place
+from cohort.engine.resident.memory_division import MemoryBudget, MemoryWishes, divide_memory
 from cohort.engine.resident.pass_speed import tokens_within
 from cohort.engine.resident.resident_base import ResidentBase
 from cohort.engine.resident.sweeps import Sweeps
 from cohort.engine.turns.base_turns import BaseTurns
 from cohort.machine.machine import Machine, free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
+from cohort.memory.budget import Sizes
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.size_inputs import rank_row_bytes
-from cohort.memory.sizes import Sizes
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import weight_bytes

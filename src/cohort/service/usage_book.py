@@ -8,9 +8,9 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 
+from cohort.store.enums import UsageKind
 from cohort.store.errors import QuotaExceededError, StoreError
 from cohort.store.store import Store
-from cohort.store.words import UsageKind
 
 __all__ = ["UsageBook"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
-from cohort.adapters.saved.saved_tables import own_logits
+from cohort.adapters.modules_to_save.saved_tables import own_logits
 from cohort.kernels.segments import SegmentTable
 from cohort.models.bridge.backbone import BridgedCache, BridgedDecoder
 from cohort.serving.pass_computer import ScoresOf, SlotContext, padded_logits

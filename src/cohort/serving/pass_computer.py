@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
-from cohort.adapters.saved.saved_tables import own_logits
+from cohort.adapters.modules_to_save.saved_tables import own_logits
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
 from cohort.models.attention import AttentionContext

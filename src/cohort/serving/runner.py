@@ -10,11 +10,11 @@ import torch
 from cohort.serving.bridged_passes import BridgedPassComputer
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import record_of
-from cohort.serving.priced_logprobs import priced_logprobs
 from cohort.serving.ranks import ServingRanks
 from cohort.serving.sampler import AskedLogprobs, Scores, TokenLogprobs, pick_with_logprobs
 from cohort.serving.scheduler import StepPlan
 from cohort.serving.sequence import LiveSequence, SequenceRequest
+from cohort.serving.training_kernel_logprobs import priced_logprobs
 
 __all__ = ["NextToken", "PassRunner"]
 

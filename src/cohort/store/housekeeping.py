@@ -9,11 +9,11 @@ from sqlalchemy import func, select
 from cohort.store.blobs.blob_folder import BlobFolder
 from cohort.store.blobs.kept_blobs import collect_blobs
 from cohort.store.database import Database
+from cohort.store.enums import BlobState, UsageKind
 from cohort.store.named_leases import NamedLease, end_lease, take_lease
 from cohort.store.retention import Retention, forget_ended
 from cohort.store.tables import blobs
 from cohort.store.tenants.usage import add_usage
-from cohort.store.words import BlobState, UsageKind
 
 __all__ = ["Housekeeping", "keep_house"]
 

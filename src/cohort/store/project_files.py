@@ -8,6 +8,7 @@ from sqlalchemy import or_
 
 from cohort.store.blobs.blob_rows import keep_blob, remove_blob_row
 from cohort.store.blobs.kept_blobs import KeptBlobs
+from cohort.store.enums import FileStatus
 from cohort.store.errors import UnknownIdError
 from cohort.store.pages import Order, Page, read_page
 from cohort.store.random_names import new_id
@@ -16,7 +17,6 @@ from cohort.store.scope import Scope
 from cohort.store.storable import check_storable
 from cohort.store.tables import IS_OPEN, files, jobs
 from cohort.store.tenants.usage import check_stored_bytes, locked_project
-from cohort.store.words import FileStatus
 
 __all__ = ["ProjectFiles"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cohort.store.enums import UsageKind
 from cohort.store.records import UsageRow, read_record
 from cohort.store.scope import Scope
 from cohort.store.tables import usage
 from cohort.store.tenants.usage import add_usage, check_tokens, known_project, stored_bytes
-from cohort.store.words import UsageKind
 
 __all__ = ["ProjectUsage"]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row
 
-from cohort.store.words import BlobState, EventLevel, FileStatus, JobKind, JobStatus, KeyScope, UsageKind
+from cohort.store.enums import BlobState, EventLevel, FileStatus, JobKind, JobStatus, KeyScope, UsageKind
 
 __all__ = [
     "AuditEntry",

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from cohort.store.words import BlobState, EventLevel, FileStatus, JobKind, JobStatus, UsageKind
+from cohort.store.enums import BlobState, EventLevel, FileStatus, JobKind, JobStatus, UsageKind
 
 __all__ = [
     "IS_OPEN",

@@ -8,11 +8,11 @@ from itertools import groupby
 
 from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState, RoomFound, TaskArrived
 from cohort.scheduling.placement.event_effects import advance, apply_arrivals, apply_event
-from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, TaskRequest
 from cohort.scheduling.placement.replan import Replan, replan, start_due
 from cohort.scheduling.placement.sharing import Joined
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.task_queue.tenant_turns import FairTurns
 
 __all__ = ["Changes", "Replanner"]

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
 from cohort.core.process.interrupts import StopRequest
+from cohort.core.source_location import Place
 from cohort.engine.resident.sweeps import Sweeps
 from cohort.machine.devices import hardware_of
 from cohort.runs.directory import QUEUE_DATABASE
-from cohort.scheduling.placement.list_policies import ListPolicy
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.operations import refuse_a_run, work_off
 from cohort.task_queue.records import TaskState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cohort.engine.tune import RunOptions
-from cohort.scheduling.placement.list_policies import ListPolicy
+from cohort.scheduling.placement.task_order import ListPolicy
 
 __all__ = ["DispatcherSettings", "Limits"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.engine.resume_checks import require_same_task
 from cohort.prepare.inputs import load_fitting_task
 from cohort.runs.directory import RunDirectory, choose_name

@@ -9,7 +9,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.plain_values import plain_value
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.given_rows import GivenRows, given_rows
 from cohort.data.files.sources import SPLITS
 from cohort.tasks.loading import TaskFile

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import KeyPath, Place
+from cohort.core.source_location import KeyPath, Place
 from cohort.metrics import FunctionRefusedError, function_path, spelled_function
 from cohort.tasks.yaml_lines import TaskOrigin
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from cohort.adapters.spec import INITIALISATIONS
-from cohort.core.place import KeyPath
 from cohort.core.setting_fields import (
     MOST_NUMBER,
     Refusal,
@@ -23,6 +22,7 @@ from cohort.core.setting_fields import (
     whole,
     word,
 )
+from cohort.core.source_location import KeyPath
 from cohort.tasks.fields import as_whole, as_word, refuse
 from cohort.training.objectives.declaration import OBJECTIVE_DECLARATIONS, searched_of
 from cohort.training.optimizers.declaration import DEFAULT_OPTIMIZER_NAME, OPTIMIZER_DECLARATIONS

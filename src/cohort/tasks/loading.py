@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.call_arguments import checks_arguments
 from cohort.core.input_values.nearest_value import nearest_file
-from cohort.core.place import KeyPath, Place, dotted
+from cohort.core.source_location import KeyPath, Place, dotted
 from cohort.core.unusual_path import unusual_path
 from cohort.data.files.given_rows import GivenRows
 from cohort.tasks.functions import locate_functions

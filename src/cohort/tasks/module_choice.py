@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_NAMES, SAVED_PATHS
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SAVED_NAMES, SAVED_PATHS
 from cohort.core.setting_fields import MOST_NUMBER, Refusal, count_words, number_words
 from cohort.tasks.fields import refuse, setting
 from cohort.tasks.hyperparameters import MOST_RANK

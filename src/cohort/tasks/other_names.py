@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from cohort.core.place import KeyPath
+from cohort.core.source_location import KeyPath
 from cohort.tuning.early_exit.settings import OTHER_WORDS as EXIT_WORDS
 
 __all__ = ["ACCEPTED", "NOT_NEEDED", "OTHER_WORDS", "checkpointing_word", "nearest_hint", "use_own_names"]

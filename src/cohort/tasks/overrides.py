@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import KeyPath, Place
+from cohort.core.source_location import KeyPath, Place
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.other_names import ACCEPTED
 from cohort.tasks.sections.early_exit_section import is_plugin_key

@@ -11,7 +11,7 @@ from typing import Any
 
 from cohort.core.errors import Problem
 from cohort.core.input_values.hub_ids import is_model_id
-from cohort.core.place import KeyPath
+from cohort.core.source_location import KeyPath
 from cohort.core.unusual_path import unusual_path
 from cohort.data.chat_templates import is_template_text, known_templates
 from cohort.data.files.sources import SPLITS, HubSource, resolve_sources

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from cohort.core.errors import Problem
 from cohort.core.input_values.nearest_value import nearest_word
-from cohort.core.place import KeyPath, Place, dotted
+from cohort.core.source_location import KeyPath, Place, dotted
 from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
 from cohort.tasks.hyperparameters import quoted_number, unbounded_number
 from cohort.tasks.unknown_keys import section_of, unknown_key_hint

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.call_arguments import checks_arguments
 from cohort.core.input_values.plain_values import plain_value
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.given_rows import given_rows
 from cohort.data.files.sources import SPLITS
 from cohort.integrations.trl import trl_keys

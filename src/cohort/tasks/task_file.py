@@ -13,8 +13,8 @@ from ruamel.yaml import YAML
 
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
 from cohort.core.errors import Problem
-from cohort.core.place import Place
 from cohort.core.setting_fields import MOST_COUNT, count_words, setting_fields
+from cohort.core.source_location import Place
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES

@@ -11,7 +11,7 @@ from cohort.models.weight_formats.declaration import FORMAT_DECLARATIONS, PLAIN_
 from cohort.tasks.fields import refuse, require_known
 from cohort.tasks.other_names import nearest_hint
 from cohort.tasks.sections.early_exit_section import EarlyExitSection, early_exit_section
-from cohort.tuning.early_exit.by_name import EXIT_RULES
+from cohort.tuning.early_exit.lookup import EXIT_RULES
 
 __all__ = [
     "MOST_GPUS",

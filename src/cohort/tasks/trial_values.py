@@ -8,8 +8,8 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.nearest_value import nearest_word
-from cohort.core.place import Place, dotted
 from cohort.core.setting_fields import Refusal
+from cohort.core.source_location import Place, dotted
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value
 from cohort.tasks.other_names import OTHER_WORDS
 from cohort.tasks.overrides import parse_overrides

@@ -8,7 +8,7 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cohort.core.place import KeyPath
+from cohort.core.source_location import KeyPath
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
 
 __all__ = ["known_keys", "section_of", "unknown_key_hint"]

@@ -12,7 +12,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import KeyPath, Place
+from cohort.core.source_location import KeyPath, Place
 
 __all__ = ["TaskOrigin", "YamlDocument", "parse_yaml", "parse_yaml_value", "with_spaced_colon"]
 

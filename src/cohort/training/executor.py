@@ -19,6 +19,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.staging import lists_unwaited
 from cohort.models.decoder import Decoder
 from cohort.training.batch_values import with_measured_values
+from cohort.training.cuda_graphs.captured_passes import CapturedPasses
+from cohort.training.cuda_graphs.recorded_shapes import MEASURED_ROW_COST
 from cohort.training.device_memory import DeviceMemory, copied_where_there_is_room
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.exact_numerics import set_numerics
@@ -32,8 +34,6 @@ from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateError
 from cohort.training.passes import Passes
-from cohort.training.recorded.captured_passes import CapturedPasses
-from cohort.training.recorded.recorded_shapes import MEASURED_ROW_COST
 from cohort.training.resident_evaluation import ResidentEvaluation
 from cohort.training.rollouts.answer_training import AnswerTraining
 from cohort.training.rollouts.answered_step import AnsweredStep

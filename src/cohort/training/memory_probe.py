@@ -22,13 +22,13 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
+from cohort.training.cuda_graphs.few_layers import are_layers_alike, first_layers, num_alike_layers
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
-from cohort.training.recorded.few_layers import are_layers_alike, first_layers, num_alike_layers
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]

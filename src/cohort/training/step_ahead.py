@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cohort.adapters.bank import AdapterBank
+from cohort.training.cuda_graphs.recorded_shapes import PassShape
+from cohort.training.cuda_graphs.upcoming_passes import UpcomingPasses
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.passes import Passes, StagedPass
-from cohort.training.recorded.recorded_shapes import PassShape
-from cohort.training.recorded.upcoming_passes import UpcomingPasses
 from cohort.training.step_samples import Resident, StepSamples, gather
 
 __all__ = ["StepAhead"]

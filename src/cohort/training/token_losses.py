@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
-from cohort.adapters.saved.saved_modules import HEAD
-from cohort.adapters.saved.saved_tables import own_head_losses, slots_with
+from cohort.adapters.modules_to_save.saved_modules import HEAD
+from cohort.adapters.modules_to_save.saved_tables import own_head_losses, slots_with
 from cohort.data.packing import UNTRAINED, PackedBatch
 from cohort.data.tokenised import Sample
 from cohort.kernels.cross_entropy import linear_cross_entropy

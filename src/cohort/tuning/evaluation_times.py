@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Self
 
-from cohort.core.place import Place
 from cohort.core.setting_fields import check_settings, number, share, whole
+from cohort.core.source_location import Place
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.share_counts import ceil_share, exact_fraction
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.tuning.parameters import Choice, Constant, MultipleOf, Parameter, Range, Value
 from cohort.tuning.space import SPACE_PLACE, SearchSpace
 

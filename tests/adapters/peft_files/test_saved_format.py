@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD
 from cohort.adapters.peft_files.peft_format import peft_tensors, rank_rows_from_peft, read_adapter
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD
 from cohort.core.errors import InputError
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config

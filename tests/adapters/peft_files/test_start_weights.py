@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from cohort.adapters.bank import AdapterBank
+from cohort.adapters.initial_adapter import AdapterStart
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.adapters.peft_files.peft_config import adapter_config
 from cohort.adapters.peft_files.peft_format import serialised_weights
 from cohort.adapters.peft_files.start_weights import start_weights
 from cohort.adapters.spec import AdapterSpec, VariantError
-from cohort.adapters.start import AdapterStart
 from cohort.core.errors import InputError
 from cohort.training.fresh_weights import FreshWeights
 

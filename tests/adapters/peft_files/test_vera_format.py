@@ -14,7 +14,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_config import adapter_config
 from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter, serialised_weights
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.core.errors import InputError
 
 LAYOUT = AdapterLayout({"q_proj": (12, 6), "down_proj": (8, 20)})

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.variants.magnitude_scaling import ColumnsOf, Multiplied, Piece, Scaled, Scaling
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 T, N = 24, 10
 

@@ -11,10 +11,10 @@ from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LinearPart, PackedLinear
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.adapters.variants.vera import initial_vectors, lambda_d_columns, layout_projections, projection_widths
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 K, WIDTHS = 13, {"l.q_proj": 9, "l.k_proj": 5, "l.v_proj": 5}
 # the widest linear is another one: its projections are sliced for these

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cohort.store.enums import UsageKind
 from cohort.store.store import open_store
-from cohort.store.words import UsageKind
 from tests.cli.command import cohort
 
 

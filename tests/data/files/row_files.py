@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cohort.core.errors import Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.rows import ReadSource, read_source
 from cohort.data.files.sources import SourceFile
 from cohort.data.problems import ProblemKind, ProblemLog

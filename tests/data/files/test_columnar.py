@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.columnar import hub_rows
 from cohort.data.files.rows import ReadSource, read_source
 from cohort.data.files.sources import HubSource, SourceFile

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.formats import DataFormat, detect_format, guess_columns, note_other_format, parse_rows
 from cohort.data.files.rows import RawRow
 from cohort.data.problems import ProblemKind, ProblemLog

@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.given_rows import given_rows
 
 WHERE = Place(file="Task", key=("dataset", "train"))

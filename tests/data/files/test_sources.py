@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.sources import HubSource, SplitName, resolve_sources
 from cohort.data.problems import ProblemKind, ProblemLog
 

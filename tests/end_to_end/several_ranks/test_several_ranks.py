@@ -14,7 +14,7 @@ import torch
 from cohort.core.errors import RankLostError
 from cohort.engine.train.watching.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
-from cohort.memory import sizes
+from cohort.memory import budget
 from cohort.ranks.rank_process import RankProcess
 from cohort.report.writing import render_report
 from cohort.runs.directory import RunDirectory
@@ -103,7 +103,7 @@ def test_trials_that_take_turns_and_one_that_overflows_have_the_bits_of_one_rank
     expected = result_of(tmp_path / "one")
     assert any("non_finite" in decision for decision in expected["decisions"]), expected["decisions"]
     # one trial of six on each rank at a time
-    monkeypatch.setattr(sizes, "MOST_SLOTS", 1)
+    monkeypatch.setattr(budget, "MOST_SLOTS", 1)
     tune(tiny_task(folder, strategy=strategy, **sections), tmp_path / "run", options=TWO)
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         assert reader.facts().sizes.num_slots == 1

@@ -11,9 +11,9 @@ import pytest
 
 from cohort.core.errors import CohortError
 from cohort.engine.client_training.client_trainer import ClientTrainer, TrainerClosedError
-from cohort.training.requests.client_models import UnknownModelError
-from cohort.training.requests.request_executor import AdamParameters, PassRequest
-from tests.training.requests.client_data import a_loss
+from cohort.training.client_training.client_models import UnknownModelError
+from cohort.training.client_training.request_executor import AdamParameters, PassRequest
+from tests.training.client_training.client_data import a_loss
 
 
 class FakeModels(set[str]):

@@ -17,7 +17,7 @@ from cohort.engine.session_task import TaskEnd
 from cohort.engine.train.open_run import RunOptions
 from cohort.engine.turns.base_turns import BaseTurns
 from cohort.machine.machine import choose_machine
-from cohort.memory.sizes import Sizes
+from cohort.memory.budget import Sizes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.scheduling.admission import Capacity

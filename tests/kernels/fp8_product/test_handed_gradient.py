@@ -16,7 +16,7 @@ from cohort.kernels.packed_linear import packed_linear
 from cohort.kernels.packed_mlp import packed_mlp
 from cohort.kernels.rms_norm import add_rms_norm
 from cohort.kernels.rope import split_and_rotate
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.closeness import assert_near, low_precision
 from tests.kernels.packed_linear import cases as linear_cases
 from tests.kernels.packed_mlp import cases as mlp_cases

@@ -14,7 +14,7 @@ from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice.tiles import TileChoice
 from cohort.kernels.packed_linear.reference import packed_linear_reference
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.closeness import assert_near
 
 __all__ = ["ROUNDINGS", "SMALL", "Case", "assert_equal_to_reference", "make_case", "sink_of"]

@@ -11,7 +11,7 @@ from cohort.core.errors import OperandError, SegmentError, ShapeError
 from cohort.kernels.backend import Backend, BackendError, triton_interprets
 from cohort.kernels.packed_linear import LoraPart, SlotTable, packed_linear
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.closeness import assert_near
 
 T, K, N, R = 20, 8, 12, 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cohort.kernels.packed_linear.dense_rows import dense_rows
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 
 def test_rows_are_exact_with_and_without_a_bias() -> None:

@@ -109,7 +109,7 @@ def test_gradients_do_not_depend_on_where_a_step_is_cut(triton_device: str) -> N
 
 def _run_onto(case: Case, *, tiles: object, left: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     from cohort.kernels.packed_linear import triton as grouped
-    from cohort.models.weight_formats.plain import FrozenLinear
+    from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
     frozen = FrozenLinear(case.weight, case.bias)
     frozen.is_exact = True

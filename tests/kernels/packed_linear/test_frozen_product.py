@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cohort.kernels.packed_linear.frozen_product import can_accumulate, can_augment, can_reserve, plain_weight
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.dense_head import DenseHead
 
 

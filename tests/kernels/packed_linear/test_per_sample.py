@@ -10,7 +10,7 @@ from torch import Tensor
 from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.packed_linear.cases import make_case, sink_of
 
 

@@ -10,7 +10,7 @@ from cohort.kernels.packed_linear import packed_linear
 from cohort.kernels.packed_linear.per_slot import per_slot_forward
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.packed_linear.cases import make_case
 
 

@@ -12,13 +12,13 @@ from cohort.adapters.bank import AdapterBank, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SegmentError
-from cohort.kernels.apart import joined
 from cohort.kernels.backend import Backend
+from cohort.kernels.deferred_lora_term import joined
 from cohort.kernels.packed_linear import packed_linear, product_and_term
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import LoraPart
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

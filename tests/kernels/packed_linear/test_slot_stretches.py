@@ -14,7 +14,7 @@ from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sam
 from cohort.kernels.packed_linear.slot_stretches import Stretch, stretches
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 K, WIDTHS, STRIDE = 48, (32, 16), 160
 

@@ -20,7 +20,7 @@ from cohort.kernels.packed_linear import LaunchTables, SlotTable, packed_linear
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.closeness import assert_near, low_precision
 from tests.kernels.packed_linear.cases import SMALL, Case, assert_equal_to_reference, make_case, sink_of
 

@@ -16,7 +16,7 @@ from cohort.kernels.packed_mlp import triton as fused
 from cohort.kernels.packed_mlp.choice import MlpTiles, RankTiles
 from cohort.kernels.packed_mlp.reference import packed_mlp_reference
 from cohort.kernels.segments import SegmentTable
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.closeness import assert_near
 from tests.kernels.packed_linear.cases import sink_of
 

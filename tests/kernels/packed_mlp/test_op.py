@@ -22,7 +22,7 @@ from cohort.kernels.packed_mlp.choice import default_tiles
 from cohort.kernels.packed_mlp.op import fuses
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.swiglu import swiglu
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.closeness import assert_near, low_precision
 from tests.kernels.packed_linear.cases import sink_of
 from tests.kernels.packed_mlp.cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case

@@ -23,7 +23,7 @@ from cohort.kernels.packed_mlp import triton as fused
 from cohort.kernels.segments import SegmentTable
 from cohort.models import weights
 from cohort.models.attention import PackedAttention
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from cohort.models.weights import load_decoder
 from tests.kernels.closeness import assert_near, low_precision
 from tests.kernels.packed_linear.cases import SMALL as LINEAR_TILES

@@ -16,14 +16,14 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.variants.magnitude import Magnitudes
+from cohort.adapters.variants.dora import Magnitudes
 from cohort.machine.compile_ahead import launches as training_ahead
 from cohort.machine.compile_ahead.launched_model import stand_in_decoder
 from cohort.machine.compile_ahead.launches import _lengths, _run, collect_launches, covering_sizes, kinds_of_adapters
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
-from cohort.training.recorded.few_layers import few_layers
+from cohort.training.cuda_graphs.few_layers import few_layers
 from tests.training.small_models import save_llama, save_qwen2
 
 

@@ -16,10 +16,10 @@ from transformers.pytorch_utils import Conv1D
 
 from cohort.adapters.expert_names import parameters_among
 from cohort.adapters.initialization import initial_weights
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.adapters.peft_files.expert_format import shortest_target_parameters
 from cohort.adapters.peft_files.peft_config import adapter_config, shortest_target_modules
 from cohort.adapters.peft_files.peft_format import peft_tensors, serialised_weights
-from cohort.adapters.saved.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.tokenised import TokenisedRows

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD
 from cohort.models.bridge.adapted import row_scale
 from cohort.models.config_file import read_config
 from tests.models.bridge.architectures import save_tiny

@@ -13,7 +13,7 @@ from cohort.models.checkpoint.checkpoint_reading import read_fused, read_quantis
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config_file import read_config
-from cohort.models.weight_formats.fp8 import FORMAT
+from cohort.models.weight_formats.kinds.fp8 import FORMAT
 from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 
 

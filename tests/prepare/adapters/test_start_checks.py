@@ -21,7 +21,7 @@ from cohort.prepare.adapters.start_checks import read_start, start_notes
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from cohort.tasks.trial_values import default_values
-from cohort.training.requests.client_models import ModelState
+from cohort.training.client_training.client_models import ModelState
 
 LINEARS = {"model.layers.0.self_attn.q_proj": (6, 4), "model.layers.0.mlp.down_proj": (8, 6)}
 FITTING = {"r": 2, "lora_alpha": 4}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cohort.adapters.spec import AdapterSpec
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.prepare.adapters.vector_checks import has_vectors, vector_notes, vector_problems
 from cohort.tasks.loading import task_from_mapping
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError, Problem
+from cohort.memory.budget import Sizes
 from cohort.memory.size_inputs import SizeRequest
-from cohort.memory.sizes import Sizes
 from cohort.prepare.base_model import placed_model
 from cohort.prepare.base_model.placed_model import PlacedModel
 from cohort.ranks.rank_group import TensorGroup

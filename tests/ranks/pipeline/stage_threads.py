@@ -14,7 +14,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.models.weights import load_decoder
 from cohort.ranks.pipeline.staged_executor import StagedExecutor
 from cohort.ranks.rank_group import PipelineGroup
-from cohort.scheduling.pipelines.pass_order import Direction
+from cohort.scheduling.pipelines.pipeline_schedule import Direction
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer

@@ -15,7 +15,7 @@ from cohort.ranks.pipeline.pass_clock import PassClock, joined_times
 from cohort.ranks.pipeline.shared_head import HeadRows, SharedHead
 from cohort.ranks.pipeline.window_plan import PlannedWindow, plan_window
 from cohort.ranks.rank_group import PipelineGroup
-from cohort.scheduling.pipelines.pass_order import Direction, StagePass
+from cohort.scheduling.pipelines.pipeline_schedule import Direction, StagePass
 from cohort.scheduling.pipelines.simulation import PipelineTimes, simulate_pipeline
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec

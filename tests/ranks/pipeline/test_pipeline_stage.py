@@ -21,10 +21,10 @@ from cohort.models.weights import load_decoder
 from cohort.ranks.pipeline.pipeline_stage import PipelineStage
 from cohort.ranks.pipeline.pipeline_window import PipelineMicroBatch, batches_of, is_separated, pipeline_window
 from cohort.scheduling.pipelines.microbatch.records import MicroBatch, with_no_ops
-from cohort.scheduling.pipelines.pass_order import Direction
+from cohort.scheduling.pipelines.pipeline_schedule import Direction
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.objectives.kto import KahnemanTverskyOptimization
+from cohort.training.objectives.kinds.kto import KahnemanTverskyOptimization
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec

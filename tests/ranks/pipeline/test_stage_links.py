@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from cohort.ranks.pipeline.stage_links import DistributedLinks, _tag
-from cohort.scheduling.pipelines.pass_order import Direction
+from cohort.scheduling.pipelines.pipeline_schedule import Direction
 
 
 def test_every_message_of_a_window_has_a_tag_of_its_own() -> None:

@@ -14,7 +14,7 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import BlockDiagonal
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.core.events import StepDone
 from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
@@ -22,8 +22,8 @@ from cohort.models.weights import load_decoder
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.objectives.dpo import DirectPreferenceOptimization
-from cohort.training.objectives.orpo import OddsRatioPreferenceOptimization
+from cohort.training.objectives.kinds.dpo import DirectPreferenceOptimization
+from cohort.training.objectives.kinds.orpo import OddsRatioPreferenceOptimization
 from cohort.training.optimizers import optimizer_for
 from cohort.training.reference.reference_logps import ANSWER_LOSS, answer_log_probs
 from cohort.training.trial import TrialSpec, TrialState

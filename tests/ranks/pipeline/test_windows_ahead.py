@@ -11,7 +11,7 @@ from cohort.models.config import DecoderConfig
 from cohort.ranks.pipeline.windows_ahead import WindowsAhead, windows_ahead
 from cohort.ranks.rank_group import PipelineGroup, TensorGroup
 from cohort.scheduling.pipelines.microbatch.packing import PackingLimits
-from cohort.scheduling.pipelines.window_schedule import WindowQuestion, WindowSchedule, solved_schedule
+from cohort.scheduling.pipelines.window_packing import WindowQuestion, WindowSchedule, solved_schedule
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows
 

@@ -19,7 +19,7 @@ from cohort.models.tokenizer import load_tokenizer
 from cohort.models.weights import load_decoder
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.training.executor_settings import ExecutorSettings
-from cohort.training.objectives.grpo import GroupRelativePolicyOptimization
+from cohort.training.objectives.kinds.grpo import GroupRelativePolicyOptimization
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["PROMPTS", "InlineRewards", "adapter_digest", "executor_on", "prompt_rows", "sampling_trial", "trained_to"]

@@ -150,7 +150,7 @@ def test_a_trial_has_the_same_bits_alone_and_parked_in_between(model: Path, rows
 def test_gradients_do_not_reach_tokens_of_replies(
     model: Path, rows: TokenisedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cohort.training.requests.token_passes import train_tokens
+    from cohort.training.client_training.token_passes import train_tokens
     from cohort.training.rollouts import answer_training
 
     seen: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []

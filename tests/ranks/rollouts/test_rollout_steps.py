@@ -18,8 +18,8 @@ from cohort.kernels.packed_linear.term_heights import TermShape, least_height
 from cohort.metrics.rewards import Rewards
 from cohort.ranks.local_executor import LocalExecutor
 from cohort.ranks.rollouts import scoring
+from cohort.training.client_training.token_passes import train_tokens
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
-from cohort.training.requests.token_passes import train_tokens
 from cohort.training.rollouts import answer_training
 from tests.ranks.rollouts.small_rollouts import (
     PROMPTS,

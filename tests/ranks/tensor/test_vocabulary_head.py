@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.cross_entropy import linear_cross_entropy
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from cohort.ranks.tensor.groups import RankGroup
 from cohort.ranks.tensor.vocabulary_head import VocabularyHead
 from tests.ranks.tensor.thread_group import run_threads

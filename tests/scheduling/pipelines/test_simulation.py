@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cohort.scheduling.pipelines.pass_order import Direction, StagePass
+from cohort.scheduling.pipelines.pipeline_schedule import Direction, StagePass
 from cohort.scheduling.pipelines.simulation import simulate_pipeline
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cohort.scheduling.pipelines.solver_process import LIMITS, SolverProcess
-from cohort.scheduling.pipelines.window_schedule import solved_schedule
-from tests.scheduling.pipelines.test_window_schedule import question
+from cohort.scheduling.pipelines.window_packing import solved_schedule
+from tests.scheduling.pipelines.test_window_packing import question
 
 
 def test_a_window_is_solved_elsewhere_as_it_would_be_here() -> None:

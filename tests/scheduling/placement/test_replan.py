@@ -15,10 +15,10 @@ from cohort.scheduling.placement.cluster_events import (
     TaskReestimated,
     TaskWithdrawn,
 )
-from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, RunningTask, TaskRequest
 from cohort.scheduling.placement.replan import Replan, replan, running_tasks, start_due
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.scheduling.placement.verify import check_plan
 
 from .placement_instances import task

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from cohort.scheduling.placement.list_policies import plan_in_order, with_least_work
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, RunningTask, TaskRequest
 from cohort.scheduling.placement.rolling_plan import fill_idle_nodes
+from cohort.scheduling.placement.task_order import plan_in_order, with_least_work
 from cohort.scheduling.placement.task_planner import plan_placement
 from cohort.scheduling.placement.verify import check_plan
 

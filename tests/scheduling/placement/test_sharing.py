@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterState, RoomFound, TaskArrived, TaskEnded
-from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.records import Cluster, TaskRequest
 from cohort.scheduling.placement.replan import Replan, replan, running_tasks, start_due
 from cohort.scheduling.placement.sharing import MOST_SHARING
+from cohort.scheduling.placement.task_order import ListPolicy
 from cohort.scheduling.placement.verify import check_plan
 from tests.scheduling.placement.placement_instances import small_work, task
 

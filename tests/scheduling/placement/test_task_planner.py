@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import (
     Cluster,
@@ -20,6 +19,7 @@ from cohort.scheduling.placement.records import (
     TaskRequest,
     level_makespans,
 )
+from cohort.scheduling.placement.task_order import ListPolicy, best_list_plan, list_plan
 from cohort.scheduling.placement.task_planner import plan_placement
 from cohort.scheduling.placement.verify import check_plan, placement_lower_bound
 

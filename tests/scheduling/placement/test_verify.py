@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, RunningTask, TaskOption, TaskRequest
+from cohort.scheduling.placement.task_order import ListPolicy, list_plan
 from cohort.scheduling.placement.verify import PlanError, check_plan, find_plan_faults, placement_lower_bound
 
 from .placement_instances import task

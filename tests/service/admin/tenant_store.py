@@ -11,10 +11,10 @@ from starlette.routing import Mount
 
 from cohort.service.access.gate import CallerCache
 from cohort.service.admin.pages import build_service_pages
+from cohort.store.enums import KeyScope, UsageKind
 from cohort.store.store import Store, open_store
 from cohort.store.tenants.keys import ALL_BUT_ADMIN
 from cohort.store.tenants.tenants import Quotas
-from cohort.store.words import KeyScope, UsageKind
 
 __all__ = ["TwoTenants", "pages_of", "two_tenants"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from cohort.store.enums import KeyScope
 from cohort.store.tenants.audit import list_audit
-from cohort.store.words import KeyScope
 from tests.service.admin.tenant_store import TwoTenants, pages_of, two_tenants
 
 API = "/dashboard/api"

@@ -20,8 +20,8 @@ from cohort.service.hosting.opening import OpenService, open_service
 from cohort.service.hosting.service_file import BaseSection, LimitsSection, ServiceFile, ServingSection, WorkersSection
 from cohort.service.listening import listen
 from cohort.service.usage_book import UsageBook
+from cohort.store.enums import KeyScope
 from cohort.store.tenants.tenants import Quotas
-from cohort.store.words import KeyScope
 
 __all__ = ["RunningService", "chat_rows", "pair_rows", "running_service", "wait_for"]
 

@@ -13,7 +13,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.service.tinker.checkpoints import CheckpointStore, UnknownCheckpointError
-from cohort.training.requests.client_models import ModelState
+from cohort.training.client_training.client_models import ModelState
 
 LAYOUT = AdapterLayout({"model.layers.0.self_attn.q_proj": (6, 4)})
 SPEC = AdapterSpec(r=2, lora_alpha=32.0)

@@ -10,7 +10,7 @@ import pytest
 
 from cohort.adapters.peft_files.peft_format import read_adapter
 from cohort.engine.client_training.client_trainer import GAP_SECONDS
-from cohort.service.tinker.wire import _CLASSES
+from cohort.service.tinker.protobuf_messages import _CLASSES
 from tests.service.running_server import RunningServer
 from tests.service.tinker.tinker_calls import TinkerCalls, pass_message
 from tests.service.tinker.trained_models import TOKENS, data, trained

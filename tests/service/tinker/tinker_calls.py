@@ -9,7 +9,7 @@ from typing import Any, Self
 import httpx
 import numpy as np
 
-from cohort.service.tinker.wire import _CLASSES
+from cohort.service.tinker.protobuf_messages import _CLASSES
 
 
 def pass_message(

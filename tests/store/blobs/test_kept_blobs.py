@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cohort.core.clock import ManualClock
+from cohort.store.enums import JobStatus
 from cohort.store.errors import QuotaExceededError, StoreUnavailable, UnknownIdError
 from cohort.store.jobs.claims import NewCheckpoint, NewModel
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.store import ProjectStore, Store
 from cohort.store.tenants.tenants import Quotas
-from cohort.store.words import JobStatus
 
 DAY = 86400.0
 

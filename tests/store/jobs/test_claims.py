@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from cohort.core.clock import ManualClock
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import IllegalTransitionError, LeaseLostError
 from cohort.store.jobs.claims import Claim, NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
@@ -18,7 +19,6 @@ from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.pages import Order
 from cohort.store.records import Job, Project
 from cohort.store.store import ProjectStore, Store, open_store
-from cohort.store.words import JobStatus, UsageKind
 
 QUEUED = NewJob(base_model="base", request={}, status=JobStatus.QUEUED)
 

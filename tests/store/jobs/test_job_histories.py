@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cohort.core.clock import ManualClock
 from cohort.store.blobs.blob_folder import open_blobs
 from cohort.store.database import Database, Moment, open_database
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import IllegalTransitionError, LeaseLostError, StoreUnavailable
 from cohort.store.jobs.claims import Claim
 from cohort.store.jobs.events import NewEvent
@@ -25,7 +26,6 @@ from cohort.store.jobs.transitions import ENDED, HELD, OPEN, WAITING, may_become
 from cohort.store.migrating import migrate
 from cohort.store.random_names import SeededSource
 from cohort.store.store import Store
-from cohort.store.words import JobStatus, UsageKind
 from tests.conftest import examples
 
 LEASE_SECONDS = 10.0

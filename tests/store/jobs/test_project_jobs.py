@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.store.enums import JobKind, JobStatus, UsageKind
 from cohort.store.errors import IllegalTransitionError, QuotaExceededError, UnknownIdError
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
@@ -13,7 +14,6 @@ from cohort.store.pages import Order
 from cohort.store.records import Job
 from cohort.store.store import ProjectStore, Store
 from cohort.store.tenants.tenants import Quotas
-from cohort.store.words import JobKind, JobStatus, UsageKind
 
 NEW = NewJob(base_model="base", request={})
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from cohort.store.enums import JobStatus
 from cohort.store.jobs.transitions import ENDED, HELD, OPEN, WAITING, may_become, sources_of
 from cohort.store.tables import IS_OPEN
-from cohort.store.words import JobStatus
 
 
 def test_every_status_is_open_or_ended() -> None:

@@ -10,13 +10,13 @@ from sqlalchemy import select
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError
+from cohort.store.enums import KeyScope
 from cohort.store.errors import UnknownIdError
 from cohort.store.random_names import SeededSource
 from cohort.store.records import Project
 from cohort.store.store import Store, open_store
 from cohort.store.tables import keys
 from cohort.store.tenants.audit import list_audit
-from cohort.store.words import KeyScope
 
 
 def test_only_the_digest_of_a_key_is_stored(tmp_path: Path) -> None:

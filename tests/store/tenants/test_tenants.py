@@ -7,6 +7,7 @@ import math
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import LeaseLostError, NameTakenError, UnknownIdError
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Project
@@ -14,7 +15,6 @@ from cohort.store.store import ProjectStore, Store
 from cohort.store.tenants.audit import list_audit
 from cohort.store.tenants.tenants import Quotas
 from cohort.store.tenants.usage import export_usage
-from cohort.store.words import JobStatus, UsageKind
 
 
 def test_names_are_unique_among_those_that_are_there(store: Store, project: Project) -> None:

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import pytest
 
 from cohort.core.clock import ManualClock
+from cohort.store.enums import UsageKind
 from cohort.store.errors import QuotaExceededError
 from cohort.store.records import Project
 from cohort.store.store import ProjectStore, Store
 from cohort.store.tenants.tenants import Quotas
 from cohort.store.tenants.usage import day_of, export_usage
-from cohort.store.words import UsageKind
 
 
 def test_usage_is_by_day_in_utc(store: Store, own: ProjectStore, clock: ManualClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cohort.core.errors import CohortError
+from cohort.store.enums import JobKind
 from cohort.store.errors import (
     IllegalTransitionError,
     QuotaExceededError,
@@ -12,7 +13,6 @@ from cohort.store.errors import (
 )
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.store import Store
-from cohort.store.words import JobKind
 
 from .invariants import Invariants
 from .world import ProcessDied, World

@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from cohort.store.blobs.blob_folder import open_blobs
 from cohort.store.database import open_database
+from cohort.store.enums import JobStatus
 from cohort.store.jobs.claims import Claim
 from cohort.store.migrating import migrate
 from cohort.store.random_names import SeededSource
@@ -21,7 +22,6 @@ from cohort.store.records import Job
 from cohort.store.store import Store
 from cohort.store.tables import job_events, jobs
 from cohort.store.tenants.tenants import Quotas
-from cohort.store.words import JobStatus
 
 from .clients import Client
 from .invariants import Invariants

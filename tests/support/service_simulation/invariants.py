@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, Select, func, select
 
 from cohort.store.database import Database
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.jobs.transitions import ENDED, may_become
 from cohort.store.tables import job_events, job_usage, jobs, models, projects, usage
-from cohort.store.words import JobStatus, UsageKind
 
 from .world import World
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cohort.scheduling.shares.jobs import JobShares, WaitingJob
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreUnavailable
 from cohort.store.jobs.claims import Claim, NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.transitions import ENDED, HELD
 from cohort.store.records import Job
 from cohort.store.store import Store
-from cohort.store.words import JobStatus, UsageKind
 
 from .invariants import SUCCESS, Invariants
 from .world import ProcessDied, World

@@ -19,12 +19,12 @@ from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.preparation import JobRefusedError
 from cohort.service.jobs.runner import JobRunner
 from cohort.service.jobs.runner_settings import RunnerSettings
+from cohort.store.enums import JobStatus, UsageKind
 from cohort.store.errors import StoreError
 from cohort.store.jobs.claims import Claim, NewModel
 from cohort.store.jobs.events import NewEvent
 from cohort.store.records import Job
 from cohort.store.store import Store
-from cohort.store.words import JobStatus, UsageKind
 from cohort.task_queue.records import QueuedTask, TaskState
 from cohort.task_queue.store import open_queue
 from cohort.task_queue.workers.pool import PoolRequest

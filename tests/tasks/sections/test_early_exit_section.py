@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from cohort.core.setting_fields import whole
 from cohort.tasks.fields import refusals_of
 from cohort.tasks.sections.early_exit_section import EarlyExitSection, early_exit_section, is_plugin_key
-from cohort.tuning.early_exit.by_name import EXIT_RULES, built_in_keys
+from cohort.tuning.early_exit.lookup import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from tests.core.plugin_packages import install

@@ -12,7 +12,8 @@ from torch import Tensor
 from cohort.core.events import StepDone
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
-from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
+from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.models.weight_formats.kinds import fp8
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings

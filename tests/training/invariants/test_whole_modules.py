@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import SlotSample, pack
 from cohort.models.decoder import Decoder

@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS, SavedModules
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SAVED_PATHS, SavedModules
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, BlockFactor
 from cohort.adapters.variants.block_factors import packed
-from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.adapters.variants.vera import lambda_d_columns
+from cohort.adapters.variants.vera_settings import VectorAdapter
 
 
 def saved_in_qwen2(*names: str) -> SavedModules:

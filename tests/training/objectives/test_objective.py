@@ -28,10 +28,10 @@ from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.memory_probe import MemoryProbe, ProbePass
 from cohort.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
+from cohort.training.objectives.kinds.sft import SupervisedFineTuning
 from cohort.training.objectives.objective import Groups, Objective
-from cohort.training.objectives.sft import SupervisedFineTuning
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
-from cohort.training.optimizers.adamw import AdamW
+from cohort.training.optimizers.kinds.adamw import AdamW
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.passes import Passes
 from cohort.training.step_samples import Resident

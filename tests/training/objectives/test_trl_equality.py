@@ -26,7 +26,7 @@ from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.objectives.objective import Objective
-from cohort.training.optimizers.adamw import AdamW
+from cohort.training.optimizers.kinds.adamw import AdamW
 from cohort.training.reference.reference_logps import answer_log_probs
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec, TrialState

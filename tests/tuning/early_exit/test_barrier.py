@@ -8,7 +8,7 @@ from cohort.core.events import Evaluated
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.early_exit.barrier import BarrierRule
-from cohort.tuning.early_exit.halving import HalvingRule
+from cohort.tuning.early_exit.kinds.halving import HalvingRule
 from cohort.tuning.early_exit.rule import Observation, Verdict
 from cohort.tuning.trajectory import Trajectory
 

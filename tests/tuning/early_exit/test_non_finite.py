@@ -10,7 +10,7 @@ from cohort.core.events import Evaluated
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
-from cohort.tuning.early_exit.by_name import EXIT_RULES
+from cohort.tuning.early_exit.lookup import EXIT_RULES
 from cohort.tuning.study import Study
 from cohort.tuning.trial_status import TrialStatus
 from tests.tuning.loss_curves import curve, ending, run_alone, step_done

@@ -13,7 +13,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.tuning.early_exit import EarlyExitSettings, build_rules
-from cohort.tuning.early_exit.by_name import EXIT_RULES, built_in_keys
+from cohort.tuning.early_exit.lookup import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.settings import OTHER_WORDS, compares_to_the_end
 from cohort.tuning.evaluation_times import EvaluationSettings, EvaluationTimes, plan_candidate
 

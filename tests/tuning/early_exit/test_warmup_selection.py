@@ -9,7 +9,7 @@ import pytest
 from cohort.core.events import TrialFailed
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
-from cohort.tuning.early_exit.patterns import PatternsSettings
+from cohort.tuning.early_exit.kinds.patterns import PatternsSettings
 from cohort.tuning.replay import replay_curves
 from cohort.tuning.study import Study
 from cohort.tuning.trial_status import TrialStatus

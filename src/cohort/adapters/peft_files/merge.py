@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cohort.adapters.expert_names import parameter_of
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.adapters.peft_files.merge_experts import ExpertDeltas
 from cohort.adapters.peft_files.peft_format import PeftAdapter
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
-from cohort.adapters.variants.magnitude import row_norms
+from cohort.adapters.variants.dora import row_norms
 from cohort.core.errors import InputError, Problem
 
 __all__ = ["merge_into_base"]

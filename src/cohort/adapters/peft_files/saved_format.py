@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
+from cohort.adapters.modules_to_save.saved_modules import SAVED_NAMES, SAVED_PATHS, SavedModules
 from cohort.adapters.peft_files.peft_names import PREFIX
 from cohort.adapters.peft_files.vera_format import is_vera
-from cohort.adapters.saved.saved_modules import SAVED_NAMES, SAVED_PATHS, SavedModules
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cohort.adapters.initial_adapter import AdapterStart
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.adapters.peft_files.peft_format import read_adapter
 from cohort.adapters.peft_files.peft_names import LORA_A, LORA_B, PREFIX
-from cohort.adapters.start import AdapterStart
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = ["start_weights"]
 

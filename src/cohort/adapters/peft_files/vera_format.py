@@ -17,7 +17,6 @@ from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_files.peft_names import PREFIX
-from cohort.adapters.variants.vector_adapter import VectorAdapter
 from cohort.adapters.variants.vera import (
     Projections,
     drawn_projections,
@@ -26,6 +25,7 @@ from cohort.adapters.variants.vera import (
     plain_factors,
     projection_widths,
 )
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.hub_ids import split_revision
 

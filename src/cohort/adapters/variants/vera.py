@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout, FactorColumns
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 
 __all__ = [
     "Projections",

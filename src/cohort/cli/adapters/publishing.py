@@ -37,7 +37,7 @@ def announcement(
         base_sha256: Returns the hash of the run's base model; called only where there is a server.
     """
     from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
 
     if url is None:
         if name is None:

@@ -61,7 +61,7 @@ def require_shown(runs_dir: Path, *, host: str, keys: Sequence[str]) -> None:
         InputError: it is no folder, or every machine that reaches the address could read it.
     """
     from cohort.core.errors import InputError, Problem
-    from cohort.core.place import Place
+    from cohort.core.source_location import Place
     from cohort.service.dashboard.settings import is_loopback
 
     if not runs_dir.is_dir():

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 
 __all__ = ["checks_arguments"]
 

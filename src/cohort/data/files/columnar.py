@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.sources import HubSource, SourceFile, SplitName
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 

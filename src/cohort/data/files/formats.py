@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from cohort.core.place import Place, dotted
+from cohort.core.source_location import Place, dotted
 from cohort.data.examples import Example
 from cohort.data.files.named_row import NamedRow
 from cohort.data.files.parsing import parse_prompt, parse_row

@@ -12,7 +12,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.plain_values import plain_value
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.problems import LISTED_PROBLEMS, capped
 
 __all__ = ["GivenRows", "given_rows"]

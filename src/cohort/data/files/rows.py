@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.data.files.columnar import hub_rows, parquet_rows
 from cohort.data.files.csv_rows import csv_rows
 from cohort.data.files.json_rows import json_document, json_lines

@@ -10,7 +10,7 @@ from typing import Literal
 
 from cohort.core.input_values.hub_ids import is_hub_id
 from cohort.core.input_values.nearest_value import nearest_file
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.problems import ProblemKind, ProblemLog

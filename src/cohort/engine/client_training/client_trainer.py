@@ -14,8 +14,8 @@ from cohort.core.errors import CohortError
 from cohort.engine.client_training.operations import Operation, OperationLog, Work
 from cohort.engine.turns.base_turns import BaseTurns
 from cohort.scheduling.shares.records import Turn, WorkKind
-from cohort.training.requests.client_models import ModelState, UnknownModelError
-from cohort.training.requests.request_executor import AdamParameters, PassRequest, RequestExecutor
+from cohort.training.client_training.client_models import ModelState, UnknownModelError
+from cohort.training.client_training.request_executor import AdamParameters, PassRequest, RequestExecutor
 
 __all__ = ["ClientTrainer", "TrainerClosedError"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.training.requests.request_executor import AdamParameters, PassRequest
+from cohort.training.client_training.request_executor import AdamParameters, PassRequest
 
 __all__ = ["Operation", "OperationLog", "Work"]
 

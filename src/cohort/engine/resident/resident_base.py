@@ -10,9 +10,9 @@ from cohort.engine.shared_base import SharedBase
 from cohort.engine.turns.base_turns import BaseTurns
 from cohort.engine.turns.sweep_turns import FILL_TOKENS, SweepTurns
 from cohort.machine.machine import Machine
+from cohort.memory.budget import Sizes
 from cohort.memory.pass_estimates import estimate_passes
 from cohort.memory.plan import MemoryPlan
-from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
 from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
 from cohort.prepare.fingerprints import model_fingerprint

@@ -10,7 +10,7 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.call_arguments import checks_arguments
 from cohort.core.input_values.plain_values import plain_value
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.train.watching.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.watching.time_spent import TimeSpent

@@ -29,7 +29,7 @@ from cohort.engine.train.watching.step_costs import StepRecorder
 from cohort.engine.train.watching.tracker_reporting import TrackerReporter
 from cohort.engine.train.watching.work_recorder import WorkRecorder
 from cohort.integrations.trackers import TrackerSettings, open_trackers
-from cohort.memory.sizes import FLAT_TOKENS
+from cohort.memory.budget import FLAT_TOKENS
 from cohort.prepare.preparation import Preparation
 from cohort.prepare.task_study import study_of
 from cohort.prepare.trials import PlannedTrial

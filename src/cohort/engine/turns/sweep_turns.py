@@ -14,7 +14,7 @@ from cohort.scheduling.tenant_room import arranged
 __all__ = ["FILL_TOKENS", "SweepTurns"]
 
 # From so many tokens on a pass of several tenants would only be longer, not faster for each: it is full. A CPU core is
-# within 10 % of its speed from 256 (memory/sizes.py); a GPU mostly waits for its host below 4,096.
+# within 10 % of its speed from 256 (memory/budget.py); a GPU mostly waits for its host below 4,096.
 FILL_TOKENS = {"cpu": 256, "cuda": 4096}
 _KIND = WorkKind.SWEEP
 # Between two steps a loop may write a checkpoint of gigabytes or the results of a task, for which its other tenants

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.integrations.trackers.mlflow_tracker import MlflowTracker
 from cohort.integrations.trackers.tensorboard_tracker import TensorBoardTracker
 from cohort.integrations.trackers.tracker import Tracker, Trackers, TrackerSettings

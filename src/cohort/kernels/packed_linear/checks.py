@@ -39,7 +39,7 @@ def check_stream(
     if not hasattr(frozen, "grad_input"):
         raise OperandError(
             f"frozen is a {type(frozen).__name__}, not a FrozenProduct; wrap its weight [N, K]: "
-            "cohort.models.weight_formats.plain.FrozenLinear(weight, bias)"
+            "cohort.models.weight_formats.kinds.plain.FrozenLinear(weight, bias)"
         )
     if x_TK.dim() != 2:
         raise ShapeError(f"x must be [T, K], all rows one below the other; found {tuple(x_TK.shape)}: reshape it")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import SegmentError, ShapeError
-from cohort.kernels.apart import Apart
 from cohort.kernels.backend import Backend, choose_backend, implementation
+from cohort.kernels.deferred_lora_term import Apart
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, GivenGradient, handed_gradient_of

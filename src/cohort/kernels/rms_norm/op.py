@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cohort.core.errors import ShapeError
-from cohort.kernels.apart import check_term
 from cohort.kernels.backend import Backend, choose_backend, implementation
+from cohort.kernels.deferred_lora_term import check_term
 from cohort.kernels.fp8_product import Fp8Rows, handed_behind
 
 __all__ = ["add_rms_norm", "fork_rms_norm", "rms_norm"]

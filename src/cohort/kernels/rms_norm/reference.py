@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cohort.kernels.apart import with_term
+from cohort.kernels.deferred_lora_term import with_term
 from cohort.kernels.fp8_product import CodeRoom, Fp8Rows, write_codes
 from cohort.kernels.fp8_product.reference import quantise_rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cohort.kernels.apart import with_term
+from cohort.kernels.deferred_lora_term import with_term
 from cohort.kernels.fp8_product import CodeRoom, write_codes
 
 __all__ = ["fused_backward", "fused_forward", "rope_backward", "rope_forward"]

@@ -16,13 +16,13 @@ from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, WIDEST_RANK, rank_class
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
+from cohort.training.cuda_graphs.captured_passes import CapturedPasses
+from cohort.training.cuda_graphs.few_layers import few_layers
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.memory_probe import ProbePass, probe_rows
-from cohort.training.recorded.captured_passes import CapturedPasses
-from cohort.training.recorded.few_layers import few_layers
-from cohort.training.recorded.recorded_shapes import GraphKind, PassShape
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["collect_launches", "covering_sizes", "kinds_of_adapters"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cohort.adapters.linear import LinearPart, PackedLinear
-from cohort.adapters.saved.saved_tables import own_embeddings
+from cohort.adapters.modules_to_save.saved_tables import own_embeddings
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.models.bridge.pass_state import current_pass

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cohort.adapters.linear import LoraContext
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
@@ -30,7 +30,7 @@ from cohort.models.bridge.pass_state import BridgedPass, during
 from cohort.models.bridge.structure import text_decoder
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 __all__ = ["BridgedCache", "BridgedDecoder"]
 

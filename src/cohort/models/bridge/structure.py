@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cohort.adapters.saved.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
+from cohort.adapters.modules_to_save.saved_modules import EMBEDDING, HEAD, SAVED_PATHS
 from cohort.core.errors import InputError, Problem
 
 __all__ = [

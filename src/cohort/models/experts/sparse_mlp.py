@@ -15,7 +15,7 @@ from cohort.kernels.gated_activation import Activation, gated_activation
 from cohort.models.experts.expert_block import ExpertBlock
 from cohort.models.experts.mixture import MixtureOfExperts
 from cohort.models.experts.stacked_weights import StackedWeights
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 __all__ = ["SparseMlp"]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 __all__ = ["StackedWeights"]
 

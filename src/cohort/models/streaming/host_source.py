@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.core.units import format_bytes
 from cohort.models.streaming.layer_streaming import LayerStreaming
 from cohort.models.streaming.weight_ring import Complete, CopyDone, Ready

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.frozen_product import can_stream
 from cohort.models.streaming.weight_ring import NUM_BUFFERS, WeightRing, WeightSource

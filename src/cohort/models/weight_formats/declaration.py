@@ -27,7 +27,7 @@ class FormatDeclaration:
 FORMAT_DECLARATIONS = DeclaredRegistry(
     kind=FormatDeclaration,
     noun="weight format",
-    package="cohort.models.weight_formats",
+    package="cohort.models.weight_formats.kinds",
     constant="FORMAT",
     group="cohort.weight_formats",
     default=PLAIN_NAME,

@@ -12,7 +12,7 @@ from pathlib import Path
 from cohort.core.errors import InputError, Problem
 from cohort.machine.devices import hardware_of
 from cohort.machine.measurements import read_costs
-from cohort.memory.sizes import Sizes
+from cohort.memory.budget import Sizes
 from cohort.planning.estimate.planned_machine import cost_key
 from cohort.planning.estimate.task_costs import TaskCosts
 from cohort.planning.estimate.time_parts import TimeParts

@@ -13,8 +13,8 @@ from dataclasses import replace
 from cohort.adapters.bank import aligned_rank
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.machine.measurements import MeasuredCosts
+from cohort.memory.budget import Sizes
 from cohort.memory.size_inputs import rank_row_bytes, task_optimizer
-from cohort.memory.sizes import Sizes
 from cohort.models.counts import count_model
 from cohort.planning.estimate.measuring_time import MeasuringTime
 from cohort.planning.estimate.task_memory import TaskMemory
@@ -40,7 +40,7 @@ from cohort.scheduling.cost.shared_time import SharedWork
 from cohort.scheduling.cost.task_time import training_time
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
-from cohort.training.recorded.recorded_shapes import launching_rows, most_recorded_tokens
+from cohort.training.cuda_graphs.recorded_shapes import launching_rows, most_recorded_tokens
 from cohort.tuning.finals_plan import free_tokens
 
 __all__ = ["TaskCosts"]

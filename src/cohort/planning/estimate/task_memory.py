@@ -12,10 +12,10 @@ from dataclasses import replace
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes
 from cohort.machine.machine import Machine
+from cohort.memory.budget import Sizes, choose_sizes
 from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import choose_streamed_layers
 from cohort.memory.pass_estimates import LOSS_HEAD_BYTES
-from cohort.memory.sizes import Sizes, choose_sizes
 from cohort.memory.smallest_memory import (
     estimated_inputs,
     limit_problem,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from cohort.adapters.expert_names import parameter_of
-from cohort.adapters.saved.saved_modules import SavedModules
+from cohort.adapters.initial_adapter import AdapterStart
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
-from cohort.adapters.start import AdapterStart
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.core.errors import InputError, Problem
 from cohort.models.targets import ModuleFilter
 from cohort.prepare.adapters.expert_checks import expert_problems

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.saved.saved_modules import SavedModules
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.models.config import DecoderConfig
 from cohort.tasks.task_file import TaskFile
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from cohort.adapters.initial_adapter import AdapterStart
 from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.adapters.peft_files.peft_format import CONFIG_FILE, PeftAdapter, read_adapter
 from cohort.adapters.spec import AdapterSpec, VariantError
-from cohort.adapters.start import AdapterStart
 from cohort.core.errors import InputError, Problem
 from cohort.models.source import find_local_model
 from cohort.prepare.fingerprints import model_fingerprint

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
 from cohort.machine.machine import Machine
+from cohort.memory.budget import Sizes
 from cohort.memory.demand import Demand
 from cohort.memory.plan import MemoryPlan
-from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
 from cohort.prepare.base_model.numerics import NumericsChoice
 from cohort.prepare.base_model.placed_model import PlacedModel

@@ -16,12 +16,12 @@ from cohort.machine.compile_ahead.launched_model import launched_model
 from cohort.machine.compile_ahead.task_kernels import KernelWarmUp
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.machine import free_memory_bytes
+from cohort.memory.budget import Sizes
 from cohort.memory.demand import Demand
 from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.model_place import choose_model_place
 from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.size_inputs import SizeRequest
-from cohort.memory.sizes import Sizes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.prepare.base_model.weights_ahead import WeightsAhead, has_room_to_load, on_same_gpu

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cohort.scheduling.pipelines.pass_order import StagePass
+from cohort.scheduling.pipelines.pipeline_schedule import StagePass
 from cohort.scheduling.pipelines.simulation import PassTime, PipelineTimes
 
 __all__ = ["PassClock", "joined_times"]

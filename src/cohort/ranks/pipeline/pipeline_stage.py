@@ -34,7 +34,7 @@ from cohort.ranks.pipeline.pass_clock import PassClock
 from cohort.ranks.pipeline.pipeline_window import PipelineMicroBatch, is_separated
 from cohort.ranks.pipeline.shared_head import HeadRows, SharedHead
 from cohort.ranks.pipeline.stage_links import StageLinks
-from cohort.scheduling.pipelines.pass_order import Direction, batch_distance, stage_order
+from cohort.scheduling.pipelines.pipeline_schedule import Direction, batch_distance, stage_order
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.passes import terms_and_weights
 from cohort.training.step_samples import Resident

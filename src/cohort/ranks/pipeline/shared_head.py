@@ -20,7 +20,7 @@ from cohort.kernels.cross_entropy import price_rows
 from cohort.models.decoder import Decoder
 from cohort.ranks.pipeline.pass_clock import PassClock
 from cohort.ranks.pipeline.stage_links import StageLinks
-from cohort.scheduling.pipelines.pass_order import Direction
+from cohort.scheduling.pipelines.pipeline_schedule import Direction
 from cohort.scheduling.pipelines.stage_balance import divide_rows
 
 __all__ = ["HeadRows", "SharedHead"]

@@ -18,7 +18,7 @@ from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
 from cohort.ranks.pipeline.stage_links import StageLinks
-from cohort.scheduling.pipelines.pass_order import Direction
+from cohort.scheduling.pipelines.pipeline_schedule import Direction
 from cohort.serving.pass_computer import padded_logits
 from cohort.serving.sampler import Scores
 

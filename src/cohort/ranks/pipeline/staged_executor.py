@@ -27,7 +27,7 @@ from cohort.ranks.pipeline.window_plan import flat_tokens, plan_window
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.ranks.step_window import StepWindow
 from cohort.scheduling.pipelines.simulation import PassTime
-from cohort.scheduling.pipelines.window_schedule import WindowSchedule
+from cohort.scheduling.pipelines.window_packing import WindowSchedule
 from cohort.serving.generate import GenerateRequest, PickedToken, stream
 from cohort.serving.sampler import Sampling
 from cohort.training.evaluation_loss import EvaluationLoss

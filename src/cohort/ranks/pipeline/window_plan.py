@@ -11,7 +11,7 @@ from cohort.ranks.pipeline.pipeline_window import PipelineMicroBatch, batches_of
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.ranks.step_window import FLOPS_PER_SECOND
 from cohort.scheduling.cost.analytic import HOST_LAYER_SECONDS
-from cohort.scheduling.pipelines.window_schedule import (
+from cohort.scheduling.pipelines.window_packing import (
     StageShares,
     WindowQuestion,
     WindowSchedule,

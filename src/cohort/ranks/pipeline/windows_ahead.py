@@ -18,7 +18,7 @@ from cohort.models.config import DecoderConfig
 from cohort.ranks.pipeline.window_plan import flat_tokens, window_question
 from cohort.ranks.rank_group import PipelineGroup
 from cohort.scheduling.pipelines.solver_process import SolverProcess
-from cohort.scheduling.pipelines.window_schedule import WindowQuestion, WindowSchedule, greedy_schedule
+from cohort.scheduling.pipelines.window_packing import WindowQuestion, WindowSchedule, greedy_schedule
 from cohort.scheduling.solver import has_solver
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.models.checkpoint_layout import FusedTensor
 from cohort.models.config import DecoderConfig
 

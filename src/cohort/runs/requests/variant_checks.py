@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cohort.adapters.saved.saved_modules import SavedModules
+from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.adapters.spec import AdapterSpec, VariantError
-from cohort.adapters.variants.vector_adapter import VectorAdapter
+from cohort.adapters.variants.vera_settings import VectorAdapter
 from cohort.core.errors import Problem
 from cohort.runs.facts import RunFacts
 from cohort.tasks.task_file import TaskFile

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cohort.scheduling.pipelines.pass_order import Direction, StagePass, stage_order
+from cohort.scheduling.pipelines.pipeline_schedule import Direction, StagePass, stage_order
 
 __all__ = ["PassTime", "PipelineTimes", "simulate_pipeline"]
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from cohort.scheduling.pipelines.microbatch.packing import PackingLimits
-from cohort.scheduling.pipelines.window_schedule import WindowQuestion, WindowSchedule, solved_schedule
+from cohort.scheduling.pipelines.window_packing import WindowQuestion, WindowSchedule, solved_schedule
 
 __all__ = ["SolverProcess", "main"]
 

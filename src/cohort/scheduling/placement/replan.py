@@ -27,7 +27,6 @@ from cohort.scheduling.placement.cluster_events import (
     TaskWithdrawn,
 )
 from cohort.scheduling.placement.event_effects import apply_event, stopped
-from cohort.scheduling.placement.list_policies import ListPolicy, list_plan, plan_in_order, with_least_work
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import (
     PlacementPlan,
@@ -36,6 +35,7 @@ from cohort.scheduling.placement.records import (
 )
 from cohort.scheduling.placement.rolling_plan import fill_idle_nodes
 from cohort.scheduling.placement.sharing import Joined, choose_joining, joined_state
+from cohort.scheduling.placement.task_order import ListPolicy, list_plan, plan_in_order, with_least_work
 from cohort.scheduling.placement.task_planner import plan_placement
 
 __all__ = ["FairOrder", "Replan", "replan", "running_tasks", "start_due"]

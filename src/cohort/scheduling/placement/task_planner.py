@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from ortools.sat.python import cp_model
 
 from cohort.scheduling.placement.gpu_assignment import CoarsePlacement, assign_gpus
-from cohort.scheduling.placement.list_policies import best_list_plan
 from cohort.scheduling.placement.placement_settings import PlacementSettings
 from cohort.scheduling.placement.records import (
     Cluster,
@@ -34,6 +33,7 @@ from cohort.scheduling.placement.records import (
     level_makespans,
 )
 from cohort.scheduling.placement.rolling_plan import fill_idle_nodes
+from cohort.scheduling.placement.task_order import best_list_plan
 
 __all__ = ["plan_placement"]
 

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from cohort.core.errors import CohortError, InputError, StorageFullError
-from cohort.core.place import dotted
+from cohort.core.source_location import dotted
 from cohort.service.access.refusals import ServiceError
 from cohort.service.engine_thread import QueueFullError, ServerClosingError
 from cohort.serving.adapter_registry import UnknownAdapterError

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cohort.service.access.error_answers import as_refusal
 from cohort.service.access.rate_limits import RateLimits
 from cohort.service.access.refusals import ServiceError
+from cohort.store.enums import KeyScope
 from cohort.store.tenants.keys import Caller
-from cohort.store.words import KeyScope
 
 __all__ = ["CallerCache", "Gate", "GateLimits", "caller_of"]
 

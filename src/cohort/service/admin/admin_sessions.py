@@ -6,8 +6,8 @@ from starlette.exceptions import HTTPException
 
 from cohort.service.access.gate import CallerCache
 from cohort.service.dashboard.sessions import Session, Sessions
+from cohort.store.enums import KeyScope
 from cohort.store.tenants.keys import Caller
-from cohort.store.words import KeyScope
 
 __all__ = ["AdminSessions"]
 

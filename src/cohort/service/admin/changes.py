@@ -12,11 +12,11 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes
+from cohort.store.enums import KeyScope
 from cohort.store.errors import NameTakenError
 from cohort.store.store import Store
 from cohort.store.tenants.keys import ALL_BUT_ADMIN, read_scopes
 from cohort.store.tenants.tenants import Quotas, check_name
-from cohort.store.words import KeyScope
 
 __all__ = ["Change", "read_change"]
 

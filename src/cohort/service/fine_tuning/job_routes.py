@@ -19,13 +19,13 @@ from cohort.service.jobs.job_task import require_usable_options
 from cohort.service.jobs.room import Room
 from cohort.service.openapi_bodies import query_parameters, request_body
 from cohort.service.schema import parse_body
+from cohort.store.enums import JobKind
 from cohort.store.errors import UnknownIdError
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Job
 from cohort.store.store import ProjectStore, Store
 from cohort.store.tenants.keys import Caller
-from cohort.store.words import JobKind
 
 __all__ = ["job_routes", "require_base"]
 

@@ -13,7 +13,7 @@ from cohort.service.schema import ChatRequest, CompletionRequest, parse_body
 from cohort.service.served_model import PreparedRequest
 from cohort.service.served_models import ServedBaseModel, ServedModels
 from cohort.service.usage_book import UsageBook
-from cohort.store.words import UsageKind
+from cohort.store.enums import UsageKind
 
 __all__ = ["inference_routes"]
 

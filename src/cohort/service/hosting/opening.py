@@ -25,10 +25,10 @@ from cohort.service.served_models import ServedBaseModel, ServedModels
 from cohort.service.settings import ServedSettings, ServerLimits
 from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.scheduler import SchedulerSettings
+from cohort.store.enums import KeyScope
 from cohort.store.errors import NameTakenError
 from cohort.store.retention import Retention
 from cohort.store.store import Store, open_store
-from cohort.store.words import KeyScope
 from cohort.task_queue.workers.pool import PoolRequest
 
 __all__ = ["OpenService", "first_key", "open_service"]

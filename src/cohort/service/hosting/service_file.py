@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ValidationError
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal
+from cohort.core.source_location import Place
 from cohort.service.dashboard.gpu_price import PRICE_ALLOWED, read_price
 from cohort.tasks.fields import Section, refuse, setting
 from cohort.tasks.problems import problems_from

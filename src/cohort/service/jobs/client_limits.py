@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import KeyPath, Place
+from cohort.core.source_location import KeyPath, Place
 
 __all__ = ["require_harmless"]
 

@@ -27,13 +27,13 @@ from cohort.service.jobs.preparation import JobRefusedError, client_words, prepa
 from cohort.service.jobs.publishing import publish
 from cohort.service.jobs.run_news import read_news
 from cohort.service.jobs.runner_settings import RunnerSettings
+from cohort.store.enums import EventLevel, JobKind, JobStatus
 from cohort.store.errors import LeaseLostError, StoreError
 from cohort.store.jobs.claims import Claim
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.transitions import ENDED
 from cohort.store.records import Job
 from cohort.store.store import Store
-from cohort.store.words import EventLevel, JobKind, JobStatus
 from cohort.task_queue.records import QueuedTask, TaskState
 
 __all__ = ["HeldJob", "JobParts"]

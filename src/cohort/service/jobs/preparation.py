@@ -13,9 +13,9 @@ from cohort.service.jobs.client_limits import require_harmless
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_task import BaseForJobs, JobRows, base_keys, job_document
 from cohort.service.jobs.row_checks import CheckLimits, RowsRefusedError, check_rows
+from cohort.store.enums import JobKind
 from cohort.store.errors import UnknownIdError
 from cohort.store.records import Job
-from cohort.store.words import JobKind
 from cohort.tasks.loading import TaskFile, task_from_mapping
 
 __all__ = ["JobRefusedError", "client_words", "prepare_job", "task_of_document"]

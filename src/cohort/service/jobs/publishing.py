@@ -9,11 +9,11 @@ from cohort.service.fine_tuning.schema import CreateJob
 from cohort.service.jobs.auto_search import chosen_hyperparameters
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.run_outcome import RunOutcome, read_outcome
+from cohort.store.enums import JobKind, JobStatus, UsageKind
 from cohort.store.jobs.claims import Claim, NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
 from cohort.store.records import Job
 from cohort.store.store import Store
-from cohort.store.words import JobKind, JobStatus, UsageKind
 
 __all__ = ["RESULTS_PURPOSE", "model_name", "publish"]
 

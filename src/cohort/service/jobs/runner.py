@@ -28,12 +28,12 @@ from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.node_shares import EXPECTED_SECONDS, NodeShares
 from cohort.service.jobs.room import Room
 from cohort.service.jobs.runner_settings import RunnerSettings
+from cohort.store.enums import JobStatus
 from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreError, StoreUnavailable
 from cohort.store.jobs.claims import Claim
 from cohort.store.jobs.transitions import HELD
 from cohort.store.records import Job
 from cohort.store.store import Store
-from cohort.store.words import JobStatus
 from cohort.task_queue.workers.pool import PoolRequest
 
 __all__ = ["JobRunner"]

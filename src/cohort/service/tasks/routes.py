@@ -40,12 +40,12 @@ from cohort.service.tasks.run_places import run_of
 from cohort.service.tasks.schema import PlanTask, SubmitTask, TrialChange
 from cohort.service.tasks.submission import base_of_task, files_of_task, require_task
 from cohort.service.tasks.task_body import planned_job, task_body
+from cohort.store.enums import JobKind
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Job
 from cohort.store.store import ProjectStore, Store
 from cohort.store.tenants.keys import Caller
-from cohort.store.words import JobKind
 from cohort.tasks.loading import task_json_schema
 
 __all__ = ["TaskParts", "task_routes"]

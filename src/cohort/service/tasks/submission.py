@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.service.access.refusals import ServiceError
 from cohort.service.jobs.client_limits import require_harmless
 from cohort.store.errors import UnknownIdError

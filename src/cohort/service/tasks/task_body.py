@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cohort.store.enums import JobKind, JobStatus
 from cohort.store.records import Job
-from cohort.store.words import JobKind, JobStatus
 
 __all__ = ["planned_job", "task_body"]
 

@@ -13,9 +13,9 @@ from cohort.engine.client_training.client_trainer import TrainerClosedError
 from cohort.service.engine_thread import QueueFullError, ServerClosingError
 from cohort.service.tinker.checkpoints import UnknownCheckpointError
 from cohort.service.tinker.client_sessions import UnknownSessionError
+from cohort.service.tinker.futures import GoneError
 from cohort.service.tinker.journal.journal import JournalFullError, JournalLostError
-from cohort.service.tinker.promises import GoneError
-from cohort.training.requests.client_models import UnknownModelError
+from cohort.training.client_training.client_models import UnknownModelError
 
 __all__ = ["answering"]
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from cohort.core.errors import InputError, Problem
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, TrainedModel
+from cohort.service.tinker.futures import Answer
 from cohort.service.tinker.owners import ANYONE
-from cohort.service.tinker.promises import Answer
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.schema import LoadWeights, SaveForSampler, SaveWeights
 from cohort.service.tinker.training_calls import CREATION, TrainingCalls
-from cohort.training.requests.client_models import ModelState
+from cohort.training.client_training.client_models import ModelState
 
 __all__ = ["CheckpointCalls"]
 

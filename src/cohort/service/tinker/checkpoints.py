@@ -24,7 +24,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.durable_files import atomic_directory, write_text
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.service.tinker.owners import ANYONE, may_know
-from cohort.training.requests.client_models import ModelState
+from cohort.training.client_training.client_models import ModelState
 
 __all__ = ["Checkpoint", "CheckpointStore", "UnknownCheckpointError"]
 

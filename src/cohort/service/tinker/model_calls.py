@@ -16,13 +16,13 @@ from cohort.service.engine_thread import QueueFullError
 from cohort.service.tinker.checkpoint_calls import CheckpointCalls
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions
+from cohort.service.tinker.futures import Answer, Promises
 from cohort.service.tinker.journal.journal import Journal, JournalFullError
 from cohort.service.tinker.journal.records import Record
 from cohort.service.tinker.owners import may_know
-from cohort.service.tinker.promises import Answer, Promises
+from cohort.service.tinker.protobuf_messages import PassBody, number_of_pass, read_pass
 from cohort.service.tinker.schema import CreateModel, LoadWeights, OptimStep, SaveForSampler, SaveWeights, parse
 from cohort.service.tinker.training_calls import CREATION, TrainingCalls, fingerprint_of
-from cohort.service.tinker.wire import PassBody, number_of_pass, read_pass
 
 __all__ = ["MODEL_CALLS", "ModelCalls", "version_of"]
 

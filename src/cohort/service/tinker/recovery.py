@@ -15,11 +15,11 @@ from typing import Any
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions
+from cohort.service.tinker.futures import Answer, Promises
 from cohort.service.tinker.journal.journal import BEGIN, Journal
 from cohort.service.tinker.journal.records import Record
 from cohort.service.tinker.journal.snapshots import ModelSnapshot, SnapshotStore
 from cohort.service.tinker.model_calls import ModelCalls, version_of
-from cohort.service.tinker.promises import Answer, Promises
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.training_calls import TrainingCalls
 from cohort.service.tinker.upkeep import Upkeep

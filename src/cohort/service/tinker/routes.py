@@ -14,12 +14,12 @@ from fastapi.responses import Response
 from cohort.service.tinker.answering import answering
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions, UnknownSessionError
+from cohort.service.tinker.durability import Keeping
+from cohort.service.tinker.futures import Answer, GoneError
 from cohort.service.tinker.journal.records import Record
-from cohort.service.tinker.keeping import Keeping
 from cohort.service.tinker.listings import add_listings
 from cohort.service.tinker.model_calls import MODEL_CALLS
 from cohort.service.tinker.owners import asker_of, may_know
-from cohort.service.tinker.promises import Answer, GoneError
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.sampling import SamplingCalls
 from cohort.service.tinker.schema import CreateSamplingSession, ModelCall, RetrieveFuture, Sample, SessionCall, parse

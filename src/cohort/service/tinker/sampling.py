@@ -14,17 +14,17 @@ from cohort.core.seeds import derive_seed
 from cohort.engine.client_training.client_trainer import ClientTrainer
 from cohort.service.engine_thread import EngineThread
 from cohort.service.tinker.client_sessions import Sampler, measured_name
-from cohort.service.tinker.promises import Answer
+from cohort.service.tinker.futures import Answer
+from cohort.service.tinker.protobuf_messages import sample_answer
 from cohort.service.tinker.schema import Sample
-from cohort.service.tinker.wire import sample_answer
 from cohort.serving.adapter_registry import AdapterHandle
 from cohort.serving.engine import request_problems
 from cohort.serving.sampler import Sampling
 from cohort.serving.sequence import FinishReason, SequenceRequest
-from cohort.training.requests.client_models import ModelState
-from cohort.training.requests.datum import TARGETS, checked_datum, checked_loss
-from cohort.training.requests.request_executor import PassRequest
-from cohort.training.token_objectives import TOKEN_OBJECTIVES
+from cohort.training.client_losses import TOKEN_OBJECTIVES
+from cohort.training.client_training.client_models import ModelState
+from cohort.training.client_training.datum import TARGETS, checked_datum, checked_loss
+from cohort.training.client_training.request_executor import PassRequest
 
 __all__ = ["SamplingCalls"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.engine.client_training.client_trainer import ClientTrainer
 from cohort.engine.turns.base_turns import BaseTurns
 from cohort.models.decoder import Decoder
@@ -18,12 +18,12 @@ from cohort.service.settings import ServedSettings, ServerLimits
 from cohort.service.tinker.checkpoint_calls import CheckpointCalls
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions
-from cohort.service.tinker.keeping import open_keeping
+from cohort.service.tinker.durability import open_keeping
 from cohort.service.tinker.routes import TinkerRoutes
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.sampling import SamplingCalls
 from cohort.service.tinker.training_calls import TrainingCalls
-from cohort.training.requests.request_executor import RequestExecutor
+from cohort.training.client_training.request_executor import RequestExecutor
 
 __all__ = ["TinkerService", "open_tinker", "require_trainable"]
 

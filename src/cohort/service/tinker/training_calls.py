@@ -19,15 +19,15 @@ from cohort.service.tinker.client_sessions import (
     ClientSessions,
     TrainedModel,
 )
-from cohort.service.tinker.promises import Answer
+from cohort.service.tinker.futures import Answer
+from cohort.service.tinker.protobuf_messages import PassBody, pass_answer
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.schema import CreateModel, LoraConfig, OptimStep
-from cohort.service.tinker.wire import PassBody, pass_answer
-from cohort.training.requests.client_models import ModelState
-from cohort.training.requests.datum import checked_datum, checked_loss
-from cohort.training.requests.request_executor import AdamParameters, PassRequest
-from cohort.training.requests.token_passes import DatumResult
-from cohort.training.token_objectives import TOKEN_OBJECTIVES
+from cohort.training.client_losses import TOKEN_OBJECTIVES
+from cohort.training.client_training.client_models import ModelState
+from cohort.training.client_training.datum import checked_datum, checked_loss
+from cohort.training.client_training.request_executor import AdamParameters, PassRequest
+from cohort.training.client_training.token_passes import DatumResult
 
 __all__ = ["CREATION", "LORA_ALPHA", "TrainingCalls", "fingerprint_of"]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from cohort.core.errors import CohortError, StorageFullError
 from cohort.service.tinker.client_sessions import ClientSessions, TrainedModel
+from cohort.service.tinker.futures import Answer, Promises
 from cohort.service.tinker.journal.journal import Journal, JournalFullError
 from cohort.service.tinker.journal.records import Record
 from cohort.service.tinker.journal.snapshots import ModelSnapshot, SnapshotStore
-from cohort.service.tinker.promises import Answer, Promises
 from cohort.service.tinker.training_calls import CREATION, TrainingCalls
-from cohort.training.requests.client_models import ModelState
+from cohort.training.client_training.client_models import ModelState
 
 __all__ = ["Upkeep"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, update
 
+from cohort.store.enums import BlobState
 from cohort.store.errors import StoreUnavailable
 from cohort.store.tables import blobs
-from cohort.store.words import BlobState
 
 __all__ = ["keep_blob", "remove_blob_row"]
 

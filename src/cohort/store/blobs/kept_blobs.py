@@ -13,12 +13,12 @@ from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from cohort.store.blobs.blob_folder import BlobFolder, Written
 from cohort.store.database import Database
+from cohort.store.enums import BlobState
 from cohort.store.errors import QuotaExceededError, TooLargeError
 from cohort.store.random_names import RandomSource, new_blob_name
 from cohort.store.records import Blob, Project, read_record
 from cohort.store.tables import IS_OPEN, blobs, checkpoints, files, jobs, models
 from cohort.store.tenants.usage import check_stored_bytes, locked_project, stored_bytes
-from cohort.store.words import BlobState
 
 __all__ = ["KeptBlobs", "collect_blobs"]
 

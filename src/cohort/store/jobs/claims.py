@@ -16,6 +16,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from cohort.store.blobs.blob_rows import keep_blob, remove_blob_row
 from cohort.store.database import Database
+from cohort.store.enums import JobKind, JobStatus, UsageKind
 from cohort.store.errors import IllegalTransitionError, LeaseLostError
 from cohort.store.jobs.events import NewEvent, add_events
 from cohort.store.jobs.transitions import HELD, WAITING, may_become
@@ -24,7 +25,6 @@ from cohort.store.records import Job, read_record
 from cohort.store.storable import finite
 from cohort.store.tables import IS_OPEN, checkpoints, jobs, models
 from cohort.store.tenants.usage import add_job_usage
-from cohort.store.words import JobKind, JobStatus, UsageKind
 
 __all__ = ["Claim", "Claims", "NewCheckpoint", "NewModel", "WaitingJobs"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 
 from cohort.store.database import Database
+from cohort.store.enums import EventLevel
 from cohort.store.random_names import RandomSource, derived_id, new_id
 from cohort.store.storable import finite
 from cohort.store.tables import job_events, jobs
-from cohort.store.words import EventLevel
 
 __all__ = ["NewEvent", "add_events"]
 

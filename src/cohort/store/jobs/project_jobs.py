@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Column, Connection, Row, Select
 from sqlalchemy.exc import IntegrityError
 
+from cohort.store.enums import JobKind, JobStatus
 from cohort.store.errors import IllegalTransitionError, UnknownIdError
 from cohort.store.jobs.events import NewEvent, add_events
 from cohort.store.jobs.transitions import may_become, sources_of
@@ -19,7 +20,6 @@ from cohort.store.scope import Scope
 from cohort.store.storable import check_storable, is_storable_text
 from cohort.store.tables import checkpoints, job_events, job_metadata, jobs
 from cohort.store.tenants.usage import check_open_jobs, check_tokens, locked_project
-from cohort.store.words import JobKind, JobStatus
 
 __all__ = ["NewJob", "ProjectJobs"]
 

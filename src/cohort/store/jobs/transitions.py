@@ -5,7 +5,7 @@ Source: the statuses are those of OpenAI's fine-tuning jobs, with ``pausing`` an
 
 from __future__ import annotations
 
-from cohort.store.words import JobStatus
+from cohort.store.enums import JobStatus
 
 __all__ = ["ENDED", "HELD", "OPEN", "WAITING", "may_become", "sources_of"]
 

@@ -11,13 +11,13 @@ from sqlalchemy import select, update
 
 from cohort.core.errors import InputError, Problem
 from cohort.store.database import Database
+from cohort.store.enums import KeyScope
 from cohort.store.errors import StorageFull, StoreUnavailable, UnknownIdError
 from cohort.store.random_names import RandomSource, key_digest, new_id, new_key_text
 from cohort.store.records import Key, Project, read_record
 from cohort.store.storable import check_storable
 from cohort.store.tables import keys, projects
 from cohort.store.tenants.audit import record_action
-from cohort.store.words import KeyScope
 
 __all__ = ["ALL_BUT_ADMIN", "Caller", "Keys", "NewKey", "read_scopes"]
 

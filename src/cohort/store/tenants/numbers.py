@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Select, func, select
 
 from cohort.store.database import Database
+from cohort.store.enums import BlobState, UsageKind
 from cohort.store.tables import IS_OPEN, blobs, jobs, usage
 from cohort.store.tenants.usage import TOKEN_KINDS, day_of
-from cohort.store.words import BlobState, UsageKind
 
 __all__ = ["TenantNumbers", "read_tenant_numbers"]
 

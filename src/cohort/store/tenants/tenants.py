@@ -11,12 +11,12 @@ from sqlalchemy.exc import IntegrityError
 
 from cohort.core.errors import InputError, Problem
 from cohort.store.database import Database
+from cohort.store.enums import BlobState, JobStatus
 from cohort.store.errors import NameTakenError, UnknownIdError
 from cohort.store.random_names import RandomSource, new_id
 from cohort.store.records import Organisation, Project, read_record
 from cohort.store.tables import IS_OPEN, blobs, checkpoints, files, jobs, keys, models, organisations, projects
 from cohort.store.tenants.audit import record_action
-from cohort.store.words import BlobState, JobStatus
 
 __all__ = ["Quotas", "Tenants", "check_name"]
 

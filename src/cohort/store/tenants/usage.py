@@ -10,10 +10,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cohort.core.errors import InputError, Problem
 from cohort.store.database import Database
+from cohort.store.enums import BlobState, UsageKind
 from cohort.store.errors import QuotaExceededError, UnknownIdError
 from cohort.store.records import Project, UsageRow, read_record
 from cohort.store.tables import IS_OPEN, blobs, job_usage, jobs, projects, usage
-from cohort.store.words import BlobState, UsageKind
 
 __all__ = [
     "TOKEN_KINDS",

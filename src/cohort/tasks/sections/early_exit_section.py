@@ -12,7 +12,7 @@ from pydantic_core import CoreSchema
 
 from cohort.core.setting_fields import SettingField, setting_fields
 from cohort.tasks.fields import Registered, Section, chosen, refuse_unknown, setting_of
-from cohort.tuning.early_exit.by_name import EXIT_RULES, built_in_keys
+from cohort.tuning.early_exit.lookup import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.rule import ExitRule
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 

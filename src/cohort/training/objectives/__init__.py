@@ -1,4 +1,4 @@
-"""Objectives by the name they have in task files. A new one is a file here with its ``DECLARATION`` and ``OBJECTIVE``.
+"""Objectives by the name they have in task files. A new one is a file in ``kinds``.
 
 In another package, it is an entry point of ``cohort.objectives``. Its declaration is read without torch; what it
 declares is imported when it is used.
@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cohort.training.objectives.by_name import DEFAULT_OBJECTIVE, OBJECTIVES, objective_named
+    from cohort.training.objectives.lookup import DEFAULT_OBJECTIVE, OBJECTIVES, objective_named
 
 __all__ = ["DEFAULT_OBJECTIVE", "OBJECTIVES", "objective_named"]
 
@@ -18,5 +18,5 @@ __all__ = ["DEFAULT_OBJECTIVE", "OBJECTIVES", "objective_named"]
 def __getattr__(name: str) -> object:
     # imported when first used: declarations need no torch
     if name in __all__:
-        return getattr(importlib.import_module("cohort.training.objectives.by_name"), name)
+        return getattr(importlib.import_module("cohort.training.objectives.lookup"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")

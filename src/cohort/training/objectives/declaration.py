@@ -121,7 +121,7 @@ def _conflict(entry: ObjectiveDeclaration) -> str | None:
 OBJECTIVE_DECLARATIONS = DeclaredRegistry(
     kind=ObjectiveDeclaration,
     noun="objective",
-    package="cohort.training.objectives",
+    package="cohort.training.objectives.kinds",
     constant="OBJECTIVE",
     group="cohort.objectives",
     default=DEFAULT_OBJECTIVE_NAME,

@@ -1,4 +1,4 @@
-"""Optimizers by name. A new one is a file here with its ``DECLARATION`` and its ``OPTIMIZER``.
+"""Optimizers by name. A new one is a file in ``kinds``.
 
 In another package, it is an entry point of ``cohort.optimizers``. Its declaration is read without torch; what it
 declares is imported when it is used.

@@ -37,7 +37,7 @@ class OptimizerDeclaration:
 OPTIMIZER_DECLARATIONS = DeclaredRegistry(
     kind=OptimizerDeclaration,
     noun="optimizer",
-    package="cohort.training.optimizers",
+    package="cohort.training.optimizers.kinds",
     constant="OPTIMIZER",
     group="cohort.optimizers",
     default=DEFAULT_OPTIMIZER_NAME,

@@ -12,7 +12,7 @@ from cohort.adapters.peft_files.adapter_digest import adapter_digest
 from cohort.adapters.peft_files.peft_format import rank_rows_from_peft, read_adapter
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.source_location import Place
 from cohort.models.checkpoint_layout import factor_shapes
 from cohort.models.config import DecoderConfig
 

@@ -24,12 +24,12 @@ from cohort.kernels.dropout import row_keys
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
 from cohort.models.tiled_attention import TiledAttention
+from cohort.training.client_training.datum import Datum, TokenLoss
+from cohort.training.client_training.token_passes import DatumResult, SlotDatum, measure_tokens, train_tokens
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
-from cohort.training.requests.datum import Datum, TokenLoss
-from cohort.training.requests.token_passes import DatumResult, SlotDatum, measure_tokens, train_tokens
 from cohort.training.rollouts.answered_step import AnsweredStep, step_metrics
 from cohort.training.rollouts.group_objective import GroupObjective
 from cohort.training.step_samples import Resident

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.training.requests.datum import TokenLoss
+from cohort.training.client_training.datum import TokenLoss
 
 __all__ = ["GroupObjective"]
 

@@ -1,6 +1,6 @@
-"""Early exit: one rule per file behind one interface (see ``rule.py``), found by its ``EXIT_RULE``."""
+"""Early exit: one rule per file of ``kinds`` behind one interface (see ``rule.py``)."""
 
-from cohort.tuning.early_exit.by_name import reason_of, reasons
+from cohort.tuning.early_exit.lookup import reason_of, reasons
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Observation, Rule, RuleSettings, Verdict
 from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
 

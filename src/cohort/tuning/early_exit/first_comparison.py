@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cohort.tuning.early_exit.by_name import EXIT_RULES
+from cohort.tuning.early_exit.lookup import EXIT_RULES
 from cohort.tuning.early_exit.rule import ExitRule
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.early_exit.step_floor import share_of_steps

@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from cohort.core.events import Evaluated, StepDone
-from cohort.core.place import Place
 from cohort.core.setting_fields import check_settings, number, share, whole
+from cohort.core.source_location import Place
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.early_exit.separation import Standing

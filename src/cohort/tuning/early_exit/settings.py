@@ -12,10 +12,10 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.call_arguments import checks_arguments
 from cohort.core.input_values.nearest_value import nearest_word
 from cohort.core.input_values.plain_values import plain_value
-from cohort.core.place import Place
 from cohort.core.setting_fields import SettingField, problems_of, setting_fields
-from cohort.tuning.early_exit.by_name import DEFAULT_RULE, EXIT_RULES, built_in_keys
+from cohort.core.source_location import Place
 from cohort.tuning.early_exit.collapse import CollapseRule
+from cohort.tuning.early_exit.lookup import DEFAULT_RULE, EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.non_finite import NonFiniteRule
 from cohort.tuning.early_exit.overfitting import OverfittingRule
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Rule, RuleSettings

@@ -1,4 +1,4 @@
-"""Which configurations are tried: one sampler per file behind one interface (``sampler.py``), found by ``SAMPLER``."""
+"""Which configurations are tried: one sampler per file of ``kinds`` behind one interface (``sampler.py``)."""
 
 from cohort.tuning.samplers.building import SAMPLERS, build_sampler, count_configurations, sampler_kind
 from cohort.tuning.samplers.sampler import EarlierResult, Sampler, SamplerKind, SearchBudget

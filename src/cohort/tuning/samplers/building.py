@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.nearest_value import nearest_word
-from cohort.core.place import Place
 from cohort.core.registry import Registry
+from cohort.core.source_location import Place
 from cohort.tuning.parameters import MOST_POINTS, Configuration
 from cohort.tuning.samplers.sampler import EarlierResult, Sampler, SamplerKind, SearchBudget
 from cohort.tuning.space import SearchSpace
@@ -18,7 +18,7 @@ __all__ = ["SAMPLERS", "build_sampler", "count_configurations", "sampler_kind"]
 SAMPLERS = Registry(
     kind=SamplerKind,
     noun="sampler",
-    package="cohort.tuning.samplers",
+    package="cohort.tuning.samplers.kinds",
     constant="SAMPLER",
     group="cohort.samplers",
     default="grid",

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
 from cohort.core.seeds import derive_seed
+from cohort.core.source_location import Place
 from cohort.tuning.parameters import Choice, Configuration, MultipleOf, Range, Value
 from cohort.tuning.samplers.sampler import EarlierResult, Sampler, SearchBudget
 from cohort.tuning.space import SearchSpace, configuration_key

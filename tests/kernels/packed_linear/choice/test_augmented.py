@@ -18,7 +18,7 @@ from cohort.kernels.backend import Backend
 from cohort.kernels.packed_linear import LaunchTables, PaddedRows, packed_linear
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.closeness import low_precision
 from tests.kernels.packed_linear.cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case, sink_of
 

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from cohort.kernels.backend import Backend
 from cohort.kernels.fp8_product import Fp8Rows, quantise_rows
 from cohort.kernels.packed_mlp import triton as fused
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.closeness import low_precision
 from tests.kernels.packed_mlp.cases import SMALL, Case, make_case
 

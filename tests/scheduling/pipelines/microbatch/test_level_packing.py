@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cohort.scheduling.pipelines.microbatch.choose_micro_batches import MicroBatchSettings, schedule_micro_batches
 from cohort.scheduling.pipelines.microbatch.level_packing import level_pack
 from cohort.scheduling.pipelines.microbatch.packing import first_fit_decreasing
 from cohort.scheduling.pipelines.microbatch.records import PipelineSample, find_schedule_faults, padded_tokens
-from cohort.scheduling.pipelines.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
-from tests.scheduling.pipelines.microbatch.test_schedule import draw
+from tests.scheduling.pipelines.microbatch.test_choose_micro_batches import draw
 
 
 @given(

@@ -10,7 +10,7 @@ import torch
 from cohort.adapters.adapter_state import AdapterState
 from cohort.core.errors import InputError
 from cohort.service.tinker.journal.snapshots import ModelSnapshot, SnapshotStore
-from cohort.training.requests.client_models import ModelState
+from cohort.training.client_training.client_models import ModelState
 
 
 def a_snapshot(number: int, *, with_state: bool = True) -> ModelSnapshot:

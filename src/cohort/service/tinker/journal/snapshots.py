@@ -17,7 +17,7 @@ from torch import Tensor
 from cohort.adapters.adapter_state import AdapterState
 from cohort.core.durable_files import atomic_file, remove_leftovers
 from cohort.core.errors import InputError, Problem
-from cohort.training.requests.client_models import ModelState
+from cohort.training.client_training.client_models import ModelState
 
 __all__ = ["ModelSnapshot", "SnapshotStore"]
 

@@ -1,0 +1,136 @@
+"""Records passes: their kernels are loaded, and then their launches are kept in memory that all recordings share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from cohort.adapters.bank import AdapterBank
+from cohort.kernels.packed_linear import SlotTable
+from cohort.models.decoder import Decoder
+from cohort.training.cuda_graphs.captured_pass import CapturedPass, RecordingMemory
+from cohort.training.cuda_graphs.few_layers import are_layers_alike
+from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape
+from cohort.training.device_memory import is_out_of_memory, release_cached
+
+__all__ = ["PassRecorder"]
+
+# with as much free memory, a recording that finds most of its memory in its pool frees nothing before it
+LEAST_FREE_BYTES = 1 << 30
+
+
+class PassRecorder:
+    """Makes the graphs of one executor.
+
+    Attributes:
+        agree: Of ranks that run each pass together: whether all of them recorded it, from whether this one did. None
+            where passes are one rank's own.
+    """
+
+    def __init__(self, decoder: Decoder, bank: AdapterBank) -> None:
+        self._decoder, self._bank = decoder, bank
+        self._memory: RecordingMemory | None = None
+        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._waited_seconds = 0.0
+        self.agree: Callable[[bool], bool] | None = None
+
+    @property
+    def capture_seconds(self) -> float:
+        """Seconds that the device has waited for recordings so far; what it computed meanwhile is not counted.
+
+        Waits until the last recording has ended.
+        """
+        waits, self._waits = self._waits, []
+        for before, after in waits:
+            after.synchronize()
+            self._waited_seconds += before.elapsed_time(after) / 1e3
+        return self._waited_seconds
+
+    def give_up_memory(self) -> None:
+        """Let go of the memory that recordings share, once no graph is left."""
+        self._memory = None
+
+    def record(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool) -> CapturedPass | None:
+        """Return a new graph; None where there is no memory for it.
+
+        Args:
+            is_short: As of :meth:`is_short`.
+        """
+        graph = self._attempt(shape, kind=kind, slots=slots, is_short=is_short)
+        if graph is None and not is_short:
+            # again, with what the allocator keeps for other uses
+            graph = self._attempt(shape, kind=kind, slots=slots, is_short=True)
+        return graph
+
+    def warm_up(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable) -> bool:
+        """Run a pass as it would be recorded; return whether there was memory for that."""
+        assert self._memory is not None, "it is there since the first recording, which is of a larger size"
+        try:
+            graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
+            graph.warm_up(self._memory, with_few_layers=self._are_layers_alike())
+            return True
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        release_cached(self._bank.weights_RD.device)
+        return False
+
+    def is_short(self, shape: PassShape, *, largest_rows: int) -> bool:
+        """Return whether a recording may need memory that the allocator keeps for other uses.
+
+        Args:
+            largest_rows: Of the largest recording so far; 0 where there is none.
+        """
+        # ranks that record together wait for each other anyway
+        if self.agree is not None or self._decoder.ring is not None:
+            return True
+        # a smaller pass finds room in the memory of a larger one
+        free, _ = torch.cuda.mem_get_info(self._bank.weights_RD.device)
+        return shape.num_rows > largest_rows or free < LEAST_FREE_BYTES
+
+    def _attempt(self, shape: PassShape, *, kind: GraphKind, slots: SlotTable, is_short: bool) -> CapturedPass | None:
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        if self._memory is None:
+            self._memory = RecordingMemory()
+        graph: CapturedPass | None = None
+        try:
+            graph = CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, kind=kind)
+            graph.warm_up(self._memory, with_few_layers=not is_short and self._are_layers_alike())
+        except RuntimeError as error:
+            # ranks that run it together wait for this one in the middle of the pass: they end with it
+            if self.agree is not None or not is_out_of_memory(error):
+                raise
+            graph = None
+        if graph is not None and not self._is_recorded(graph, is_short=is_short):
+            graph = None
+        if graph is None:
+            self._forget_copies()
+            release_cached(self._bank.weights_RD.device)
+            return None
+        after.record()
+        self._waits.append((before, after))
+        return graph
+
+    def _are_layers_alike(self) -> bool:
+        return are_layers_alike(self._decoder, adapted=self._bank.layout.columns)
+
+    def _forget_copies(self) -> None:
+        """Let a ring of layers copy them again: copies that a broken recording names were never made."""
+        if self._decoder.ring is not None:
+            self._decoder.ring.forget()
+
+    def _is_recorded(self, graph: CapturedPass, *, is_short: bool) -> bool:
+        """Record a pass, and return whether that worked here and wherever it is run together."""
+        is_recorded = True
+        try:
+            graph.record(self._memory, is_short=is_short)
+        except BaseException as error:
+            # a recording that runs out of memory may also end as an error of the recording itself
+            is_shortage = is_out_of_memory(error) or "captur" in str(error).lower()
+            if not (isinstance(error, RuntimeError) and is_shortage):
+                self._forget_copies()
+                raise
+            is_recorded = False
+        return is_recorded if self.agree is None else self.agree(is_recorded)
