@@ -130,4 +130,4 @@ def test_the_states_of_a_trial_are_one_enum(repository: Path) -> None:
                       for target in line.targets if isinstance(target, ast.Name)}
     }  # fmt: skip
     # a job is no trial: a sweep of many of them, paused as a whole
-    assert found - {"store.words.JobStatus"} == {"tuning.trial_status.TrialStatus"}
+    assert found - {"store.enums.JobStatus"} == {"tuning.trial_status.TrialStatus"}

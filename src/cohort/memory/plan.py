@@ -1,7 +1,7 @@
 """Plans the memory of a run: how much of the device it may use, and how much of that its passes need.
 
 The story of this room: :mod:`smallest_memory` says whether a task can fit at all, :mod:`profile` measures passes before
-training, :mod:`sizes` turns bytes into slots, rank rows and tokens, and :mod:`watch` corrects the figures while
+training, :mod:`budget` turns bytes into slots, rank rows and tokens, and :mod:`watch` corrects the figures while
 training runs.
 The formula that predicts the peak of a pass is fitted in :mod:`cohort.scheduling.pass_memory`.
 """
