@@ -191,3 +191,14 @@ def test_the_decoder_has_its_layers_head_and_table(decoder: Decoder) -> None:
     assert len(decoder.layers) == decoder.config.num_layers
     assert decoder.head.out_features == decoder.config.vocab_size
     assert decoder.embed(torch.tensor([0, 66])).shape == (2, decoder.config.hidden_size)
+
+
+def test_where_the_graph_begins_changes_no_bit(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [Sample(30, 4), *MINE]
+    outputs, gradients = run(decoder, samples, dropout=0.1)
+    # from the token rows on, as elsewhere than on a CPU
+    monkeypatch.setattr(Decoder, "_begins_graph_later", lambda self, lora: False)
+    others, other_gradients = run(decoder, samples, dropout=0.1)
+    assert all(torch.equal(a, b) for a, b in zip(outputs, others, strict=True))
+    for rank in (4, 9):
+        assert all(torch.equal(a, b) for a, b in zip(gradients[rank], other_gradients[rank], strict=True))

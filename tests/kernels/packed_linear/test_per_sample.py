@@ -22,6 +22,7 @@ def run(
     dx = per_sample_backward(
         dy, x_TK=x, kept=kept, frozen=frozen, parts=parts, slots=slots, segments=segments, row_keys_T=keys
     )
+    assert dx is not None
     return y, dx
 
 

@@ -56,6 +56,7 @@ def passed(segments: SegmentTable, slots: SlotTable, *, seed: int, keys: Tensor 
     dx = per_sample_backward(
         dy, x_TK=x, kept=kept, frozen=frozen, parts=parts, slots=slots, segments=segments, row_keys_T=keys
     )
+    assert dx is not None
     return [y, dx, *sinks]
 
 

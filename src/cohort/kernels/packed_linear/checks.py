@@ -85,42 +85,49 @@ def check_parts(parts: Sequence[LoraPart], *, x_TK: Tensor, frozen: FrozenProduc
     """
     if isinstance(parts, LoraPart):
         raise OperandError("parts is one LoraPart; give a list, with one part for each sibling")
-    # this runs for every linear of every pass: one look at each tensor, and words only where something is wrong
+    # this runs for every linear of every pass: what follows from the part alone is looked at once
     in_features, out_features, least, column = frozen.in_features, frozen.out_features, slots.end_of_rank_rows, 0
-    dtype, device = x_TK.dtype, x_TK.device
+    operand = (in_features, x_TK.dtype, x_TK.device)
     for part in parts:
-        a, b, start = part.a_RK, part.b_RN, part.column_start
-        a_shape, b_shape = a.shape, b.shape
-        if len(a_shape) != 2 or len(b_shape) != 2 or a_shape[0] != b_shape[0] or a_shape[1] != in_features:
-            raise ShapeError(
-                f"a part has A {tuple(a_shape)} and B {tuple(b_shape)}; A is [R, {in_features}] and B [R, N] with one "
-                "R, the rank rows of all slots (PEFT's lora_B [N, r] is transposed: give lora_B.T.contiguous())"
-            )
-        if a_shape[0] < least:
-            raise ShapeError(f"a part's factors have {a_shape[0]} rank rows but the slots end at rank row {least}")
-        stop = start + b_shape[1]
+        if operand not in part.suits:
+            _check_part(part, in_features=in_features, x_TK=x_TK)
+            part.suits.add(operand)
+        num_rank_rows, width = part.b_RN.shape
+        if num_rank_rows < least:
+            raise ShapeError(f"a part's factors have {num_rank_rows} rank rows but the slots end at rank row {least}")
+        start, stop = part.column_start, part.column_start + width
         if start < column or stop > out_features:
             raise ShapeError(
                 f"a part owns columns {start}:{stop} of a frozen linear with {out_features}, and parts before it end "
                 f"at {column}; parts own columns of their own, in order: see column_start"
             )
         column = stop
-        for name, factor, sink in (("A", a, part.grad_a_RK), ("B", b, part.grad_b_RN)):
-            if factor.dtype != dtype or factor.device != device:
-                raise OperandError(
-                    f"{name} is {factor.dtype} on {factor.device} but x {dtype} on {device}; factors have the "
-                    "stream's dtype and device (their sinks may be float32)"
+
+
+def _check_part(part: LoraPart, *, in_features: int, x_TK: Tensor) -> None:
+    a, b, dtype, device = part.a_RK, part.b_RN, x_TK.dtype, x_TK.device
+    a_shape, b_shape = a.shape, b.shape
+    if len(a_shape) != 2 or len(b_shape) != 2 or a_shape[0] != b_shape[0] or a_shape[1] != in_features:
+        raise ShapeError(
+            f"a part has A {tuple(a_shape)} and B {tuple(b_shape)}; A is [R, {in_features}] and B [R, N] with one "
+            "R, the rank rows of all slots (PEFT's lora_B [N, r] is transposed: give lora_B.T.contiguous())"
+        )
+    for name, factor, sink in (("A", a, part.grad_a_RK), ("B", b, part.grad_b_RN)):
+        if factor.dtype != dtype or factor.device != device:
+            raise OperandError(
+                f"{name} is {factor.dtype} on {factor.device} but x {dtype} on {device}; factors have the "
+                "stream's dtype and device (their sinks may be float32)"
+            )
+        _check_rows_of(name, factor)
+        if sink is not None:
+            _check_rows_of(name + "'s sink", sink)
+            if sink.shape != factor.shape:
+                raise ShapeError(
+                    f"the sink of {name} is {tuple(sink.shape)} but {name} {tuple(factor.shape)}; a sink has its "
+                    "factor's shape"
                 )
-            _check_rows_of(name, factor)
-            if sink is not None:
-                _check_rows_of(name + "'s sink", sink)
-                if sink.shape != factor.shape:
-                    raise ShapeError(
-                        f"the sink of {name} is {tuple(sink.shape)} but {name} {tuple(factor.shape)}; a sink has its "
-                        "factor's shape"
-                    )
-        if (part.grad_a_RK is None) != (part.grad_b_RN is None):
-            raise OperandError("a part has a sink for one of its factors; give grad_a_RK and grad_b_RN, or neither")
+    if (part.grad_a_RK is None) != (part.grad_b_RN is None):
+        raise OperandError("a part has a sink for one of its factors; give grad_a_RK and grad_b_RN, or neither")
 
 
 def _check_rows_of(name: str, matrix: Tensor) -> None:

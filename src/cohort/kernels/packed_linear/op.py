@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ def packed_linear(
 
     ``y_z = x_z W^T (+ bias) + s_z * drop(x_z) A_z^T B_z^T``; rows of no adapter get the frozen product alone.
     ``parts`` are siblings (q, k, v or gate, up) that share ``x`` and one fused frozen product, each in its own columns.
-    Gradients flow to ``x`` and to each part's factors (into its sinks where it has them).
+    Gradients flow to ``x``, where it requires one, and to each part's factors (into its sinks where it has them).
 
     Args:
         x_TK: The stream [T, K].
@@ -84,11 +84,27 @@ def packed_linear(
         )
     if isinstance(tables, RowTables):
         return _row_by_row(x_TK, frozen=frozen, parts=parts, tables=tables)
-    factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
-    result: Tensor = _PackedLinearFunction.apply(
-        x_TK, frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, room, *factors
-    )
+    # autograd sees the factors whose gradients it is to hand on
+    factors = [factor for part in parts if part.grad_a_RK is None for factor in (part.a_RK, part.b_RN)]
+    if not x_TK.requires_grad and len(factors) < 2 * len(parts) and torch.is_grad_enabled():
+        # a stream without a gradient begins the graph here: the sinks get theirs, and nobody computes dx
+        factors.append(torch.empty(0, requires_grad=True))
+    call = _Call(frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, room)
+    result: Tensor = _PackedLinearFunction.apply(x_TK, call, *factors)
     return result
+
+
+class _Call(NamedTuple):
+    """What a call of the linear is made of besides tensors with gradients: one argument, since each costs autograd."""
+
+    frozen: FrozenProduct
+    parts: tuple[LoraPart, ...]
+    slots: SlotTable
+    segments: SegmentTable
+    row_keys_T: Tensor | None
+    backend: Backend
+    tables: LaunchTables | None
+    room: PaddedRows | None
 
 
 def product_and_term(
@@ -158,28 +174,17 @@ def input_room(
 
 
 class _PackedLinearFunction(torch.autograd.Function):
-    """``forward(x, frozen, parts, slots, segments, row_keys, backend, tables, room, *factors)``.
+    """``forward(x, call, *factors)``.
 
-    ``factors`` repeats every part's ``a_RK, b_RN`` so that autograd sees them; with sinks their gradients are added
-    there and None is returned, without sinks they are returned.
+    ``factors`` repeats ``a_RK, b_RN`` of each part without sinks: their gradients are returned, others are added to the
+    sinks. One more tensor may follow, of no entries, for a graph that begins here.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x_TK: Tensor,
-        frozen: FrozenProduct,
-        parts: Sequence[LoraPart],
-        slots: SlotTable,
-        segments: SegmentTable,
-        row_keys_T: Tensor | None,
-        backend: Backend,
-        tables: LaunchTables | None,
-        room: PaddedRows | None,
-        *factors: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, x_TK: Tensor, call: _Call, *factors: Tensor) -> Tensor:
         del factors  # autograd alone needs them; the parts hold the same tensors
-        ctx.frozen, ctx.parts, ctx.slots, ctx.row_keys_T = frozen, parts, slots, row_keys_T
+        ctx.call = call
+        frozen, parts, slots, segments, row_keys_T, backend, tables, room = call
         if backend is Backend.TRITON:
             kernels = implementation("packed_linear", backend)
             ctx.tables = tables or kernels.launch_tables(segments, slots, x_TK.device)
@@ -205,16 +210,18 @@ class _PackedLinearFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy_TN: Tensor) -> tuple[Tensor | None, ...]:
-        owned = [part.grad_a_RK is None for part in ctx.parts]
-        parts = [
-            replace(part, grad_a_RK=torch.zeros_like(part.a_RK), grad_b_RN=torch.zeros_like(part.b_RN)) if own else part
-            for part, own in zip(ctx.parts, owned, strict=True)
-        ]
+        parts: list[LoraPart] = []
+        returned: list[Tensor | None] = []
+        for part in ctx.call.parts:
+            own = part.grad_a_RK is None
+            if own:
+                sinks = torch.zeros_like(part.a_RK), torch.zeros_like(part.b_RN)
+                part = replace(part, grad_a_RK=sinks[0], grad_b_RN=sinks[1])
+                returned += sinks
+            parts.append(part)
         dx_TK = _grouped_backward(ctx, dy_TN, parts) if ctx.tables is not None else _looped_backward(ctx, dy_TN, parts)
-        gradients: list[Tensor | None] = []
-        for part, own in zip(parts, owned, strict=True):
-            gradients += [part.grad_a_RK, part.grad_b_RN] if own else [None, None]
-        return (dx_TK if ctx.needs_input_grad[0] else None, *[None] * 8, *gradients)
+        found = (dx_TK if ctx.needs_input_grad[0] else None, None, *returned)
+        return (*found, *[None] * (len(ctx.needs_input_grad) - len(found)))
 
 
 def _grouped_backward(ctx: Any, dy_TN: Tensor, parts: Sequence[LoraPart]) -> Tensor | None:
@@ -223,16 +230,16 @@ def _grouped_backward(ctx: Any, dy_TN: Tensor, parts: Sequence[LoraPart]) -> Ten
         dy_TN,
         x_TK=x_TK,
         s_PTC=s_PTC,
-        frozen=GivenGradient.of(ctx.frozen, ctx.handed_gradient, dy_TN),
+        frozen=GivenGradient.of(ctx.call.frozen, ctx.handed_gradient, dy_TN),
         parts=parts,
         tables=ctx.tables,
-        row_keys_T=ctx.row_keys_T,
+        row_keys_T=ctx.call.row_keys_T,
         with_dx=ctx.needs_input_grad[0],
     )
     return dx_TK
 
 
-def _looped_backward(ctx: Any, dy_TN: Tensor, parts: Sequence[LoraPart]) -> Tensor:
+def _looped_backward(ctx: Any, dy_TN: Tensor, parts: Sequence[LoraPart]) -> Tensor | None:
     x_TK, *flat = ctx.saved_tensors
     kept, start = [], 0
     for count in ctx.counts:
@@ -242,9 +249,10 @@ def _looped_backward(ctx: Any, dy_TN: Tensor, parts: Sequence[LoraPart]) -> Tens
         dy_TN,
         x_TK=x_TK,
         kept=kept,
-        frozen=ctx.frozen,
+        frozen=ctx.call.frozen,
         parts=parts,
-        slots=ctx.slots,
+        slots=ctx.call.slots,
         segments=ctx.segments,
-        row_keys_T=ctx.row_keys_T,
+        row_keys_T=ctx.call.row_keys_T,
+        with_dx=ctx.needs_input_grad[0],
     )

@@ -1,10 +1,10 @@
 """The path for CPUs: one frozen product over the stream, adapter products slot by slot or sample by sample.
 
 Bits are the reason for the loops. Where the BLAS gives a row the same bits at any height (:mod:`.term_heights`), a
-row's term is computed with the others of its slot. Elsewhere one product takes one sample at its true rank, which has
-the same shape alone and in any pack. Weight gradients are sums over rows: always one product a sample, added to the
-sinks in sample order, so micro-batch splits change nothing. The frozen product is the only one over all rows; its rows
-are bit-stable when the stream has at least 32 rows, a multiple of 16.
+row's term is computed with the others of its slot, and slots with the same samples take one call. Elsewhere one product
+takes one sample at its true rank, which has the same shape alone and in any pack. Weight gradients are sums over rows:
+always one product a sample, added to the sinks in sample order, so micro-batch splits change nothing. The frozen
+product is the only one over all rows; its rows are bit-stable when the stream has at least 32 rows, a multiple of 16.
 
 Shapes:  T rows of the stream · Z rows of one slot · L rows of one sample · K input width · N output width · r true rank
 """
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.dropout import keep_mask, kept_rows
+from cohort.kernels.packed_linear.even_slots import EvenSlots, even_backward, even_forward, even_slots
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.row_runs import add_row_product, row_product
 from cohort.kernels.packed_linear.slot_stretches import (
@@ -100,15 +101,21 @@ class _Linear:
         n, stride = part.b_RN.shape[1], part.a_RK.stride(0)
         return _least(self.in_features, n, self.product_width, rank, stride, self.num_threads)
 
-    def pieces(self, stretch: Stretch | SlotSamples) -> Iterator[tuple[LoraPart, Stretch | _Term]]:
+    def pieces(
+        self, stretch: Stretch | SlotSamples, segments: SegmentTable
+    ) -> Iterator[tuple[LoraPart, EvenSlots | Stretch | _Term]]:
         """Yield the terms of each part: of the whole stretch where its runs are tall enough, of each slot elsewhere."""
+        even = None if isinstance(stretch, SlotSamples) else _even(stretch, segments)
         for part in self.parts:
             if isinstance(stretch, SlotSamples):
                 yield part, self._term(part, stretch)
                 continue
             least = self.least(part, stretch.rank)
             if least is not None and least <= stretch.least_run:
-                yield part, stretch
+                is_even = even is not None and even.have_own_bits(
+                    part, product_width=self.product_width, num_threads=self.num_threads
+                )
+                yield part, even if even is not None and is_even else stretch
             else:
                 for own in stretch.slots:
                     yield part, self._term(part, own)
@@ -123,6 +130,14 @@ class _Linear:
             dropout=slots.dropouts[slot],
             least=self.least(part, slots.ranks[slot]),
         )
+
+
+def _even(stretch: Stretch, segments: SegmentTable) -> EvenSlots | None:
+    key = ("even slots", stretch)
+    if key not in segments.derived:
+        segments.derived[key] = even_slots(stretch)
+    found: EvenSlots | None = segments.derived[key]
+    return found
 
 
 # by plain numbers: each piece of each linear asks, and a shape takes longer to build and to hash than to look up
@@ -148,9 +163,12 @@ def per_sample_forward(
     linear = _Linear.of(x_TK, frozen=frozen, parts=parts, slots=slots)
     kept: list[list[Tensor]] = []
     for stretch in stretches(segments, slots, drops=row_keys_T is not None):
-        x_runs = x_TK[stretch.rows].split_with_sizes(stretch.runs) if isinstance(stretch, Stretch) else ()
-        for part, piece in linear.pieces(stretch):
-            if isinstance(piece, Stretch):
+        x_runs: Sequence[Tensor] | None = None
+        for part, piece in linear.pieces(stretch, segments):
+            if isinstance(piece, EvenSlots):
+                kept.append([even_forward(y_TN, x_CZK=piece.by_slot(x_TK), part=part, even=piece)])
+            elif isinstance(piece, Stretch):
+                x_runs = x_runs or x_TK[piece.rows].split_with_sizes(piece.runs)
                 kept.append([stretch_forward(y_TN, x_runs=x_runs, part=part, stretch=piece)])
             else:
                 kept.append(_term_forward(y_TN, x_TK, piece, row_keys_T))
@@ -186,20 +204,26 @@ def per_sample_backward(
     slots: SlotTable,
     segments: SegmentTable,
     row_keys_T: Tensor | None,
-) -> Tensor:
-    """Return dx [T, K] and add every sample's dA and dB to the parts' sinks, in sample order."""
+    with_dx: bool = True,
+) -> Tensor | None:
+    """Return dx [T, K], if it is wanted, and add every sample's dA and dB to the parts' sinks, in sample order."""
     dy_TN = dy_TN.contiguous()
-    dx_TK = frozen.grad_input(dy_TN)
+    dx_TK = frozen.grad_input(dy_TN) if with_dx else None
     linear, remaining = _Linear.of(x_TK, frozen=frozen, parts=parts, slots=slots), iter(kept)
     for stretch in stretches(segments, slots, drops=row_keys_T is not None):
-        x_samples: Sequence[Tensor] = ()
-        dx_runs: Sequence[Tensor] = ()
-        if isinstance(stretch, Stretch):
-            x_samples = x_TK[stretch.rows].split_with_sizes(stretch.lengths)
-            dx_runs = dx_TK[stretch.rows].split_with_sizes(stretch.runs)
-        for part, piece in linear.pieces(stretch):
+        x_samples: Sequence[Tensor] | None = None
+        dx_runs: Sequence[Tensor] | None = None
+        for part, piece in linear.pieces(stretch, segments):
             intermediates = next(remaining)
-            if isinstance(piece, Stretch):
+            if isinstance(piece, EvenSlots):
+                dx_CZK = None if dx_TK is None else piece.by_slot(dx_TK)
+                even_backward(
+                    dy_TN, s_Sr=intermediates[0], x_CZK=piece.by_slot(x_TK), dx_CZK=dx_CZK, part=part, even=piece
+                )
+            elif isinstance(piece, Stretch):
+                x_samples = x_samples or x_TK[piece.rows].split_with_sizes(piece.lengths)
+                if dx_TK is not None:
+                    dx_runs = dx_runs or dx_TK[piece.rows].split_with_sizes(piece.runs)
                 stretch_backward(
                     dy_TN, s_Sr=intermediates[0], x_samples=x_samples, dx_runs=dx_runs, part=part, stretch=piece
                 )
@@ -210,7 +234,7 @@ def per_sample_backward(
 
 def _term_backward(
     dy_TN: Tensor,
-    dx_TK: Tensor,
+    dx_TK: Tensor | None,
     *,
     x_TK: Tensor,
     intermediates: Sequence[Tensor],
@@ -218,7 +242,7 @@ def _term_backward(
     row_keys_T: Tensor | None,
 ) -> None:
     rows = term.own.rows
-    dy_ZN, dx_ZK = dy_TN[rows, term.part.columns], dx_TK[rows]
+    dy_ZN, dx_ZK = dy_TN[rows, term.part.columns], None if dx_TK is None else dx_TK[rows]
     keep_ZK = term.keep(row_keys_T, num_features=x_TK.shape[1])
     x_samples = _by_sample(term.dropped(x_TK[rows], keep_ZK), term)
     if term.least is not None:
@@ -228,7 +252,13 @@ def _term_backward(
 
 
 def _whole_slot_backward(
-    dy_ZN: Tensor, dx_ZK: Tensor, *, s_Zr: Tensor, x_samples: Sequence[Tensor], term: _Term, keep_ZK: Tensor | None
+    dy_ZN: Tensor,
+    dx_ZK: Tensor | None,
+    *,
+    s_Zr: Tensor,
+    x_samples: Sequence[Tensor],
+    term: _Term,
+    keep_ZK: Tensor | None,
 ) -> None:
     least, a_rK, alpha = term.least, term.a_rK, term.scale
     assert least is not None, "rows of other heights have other bits"
@@ -241,6 +271,8 @@ def _whole_slot_backward(
     for s_rL, dy_LN, ds_rL, x_LK in zip(s_of_samples, dy_samples, ds_of_samples, x_samples, strict=True):
         add_gradient(sink_b, s_rL, dy_LN, alpha=alpha)
         add_gradient(sink_a, ds_rL, x_LK, alpha=alpha)
+    if dx_ZK is None:
+        return
     if keep_ZK is None:
         add_row_product(dx_ZK, ds_Zr, a_rK, alpha=alpha, least=least)
     else:
@@ -249,7 +281,7 @@ def _whole_slot_backward(
 
 def _samples_backward(
     dy_ZN: Tensor,
-    dx_ZK: Tensor,
+    dx_ZK: Tensor | None,
     *,
     s_samples: Sequence[Tensor],
     x_samples: Sequence[Tensor],
@@ -259,13 +291,15 @@ def _samples_backward(
     a_rK, b_rN = term.a_rK, term.b_rN
     sink_a, sink_b = _sinks(term)
     keeps = [None] * len(s_samples) if keep_ZK is None else _by_sample(keep_ZK, term)
-    dy_samples, dx_samples = _by_sample(dy_ZN, term), _by_sample(dx_ZK, term)
+    dy_samples = _by_sample(dy_ZN, term)
+    dx_samples = [None] * len(s_samples) if dx_ZK is None else _by_sample(dx_ZK, term)
     for s_Lr, dy_LN, x_LK, dx_LK, keep_LK in zip(s_samples, dy_samples, x_samples, dx_samples, keeps, strict=True):
         scaled_LN = dy_LN * term.scale
         ds_Lr = scaled_LN @ b_rN.t()
         sink_b.add_(s_Lr.t() @ scaled_LN)
         sink_a.add_(ds_Lr.t() @ _aligned(x_LK))
-        dx_LK.add_(term.dropped(ds_Lr @ a_rK, keep_LK))
+        if dx_LK is not None:
+            dx_LK.add_(term.dropped(ds_Lr @ a_rK, keep_LK))
 
 
 def _by_sample(rows_ZX: Tensor, term: _Term) -> Sequence[Tensor]:

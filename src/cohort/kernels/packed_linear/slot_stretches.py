@@ -126,11 +126,11 @@ def stretch_backward(
     *,
     s_Sr: Tensor,
     x_samples: Sequence[Tensor],
-    dx_runs: Sequence[Tensor],
+    dx_runs: Sequence[Tensor] | None,
     part: LoraPart,
     stretch: Stretch,
 ) -> None:
-    """Add one part's term to dx, and every sample's dA and dB to the sinks, in sample order."""
+    """Add one part's term to dx, if there is one, and every sample's dA and dB to the sinks, in sample order."""
     factors, scales = stretch.factors(part), stretch.scales
     dy_SN = dy_TN[stretch.rows, part.columns]
     ds_Sr = torch.empty_like(s_Sr)
@@ -139,14 +139,22 @@ def stretch_backward(
         mm(dy_ZN, factors[slot].b_Nr, out=ds_Zr)
     s_samples, ds_samples = (rows_Sr.t().split_with_sizes(stretch.lengths, 1) for rows_Sr in (s_Sr, ds_Sr))
     dy_samples = dy_SN.split_with_sizes(stretch.lengths)
+    same_dtype = part.grad_a_RK is not None and part.grad_a_RK.dtype == s_Sr.dtype
     for s_rL, ds_rL, dy_LN, x_LK, slot in zip(
         s_samples, ds_samples, dy_samples, x_samples, stretch.slots_of_samples, strict=True
     ):
         own, alpha = factors[slot], scales[slot]
         assert own.grad_a_rK is not None, "backward needs sinks"
         assert own.grad_b_rN is not None, "backward needs sinks"
-        add_gradient(own.grad_b_rN, s_rL, dy_LN, alpha=alpha)
-        add_gradient(own.grad_a_rK, ds_rL, x_LK, alpha=alpha)
+        # as add_gradient does, whose calls would be felt
+        if dy_LN.shape[0] <= MOST_ROWS_ADDED and same_dtype:
+            own.grad_b_rN.addmm_(s_rL, dy_LN, alpha=alpha)
+            own.grad_a_rK.addmm_(ds_rL, x_LK, alpha=alpha)
+        else:
+            own.grad_b_rN.add_(s_rL @ dy_LN, alpha=alpha)
+            own.grad_a_rK.add_(ds_rL @ x_LK, alpha=alpha)
+    if dx_runs is None:
+        return
     for dx_ZK, ds_Zr, slot in zip(dx_runs, ds_runs, stretch.slots_of_runs, strict=True):
         dx_ZK.addmm_(ds_Zr, factors[slot].a_rK, alpha=scales[slot])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -80,7 +80,7 @@ class SlotTable:
 
 
 class SlotFactors(NamedTuple):
-    """Views of one slot's factors and sinks, as its products read them."""
+    """Views of one slot's factors and sinks, or of several slots' with a first axis for them, as products read them."""
 
     a_rK: Tensor
     a_Kr: Tensor
@@ -122,16 +122,43 @@ class LoraPart:
 
     def of_slot(self, first: int, stop: int) -> SlotFactors:
         """Return views of rank rows ``first : stop``; every product of every pass asks for them, so they are kept."""
-        views = self._views
-        found = views.get((first, stop))
+        found = self._views.get((first, stop))
         if found is None:
             a_rK, b_rN = self.a_RK[first:stop], self.b_RN[first:stop]
             grads = (None if sink is None else sink[first:stop] for sink in (self.grad_a_RK, self.grad_b_RN))
-            if len(views) >= _MOST_VIEWS:
-                views.clear()
-            found = views[first, stop] = SlotFactors(a_rK, a_rK.t(), b_rN, b_rN.t(), *grads)
+            found = self._keep((first, stop), SlotFactors(a_rK, a_rK.t(), b_rN, b_rN.t(), *grads))
         return found
 
+    def of_slots(self, first: int, *, step: int, count: int, rank: int) -> SlotFactors:
+        """Return views of ``count`` slots of ``rank`` rank rows each, ``step`` rows from one to the next.
+
+        Each has a first axis for the slots; kept as those of :meth:`of_slot` are.
+        """
+        key = (first, step, count, rank)
+        found = self._views.get(key)
+        if found is None:
+
+            def of_all(rows_RX: Tensor) -> Tensor:
+                width, (stride, unit) = rows_RX.shape[1], rows_RX.stride()
+                place = rows_RX.storage_offset() + first * stride
+                return rows_RX.as_strided((count, rank, width), (step * stride, stride, unit), place)
+
+            a_rK, b_rN = of_all(self.a_RK), of_all(self.b_RN)
+            grads = (None if sink is None else of_all(sink) for sink in (self.grad_a_RK, self.grad_b_RN))
+            found = self._keep(key, SlotFactors(a_rK, a_rK.transpose(1, 2), b_rN, b_rN.transpose(1, 2), *grads))
+        return found
+
+    def _keep(self, key: tuple[int, ...], views: SlotFactors) -> SlotFactors:
+        if len(self._views) >= _MOST_VIEWS:
+            self._views.clear()
+        self._views[key] = views
+        return views
+
     @cached_property
-    def _views(self) -> dict[tuple[int, int], SlotFactors]:
+    def suits(self) -> set[tuple[Any, ...]]:
+        """Inputs (width, dtype, device) that the part was found to fit; written by the checks."""
+        return set()
+
+    @cached_property
+    def _views(self) -> dict[tuple[int, ...], SlotFactors]:
         return {}

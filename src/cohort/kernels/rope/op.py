@@ -94,8 +94,14 @@ class _FusedFunction(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(cos_TE, sin_TE)
         ctx.backend = backend
+        kernels = implementation("rope", backend)
+        if backend is Backend.REFERENCE:
+            both: tuple[Tensor, Tensor, Tensor] = kernels.fused_forward(
+                qkv_TN, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE
+            )
+            return both
         parts = qkv_TN.unflatten(1, (-1, cos_TE.shape[1])).split((heads[0], heads[1], heads[1]), dim=1)
-        q_THE, k_TGE = implementation("rope", backend).rope_forward(*parts[:2], cos_TE=cos_TE, sin_TE=sin_TE)
+        q_THE, k_TGE = kernels.rope_forward(*parts[:2], cos_TE=cos_TE, sin_TE=sin_TE)
         return q_THE, k_TGE, parts[2]
 
     @staticmethod

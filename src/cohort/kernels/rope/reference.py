@@ -16,25 +16,34 @@ def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor
 
 
 def fused_forward(
-    qkv_TN: Tensor, *, heads: tuple[int, int], cos_TE: Tensor, sin_TE: Tensor, term_TN: Tensor
+    qkv_TN: Tensor, *, heads: tuple[int, int], cos_TE: Tensor, sin_TE: Tensor, term_TN: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries and keys of ``qkv + term``, rotated, and values."""
+    num_heads, num_kv_heads = heads
     parts = with_term(qkv_TN, term_TN).unflatten(1, (-1, cos_TE.shape[1]))
-    q_THE, k_TGE, v_TGE = parts.split((heads[0], heads[1], heads[1]), dim=1)
-    return *rope_forward(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE
+    # both at once: they stand side by side
+    rotated = _rotate(parts[:, : num_heads + num_kv_heads], cos_TE, sin_TE)
+    return rotated[:, :num_heads], rotated[:, num_heads:], parts[:, num_heads + num_kv_heads :]
 
 
 def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the unrotated queries and keys."""
-    return _rotate_back(dq_THE, cos_TE, sin_TE), _rotate_back(dk_TGE, cos_TE, sin_TE)
+    dq, dk = (_rotate_back(dy_THE, cos_TE, sin_TE).to(dy_THE.dtype) for dy_THE in (dq_THE, dk_TGE))
+    return dq, dk
 
 
 def fused_backward(
     dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, room: CodeRoom | None = None
 ) -> Tensor:
     """Return the gradient of the fused product [T, (H + 2 G) E]; write its codes where asked."""
-    rotated = rope_backward(dq_THE, dk_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
-    fused_TN = torch.cat([x.flatten(1) for x in (*rotated, dv_TGE)], dim=1)
+    # both at once, and written where they end up
+    turned_THE, dtype = torch.cat((dq_THE, dk_TGE), dim=1), dq_THE.dtype
+    num_turned = turned_THE.shape[1]
+    shape = (dq_THE.shape[0], num_turned + dv_TGE.shape[1], dq_THE.shape[2])
+    fused_THE = dq_THE.new_empty(shape, dtype=torch.promote_types(dtype, torch.float32))
+    _rotate_back(turned_THE, cos_TE, sin_TE, out=fused_THE[:, :num_turned])
+    fused_THE[:, num_turned:].copy_(dv_TGE)
+    fused_TN = fused_THE.flatten(1).to(dtype)
     if room is not None:
         write_codes(fused_TN, room)
     return fused_TN
@@ -44,21 +53,24 @@ def _rotate(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
     x, cos_T1E, sin_T1E = _in_working_dtype(x_THE, cos_TE, sin_TE)
     half = x.shape[-1] // 2
     rotated = x * cos_T1E
+    # whole heads times the sines that their other half meets: a pass over half heads takes twice as long
+    crossed = x * sin_T1E.roll(half, dims=-1)
     # adding a negative product is subtracting the product, to the bit
-    rotated[..., :half] -= x[..., half:] * sin_T1E[..., :half]
-    rotated[..., half:] += x[..., :half] * sin_T1E[..., half:]
+    rotated[..., :half].sub_(crossed[..., half:])
+    rotated[..., half:].add_(crossed[..., :half])
     return rotated.to(x_THE.dtype)
 
 
-def _rotate_back(dy_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+def _rotate_back(dy_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return the gradient before the rotation in the working precision, written to ``out`` where it is given."""
     # the two halves of cos (and sin) may differ: this is the exact transpose, not the rotation by the negative angle
     dy, cos_T1E, sin_T1E = _in_working_dtype(dy_THE, cos_TE, sin_TE)
     first, second = (dy * sin_T1E).chunk(2, dim=-1)
-    rotated = dy * cos_T1E
+    rotated = torch.mul(dy, cos_T1E, out=out)
     half = dy.shape[-1] // 2
-    rotated[..., :half] += second
-    rotated[..., half:] -= first
-    return rotated.to(dy_THE.dtype)
+    rotated[..., :half].add_(second)
+    rotated[..., half:].sub_(first)
+    return rotated
 
 
 def _in_working_dtype(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
