@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cohort.kernels.packed_linear import packed_linear
-from cohort.models.weight_formats.plain import FrozenLinear
+from cohort.models.weight_formats.kinds.plain import FrozenLinear
 from tests.kernels.packed_linear.cases import Case, make_case, sink_of
 
 
