@@ -1,7 +1,8 @@
 """256 clients that stream answers over HTTP, against the engine alone with the same requests.
 
 The server is the one of ``cohort serve``, with a model of true shapes and random weights and a tokenizer of one word a
-token; clients are connections of other processes that read tokens as they come.
+token; clients are connections of other processes that read tokens as they come. As on a GPU, a process of their own
+writes the streams; ``--writes here`` has the engine's process write them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from cohort.service.metrics import ServerMetrics
 from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServerSettings
+from cohort.service.streams.lent_connection import LendingProtocol
+from cohort.service.streams.stream_writer import StreamWriter
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.engine import ServingEngine
@@ -72,7 +75,7 @@ def open_engine(decoder: Decoder, tokenizer: Any, *, batch: int, length: int) ->
 def alone(engine: ServingEngine, *, clients: int, prompt: int, new: int, vocab_size: int) -> dict[str, float]:
     """Return tokens a second of the engine with all requests at once, from the first pass to the last."""
     for _ in range(2):
-        begun = time.perf_counter()
+        begun, cpu_begun = time.perf_counter(), time.process_time()
         for index in range(clients):
             engine.submit(request(index, prompt=prompt, new=new, adapter=None, vocab_size=vocab_size))
         seen: set[int] = set()
@@ -84,18 +87,27 @@ def alone(engine: ServingEngine, *, clients: int, prompt: int, new: int, vocab_s
             first += [time.perf_counter() - begun] * len(fresh)
             seen |= fresh
         finish(engine.device)
-        seconds = time.perf_counter() - begun
+        seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
     return {
         "tokens_per_second": clients * new / seconds,
+        "cpu_seconds": cpu_seconds,
         "first_ms_p50": 1e3 * statistics.median(first),
         "first_ms_p99": 1e3 * sorted(first)[int(0.99 * (len(first) - 1))],
     }
 
 
 def over_http(
-    engine: ServingEngine, pool: AdapterPool, tokenizer: Any, *, clients: int, prompt: int, new: int, vocab_size: int
+    engine: ServingEngine,
+    pool: AdapterPool,
+    tokenizer: Any,
+    *,
+    clients: int,
+    prompt: int,
+    new: int,
+    vocab_size: int,
+    writes_apart: bool,
 ) -> dict[str, float]:
-    """Return the same seen by the clients of a server around ``engine``."""
+    """Return the same seen by the clients of a server around ``engine``; CPU seconds are those of this process."""
     with tempfile.TemporaryDirectory() as folder:
         model = ServedModel(
             names=("base",),
@@ -107,15 +119,18 @@ def over_http(
             max_prompts=1,
             base=ServedBase(Path(folder)),
         )
-        thread = EngineThread(engine, pool, max_waiting=2 * clients)
+        writer = StreamWriter(tokenizer) if writes_apart else None
+        thread = EngineThread(engine, pool, max_waiting=2 * clients, writer=writer)
         app = build_app(model, thread, settings=ServerSettings(), metrics=ServerMetrics("base"))
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(app, http=LendingProtocol, log_level="warning", access_log=False, lifespan="off")
         server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
         thread.start()
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         serving.start()
         try:
-            found = _measured(listener.getsockname()[1], clients=clients, prompt=prompt, new=new, vocab_size=vocab_size)
+            port, cpu_begun = listener.getsockname()[1], time.process_time()
+            found = _measured(port, clients=clients, prompt=prompt, new=new, vocab_size=vocab_size)
+            found["cpu_seconds"] = time.process_time() - cpu_begun
         finally:
             server.should_exit = True
             serving.join()
@@ -157,6 +172,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=256)
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--new", type=int, default=128)
+    parser.add_argument("--writes", choices=("apart", "here"), default="apart")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     need_gpu(shape=options.shape)
@@ -167,7 +183,8 @@ def main() -> None:
     engine, pool = open_engine(decoder, tokenizer, batch=options.clients, length=options.prompt + options.new + 1)
     sizes = {"prompt": options.prompt, "new": options.new, "vocab_size": config.vocab_size}
     own = alone(engine, clients=options.clients, **sizes)
-    served = over_http(engine, pool, tokenizer, clients=options.clients, **sizes)
+    apart = options.writes == "apart"
+    served = over_http(engine, pool, tokenizer, clients=options.clients, writes_apart=apart, **sizes)
     rows = [{"way": "the engine", **own}, {"way": "HTTP, streamed", **served}]
     headline = {
         "http_over_engine": served["tokens_per_second"] / own["tokens_per_second"],
@@ -180,7 +197,13 @@ def main() -> None:
         question=QUESTION,
         headline=headline,
         rows=rows,
-        notes={**sizes, "clients": options.clients, "shape": options.shape, "num_layers": config.num_layers},
+        notes={
+            **sizes,
+            "clients": options.clients,
+            "shape": options.shape,
+            "num_layers": config.num_layers,
+            "writes": options.writes,
+        },
     )
 
 

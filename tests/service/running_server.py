@@ -25,6 +25,7 @@ from cohort.service.listening import listen
 from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import Opened, open_served
 from cohort.service.settings import ServedSettings, ServerSettings
+from cohort.service.streams.lent_connection import LendingProtocol
 from tests.cli.tiny_task import write_tiny_model
 
 __all__ = ["RunningServer", "running", "write_adapter", "write_served"]
@@ -95,7 +96,7 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
     routes = None if tinker is None else tinker.routes.router()
     app = build_app(opened.model, opened.thread, settings=settings, metrics=ServerMetrics("tiny"), tinker=routes)
     listener = listen("127.0.0.1", 0)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(app, http=LendingProtocol, log_level="warning", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     opened.thread.start()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 from cohort.service.answers import AnswerFormat, Choice, error_body, stream_event
-from cohort.serving.engine import StepOutput
-from cohort.serving.sampler import TokenLogprobs
-from cohort.serving.sequence import FinishReason
+from cohort.serving.step_output import FinishReason, StepOutput, TokenLogprobs
 
 TEXTS = {1: "Hi", 2: " é"}
 OUTPUTS = (
@@ -63,7 +61,7 @@ def test_pieces_of_a_chat_add_up_to_it() -> None:
     assert [piece["choices"][0]["finish_reason"] for piece in found] == [None, None, None, "stop"]
     # all pieces are of one answer
     assert len({(piece["id"], piece["created"], piece["object"]) for piece in found}) == 1
-    last = form.usage_piece([choice()], num_prompt_tokens=1)
+    last = form.usage_piece(2, num_prompt_tokens=1)
     assert (last["choices"], last["usage"]["total_tokens"]) == ([], 3)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cohort.service.engine_thread import EngineThread, QueueFullError, ServerClosingError
-from cohort.serving.engine import StepOutput
-from cohort.serving.sequence import FinishReason, SequenceRequest
+from cohort.serving.sequence import SequenceRequest
+from cohort.serving.step_output import FinishReason, StepOutput
 
 REQUEST = SequenceRequest(prompt_tokens=[1, 2], max_new_tokens=1)
 

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cohort.service.metrics import ServerMetrics, TokenIntervals
-from cohort.serving.engine import StepOutput
-from cohort.serving.sequence import FinishReason
+from cohort.serving.step_output import FinishReason, StepOutput
 
 
 def text_of(metrics: ServerMetrics) -> str:
@@ -59,7 +58,7 @@ def test_times_of_a_request_from_its_first_token_to_its_last() -> None:
 def test_seconds_between_tokens_fall_into_prometheus_buckets_up_to_and_with_their_edge() -> None:
     intervals = TokenIntervals({"model_name": "tiny"})
     for seconds in (0.0, 0.0, 0.0, 0.001, 0.0011, 0.0011, 100.0):
-        intervals.add(seconds)
+        intervals.heard.add(seconds)
     (family,) = intervals.collect()
     counts = {sample.labels.get("le"): sample.value for sample in family.samples if sample.name.endswith("_bucket")}
     assert (counts["0.001"], counts["0.005"], counts["60.0"], counts["+Inf"]) == (4, 6, 6, 7)

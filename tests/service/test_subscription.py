@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from cohort.service.subscription import Subscription, wake_all
-from cohort.serving.engine import StepOutput
+from cohort.serving.step_output import StepOutput
 
 
 def output(token: int) -> StepOutput:

@@ -13,10 +13,11 @@ import torch
 from cohort.adapters.linear import LoraContext
 from cohort.core.errors import InputError
 from cohort.kernels.segments import SegmentTable
-from cohort.serving.engine import ServingEngine, StepOutput
+from cohort.serving.engine import ServingEngine
 from cohort.serving.sampler import Sampling
 from cohort.serving.scheduler import Admission, SchedulerSettings
-from cohort.serving.sequence import FinishReason, SequenceRequest
+from cohort.serving.sequence import SequenceRequest
+from cohort.serving.step_output import FinishReason, StepOutput
 from tests.serving.served import STOP, Served, serve
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cohort.serving.kv_blocks import BLOCK_ROWS
-from cohort.serving.sequence import FinishReason, LiveSequence, SequenceRequest
+from cohort.serving.sequence import LiveSequence, SequenceRequest
 
 
 def test_a_sequence_counts_prompt_and_answer() -> None:
@@ -24,7 +24,3 @@ def test_sequences_are_themselves_and_own_their_blocks() -> None:
     assert one != other
     one.blocks.append(3)
     assert other.blocks == []
-
-
-def test_the_first_reasons_are_openais_words() -> None:
-    assert [reason.value for reason in FinishReason][:2] == ["stop", "length"]

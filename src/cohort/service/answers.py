@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cohort.serving.engine import StepOutput
-from cohort.serving.sampler import TokenLogprobs
+from cohort.serving.step_output import StepOutput, TokenLogprobs
 
 __all__ = ["AnswerFormat", "Choice", "error_body", "stream_event"]
 
@@ -72,7 +71,8 @@ class AnswerFormat:
                 }
             )
         kind = "chat.completion" if self._is_chat else "text_completion"
-        return {**self._head, "object": kind, "choices": bodies, "usage": _usage(choices, num_prompt_tokens)}
+        generated = sum(len(choice.tokens) for choice in choices)
+        return {**self._head, "object": kind, "choices": bodies, "usage": _usage(generated, num_prompt_tokens)}
 
     def first_piece(self, index: int) -> dict[str, Any] | None:
         """Return what opens a streamed choice: the role, in a chat."""
@@ -98,9 +98,9 @@ class AnswerFormat:
             }
         )
 
-    def usage_piece(self, choices: list[Choice], *, num_prompt_tokens: int) -> dict[str, Any]:
+    def usage_piece(self, num_generated: int, *, num_prompt_tokens: int) -> dict[str, Any]:
         """Return the last piece of a stream that was asked to include usage."""
-        return {**self._piece(None), "usage": _usage(choices, num_prompt_tokens)}
+        return {**self._piece(None), "usage": _usage(num_generated, num_prompt_tokens)}
 
     def _piece(self, choice: dict[str, Any] | None) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
@@ -136,8 +136,7 @@ def _entry(text: str, logprob: float) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
-def _usage(choices: list[Choice], num_prompt_tokens: int) -> dict[str, int]:
-    generated = sum(len(choice.tokens) for choice in choices)
+def _usage(generated: int, num_prompt_tokens: int) -> dict[str, int]:
     return {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": generated,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Request
@@ -11,19 +12,22 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from cohort.core.errors import CohortError
 from cohort.service.access.request_guard import tenant_of
-from cohort.service.answers import AnswerFormat, Choice, error_body, stream_event
+from cohort.service.answers import AnswerFormat, Choice
 from cohort.service.engine_thread import EngineThread
-from cohort.service.metrics import RequestTimes, ServerMetrics
+from cohort.service.metrics import ServerMetrics
+from cohort.service.request_times import RequestTimes
 from cohort.service.schema import GenerationRequest
 from cohort.service.served_model import PreparedRequest, ServedModel
+from cohort.service.streamed_answer import StreamedAnswer, failure_of
+from cohort.service.streams.lent_connection import connection_of
+from cohort.service.streams.written_response import WrittenResponse
 from cohort.service.subscription import Subscription
-from cohort.serving.engine import StepOutput
-from cohort.serving.sequence import FinishReason
 
 __all__ = ["CompletionAnswers", "GenerationFailedError"]
 
 # fewer streams than this write each token when it comes
 _FEW_STREAMS = 32
+_STREAM_HEADERS = {"Cache-Control": "no-cache"}
 _SECONDS_A_STREAM, _MOST_GATHERING_SECONDS = 0.0002, 0.05
 
 
@@ -36,6 +40,8 @@ class CompletionAnswers:
 
     def __init__(self, model: ServedModel, thread: EngineThread, metrics: ServerMetrics) -> None:
         self._model, self._thread, self._metrics = model, thread, metrics
+        if thread.writer is not None:
+            thread.writer.on_times = metrics.count_written
 
     async def answer(
         self,
@@ -55,20 +61,12 @@ class CompletionAnswers:
             QueueFullError, ServerClosingError: see :meth:`EngineThread.submit`.
             GenerationFailedError: a sequence could not be finished.
         """
-        form = AnswerFormat(
-            model=asked.model,
-            is_chat=is_chat,
-            with_logprobs=prepared.sequences[0].num_logprobs is not None,
-            token_text=self._model.token_text,
-        )
-        times, choices = self._metrics.timed(), [Choice() for _ in prepared.sequences]
-        tenant = tenant_of(request)
-        subscription = self._thread.submit(prepared.sequences, loop=asyncio.get_running_loop(), tenant=tenant)
-        self._metrics.count_prompt(prepared.num_prompt_tokens)
         if asked.stream:
-            with_usage = asked.stream_options is not None and asked.stream_options.include_usage
-            events = self._events(subscription, prepared, choices, form, times, with_usage=with_usage, on_end=on_end)
-            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+            written = self._written(request, asked, prepared, is_chat=is_chat, on_end=on_end)
+            return written or self._streamed(request, asked, prepared, is_chat=is_chat, on_end=on_end)
+        form = self._form(asked, prepared, is_chat=is_chat)
+        times, choices = self._metrics.timed(), [Choice() for _ in prepared.sequences]
+        subscription = self._submitted(request, prepared)
         collecting = asyncio.ensure_future(self._collect(subscription, choices, times))
         leaving = asyncio.ensure_future(_left(request))
         try:
@@ -81,8 +79,82 @@ class CompletionAnswers:
             self._thread.cancel(subscription)
             collecting.cancel()
             leaving.cancel()
-            on_end(_num_tokens(choices))
+            on_end(sum(len(choice.tokens) for choice in choices))
         return JSONResponse(form.whole(choices, num_prompt_tokens=prepared.num_prompt_tokens))
+
+    def _form(self, asked: GenerationRequest, prepared: PreparedRequest, *, is_chat: bool) -> AnswerFormat:
+        return AnswerFormat(
+            model=asked.model,
+            is_chat=is_chat,
+            with_logprobs=_with_logprobs(prepared),
+            token_text=self._model.token_text,
+        )
+
+    def _submitted(self, request: Request, prepared: PreparedRequest) -> Subscription:
+        loop = asyncio.get_running_loop()
+        subscription = self._thread.submit(prepared.sequences, loop=loop, tenant=tenant_of(request))
+        self._metrics.count_prompt(prepared.num_prompt_tokens)
+        return subscription
+
+    def _written(
+        self,
+        request: Request,
+        asked: GenerationRequest,
+        prepared: PreparedRequest,
+        *,
+        is_chat: bool,
+        on_end: Callable[[int], None],
+    ) -> Response | None:
+        """Return a stream that another process writes; None where none does, or not to such a connection."""
+        writer, connection = self._thread.writer, connection_of(request.scope)
+        if writer is None or connection is None:
+            return None
+        makes_texts = not prepared.sequences[0].stop_strings
+        stream = writer.begin(
+            loop=asyncio.get_running_loop(),
+            num_choices=len(prepared.sequences),
+            makes_texts=makes_texts,
+            model=asked.model,
+            is_chat=is_chat,
+            with_logprobs=_with_logprobs(prepared),
+            num_prompt_tokens=prepared.num_prompt_tokens,
+            with_usage=_with_usage(asked),
+        )
+        if stream is None:
+            return None
+        sequences = [replace(each, needs_text=not makes_texts) for each in prepared.sequences]
+        try:
+            self._thread.submit_to(stream, sequences, tenant=tenant_of(request))
+        except CohortError:
+            writer.forget(stream)
+            raise
+        self._metrics.count_prompt(prepared.num_prompt_tokens)
+
+        def end() -> None:
+            self._thread.cancel(stream)
+            on_end(stream.num_tokens)
+
+        return WrittenResponse(stream, writer=writer, connection=connection, headers=_STREAM_HEADERS, on_end=end)
+
+    def _streamed(
+        self,
+        request: Request,
+        asked: GenerationRequest,
+        prepared: PreparedRequest,
+        *,
+        is_chat: bool,
+        on_end: Callable[[int], None],
+    ) -> Response:
+        """Return a stream that this process writes."""
+        answer = StreamedAnswer(
+            self._form(asked, prepared, is_chat=is_chat),
+            num_choices=len(prepared.sequences),
+            num_prompt_tokens=prepared.num_prompt_tokens,
+            with_usage=_with_usage(asked),
+        )
+        times = self._metrics.timed()
+        events = self._events(self._submitted(request, prepared), answer, times, on_end=on_end)
+        return StreamingResponse(events, media_type="text/event-stream", headers=_STREAM_HEADERS)
 
     async def _collect(self, subscription: Subscription, choices: list[Choice], times: RequestTimes) -> None:
         num_left = len(choices)
@@ -90,7 +162,7 @@ class CompletionAnswers:
             arrived = await subscription.arrived()
             times.heard(arrived)
             for place, output in arrived:
-                if (failure := _failure(output)) is not None:
+                if (failure := failure_of(output)) is not None:
                     raise GenerationFailedError(failure)
                 choices[place].add(output)
                 num_left -= output.finish is not None
@@ -98,74 +170,35 @@ class CompletionAnswers:
     async def _events(
         self,
         subscription: Subscription,
-        prepared: PreparedRequest,
-        choices: list[Choice],
-        form: AnswerFormat,
+        answer: StreamedAnswer,
         times: RequestTimes,
         *,
-        with_usage: bool,
         on_end: Callable[[int], None],
     ) -> AsyncIterator[bytes]:
-        num_left = len(choices)
         try:
-            for place in range(num_left):
-                if (opening := form.first_piece(place)) is not None:
-                    yield stream_event(opening)
+            if opening := answer.opening():
+                yield opening
             has_begun = False
-            while num_left:
+            while not answer.is_done:
                 if has_begun and (seconds := _gathering_seconds(self._thread.num_open)):
                     await asyncio.sleep(seconds)
                 arrived = await subscription.arrived()
                 times.heard(arrived)
-                failure = None
-                for place, output in arrived:
-                    failure = failure or _failure(output)
-                    choices[place].add(output)
-                    num_left -= output.finish is not None
-                events = [
-                    stream_event(piece)
-                    for place, output in _joined(arrived)
-                    if (piece := form.piece(place, output)) is not None
-                ]
-                if failure is not None:
-                    yield b"".join([*events, stream_event(error_body(failure, kind="server_error", code=500))])
-                    return
-                if events:
+                if events := answer.events(arrived):
                     has_begun = True
-                    yield b"".join(events)
-            if with_usage:
-                yield stream_event(form.usage_piece(choices, num_prompt_tokens=prepared.num_prompt_tokens))
-            yield stream_event("[DONE]")
+                    yield events
         finally:
             # also where the client has left in the middle
             self._thread.cancel(subscription)
-            on_end(_num_tokens(choices))
+            on_end(answer.num_tokens)
 
 
-def _joined(arrived: Sequence[tuple[int, StepOutput]]) -> list[tuple[int, StepOutput]]:
-    """Return what came of each sequence as one output, where no logarithms have to be told token by token.
-
-    Failures are left out: they are told once for the whole request.
-    """
-    by_place: dict[int, list[StepOutput]] = {}
-    for place, output in arrived:
-        if _failure(output) is None:
-            by_place.setdefault(place, []).append(output)
-    if any(output.logprobs is not None for outputs in by_place.values() for output in outputs):
-        return [(place, output) for place, output in arrived if _failure(output) is None]
-    return [(place, _as_one(outputs)) for place, outputs in by_place.items()]
+def _with_logprobs(prepared: PreparedRequest) -> bool:
+    return prepared.sequences[0].num_logprobs is not None
 
 
-def _as_one(outputs: Sequence[StepOutput]) -> StepOutput:
-    last = outputs[-1]
-    if len(outputs) == 1:
-        return last
-    text = "".join([output.text for output in outputs])
-    return StepOutput(number=last.number, token=last.token, text=text, finish=last.finish)
-
-
-def _num_tokens(choices: list[Choice]) -> int:
-    return sum(len(choice.tokens) for choice in choices)
+def _with_usage(asked: GenerationRequest) -> bool:
+    return asked.stream_options is not None and asked.stream_options.include_usage
 
 
 def _gathering_seconds(num_open: int) -> float:
@@ -174,14 +207,6 @@ def _gathering_seconds(num_open: int) -> float:
     A write costs the process far more than an event, and what writes take the passes wait for.
     """
     return 0.0 if num_open < _FEW_STREAMS else min(_MOST_GATHERING_SECONDS, num_open * _SECONDS_A_STREAM)
-
-
-def _failure(output: StepOutput) -> str | None:
-    if output.finish is FinishReason.NOT_FINITE:
-        return "the model's logits are not finite: this adapter has diverged"
-    if output.finish is FinishReason.FAILED:
-        return output.error or "the request failed"
-    return None
 
 
 async def _left(request: Request) -> None:

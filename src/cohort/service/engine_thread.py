@@ -14,10 +14,12 @@ from dataclasses import replace
 from cohort.core.errors import CohortError
 from cohort.engine.turns.base_turns import BaseTurns
 from cohort.scheduling.shares.records import WorkKind
-from cohort.service.subscription import Subscription, wake_all
+from cohort.service.streams.stream_writer import StreamWriter
+from cohort.service.subscription import Listener, Subscription, wake_all
 from cohort.serving.adapter_pool import AdapterPool
-from cohort.serving.engine import ServingEngine, StepOutput
-from cohort.serving.sequence import FinishReason, SequenceRequest
+from cohort.serving.engine import ServingEngine
+from cohort.serving.sequence import SequenceRequest
+from cohort.serving.step_output import FinishReason, StepOutput
 from cohort.training.device_memory import is_out_of_memory, release_cached
 
 __all__ = ["EngineThread", "QueueFullError", "ServerClosingError"]
@@ -42,24 +44,32 @@ class EngineThread:
 
     Attributes:
         num_open: Sequences that were accepted and are not finished.
+        writer: Writes streams in a process of its own; None where there is none.
         on_step: Hears of the outputs of each step, in the engine's thread.
         on_lost: Called in some thread once this server cannot go on.
         lost: Why it cannot, for the user; None while it can.
     """
 
     def __init__(
-        self, engine: ServingEngine, pool: AdapterPool, *, max_waiting: int, turns: BaseTurns | None = None
+        self,
+        engine: ServingEngine,
+        pool: AdapterPool,
+        *,
+        max_waiting: int,
+        turns: BaseTurns | None = None,
+        writer: StreamWriter | None = None,
     ) -> None:
         """Serve with ``engine`` once started.
 
         Args:
             max_waiting: Most requests that are accepted and not finished.
             turns: Asked before every pass, where other threads use the same base model; None where none does.
+            writer: Hears outputs of its streams; it is closed with this.
         """
         self._engine, self._pool, self._max_waiting = engine, pool, max_waiting
-        self._turns = turns
+        self._turns, self.writer = turns, writer
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._subscribers: dict[int, tuple[Subscription, int]] = {}
+        self._subscribers: dict[int, tuple[Listener, int]] = {}
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._is_closing = False
@@ -106,20 +116,24 @@ class EngineThread:
             QueueFullError: they are more than there is room for.
             ServerClosingError: the server takes no more requests.
         """
+        subscription = Subscription(loop)
+        self.submit_to(subscription, requests, tenant=tenant)
+        return subscription
+
+    def submit_to(self, listener: Listener, requests: Sequence[SequenceRequest], *, tenant: str = "") -> None:
+        """Do the same for a request that is told of its outputs in another way."""
         with self._lock:
             if self._is_closing:
                 raise ServerClosingError("the server is shutting down")
             if self.num_open + len(requests) > self._max_waiting:
                 raise QueueFullError(f"{self.num_open} of at most {self._max_waiting} requests are waiting or running")
             self.num_open += len(requests)
-        subscription = Subscription(loop)
         own = [request if request.tenant else replace(request, tenant=tenant) for request in requests]
-        self._commands.put(lambda: self._admit(subscription, own))
-        return subscription
+        self._commands.put(lambda: self._admit(listener, own))
 
-    def cancel(self, subscription: Subscription) -> None:
+    def cancel(self, listener: Listener) -> None:
         """Forget what is left of a request whose client has its answer or has left."""
-        self._commands.put(lambda: self._forget(subscription))
+        self._commands.put(lambda: self._forget(listener))
 
     def close(self, *, drain_seconds: float) -> bool:
         """Take no more requests, let those that run finish in time, and stop; return whether all finished."""
@@ -131,6 +145,8 @@ class EngineThread:
         has_finished = not self.num_open
         self._stopped.set()
         self._thread.join(timeout=_STOP_SECONDS)
+        if self.writer is not None:
+            self.writer.close()
         self._pool.close()
         return has_finished
 
@@ -198,9 +214,9 @@ class EngineThread:
         except queue.Empty:
             return
 
-    def _admit(self, subscription: Subscription, requests: Sequence[SequenceRequest]) -> None:
+    def _admit(self, listener: Listener, requests: Sequence[SequenceRequest]) -> None:
         for place, request in enumerate(requests):
-            if subscription.is_cancelled:
+            if listener.is_cancelled:
                 self._close_one()
                 continue
             try:
@@ -209,19 +225,18 @@ class EngineThread:
                 # requests are checked before: only a pool too small for the prompt is left
                 self._close_one()
                 failed = StepOutput(number=-1, token=None, finish=FinishReason.FAILED, error=str(error))
-                if subscription.put(place, failed):
-                    self._wake([subscription])
+                self._wake([listener] if listener.put(place, failed) else [])
                 continue
-            self._subscribers[number] = (subscription, place)
-            subscription.numbers.add(number)
+            self._subscribers[number] = (listener, place)
+            listener.numbers.add(number)
 
-    def _forget(self, subscription: Subscription) -> None:
-        subscription.is_cancelled = True
-        for number in subscription.numbers:
+    def _forget(self, listener: Listener) -> None:
+        listener.is_cancelled = True
+        for number in listener.numbers:
             if self._engine.abort(number):
                 self._close_one()
             self._subscribers.pop(number, None)
-        subscription.numbers.clear()
+        listener.numbers.clear()
 
     def _deliver(self, outputs: Sequence[StepOutput]) -> None:
         waiting = []
@@ -231,17 +246,19 @@ class EngineThread:
                 self._close_one()
                 self._subscribers.pop(output.number, None)
             if found is not None:
-                subscription, place = found
+                listener, place = found
                 if output.finish is not None:
-                    subscription.numbers.discard(output.number)
-                if subscription.put(place, output):
-                    waiting.append(subscription)
+                    listener.numbers.discard(output.number)
+                if listener.put(place, output):
+                    waiting.append(listener)
         self._wake(waiting)
 
-    def _wake(self, subscriptions: Sequence[Subscription]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[Subscription]] = {}
-        for subscription in subscriptions:
-            by_loop.setdefault(subscription.loop, []).append(subscription)
+    def _wake(self, waiting: Sequence[Listener]) -> None:
+        if self.writer is not None:
+            self.writer.flush()
+        by_loop: dict[asyncio.AbstractEventLoop, list[Listener]] = {}
+        for listener in waiting:
+            by_loop.setdefault(listener.loop, []).append(listener)
         for loop, own in by_loop.items():
             # a loop that has ended has no client either
             if not loop.is_closed():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -11,11 +10,10 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from cohort.service.engine_thread import EngineThread
-from cohort.serving.engine import StepOutput
+from cohort.service.request_times import BUCKET_SECONDS, IntervalCounts, RequestTimes
+from cohort.serving.step_output import StepOutput
 
-__all__ = ["RequestTimes", "ServerMetrics", "TokenIntervals"]
-
-_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+__all__ = ["ServerMetrics", "TokenIntervals"]
 
 
 class ServerMetrics:
@@ -33,7 +31,7 @@ class ServerMetrics:
             return Counter(name, text, (*labels, *more), registry=self._registry)
 
         def histogram(name: str, text: str) -> Histogram:
-            return Histogram(name, text, labels, buckets=_SECONDS, registry=self._registry)
+            return Histogram(name, text, labels, buckets=BUCKET_SECONDS, registry=self._registry)
 
         self._running = gauge("vllm:num_requests_running", "Sequences in the running batch.")
         self._waiting = gauge("vllm:num_requests_waiting", "Sequences that wait to run.")
@@ -67,7 +65,22 @@ class ServerMetrics:
         self._answered.labels(**self._labels, path=path, status=str(status)).inc()
 
     def timed(self) -> RequestTimes:
-        return RequestTimes(self._first.labels(**self._labels), self._each, self._whole.labels(**self._labels))
+        first, whole = self._first.labels(**self._labels), self._whole.labels(**self._labels)
+        return RequestTimes(first, self._each.heard, whole, begun=time.perf_counter())
+
+    def count_written(self, first: Sequence[float], whole: Sequence[float], each: IntervalCounts) -> None:
+        """Add the times of streams that another process writes; called by one thread.
+
+        Args:
+            first: Seconds from a request to its first token.
+            whole: Seconds from a request to its last token.
+            each: Seconds between tokens.
+        """
+        for seconds in first:
+            self._first.labels(**self._labels).observe(seconds)
+        for seconds in whole:
+            self._whole.labels(**self._labels).observe(seconds)
+        self._each.written.add_counts(each.counts, each.total_seconds)
 
     def text(self, thread: EngineThread) -> bytes:
         """Return all numbers in Prometheus' text format."""
@@ -89,19 +102,17 @@ class ServerMetrics:
 
 
 class TokenIntervals(Collector):
-    """Seconds between the tokens of a sequence, as a histogram: one is added for every token, from one event loop.
+    """Seconds between the tokens of a sequence, as a histogram.
 
-    ``prometheus_client`` takes two locks for each observation, which at 10,000 tokens a second is a fifth of a core.
+    Attributes:
+        heard: Of answers that the event loop gives.
+        written: Of streams that another process writes.
     """
 
     def __init__(self, labels: dict[str, str]) -> None:
         self._labels = labels
-        self._counts = [0] * (len(_SECONDS) + 1)
-        self._sum = 0.0
-
-    def add(self, seconds: float) -> None:
-        self._counts[bisect_left(_SECONDS, seconds)] += 1
-        self._sum += seconds
+        # each has one thread that adds, so none of them needs a lock
+        self.heard, self.written = IntervalCounts(), IntervalCounts()
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """Give the histogram as it is now."""
@@ -109,30 +120,10 @@ class TokenIntervals(Collector):
             "vllm:inter_token_latency_seconds", "Between the tokens of a sequence.", labels=list(self._labels)
         )
         buckets, total = [], 0
-        for edge, count in zip([*map(str, _SECONDS), "+Inf"], self._counts, strict=True):
-            total += count
+        edges = [*map(str, BUCKET_SECONDS), "+Inf"]
+        for edge, heard, written in zip(edges, self.heard.counts, self.written.counts, strict=True):
+            total += heard + written
             buckets.append((edge, total))
-        family.add_metric(list(self._labels.values()), buckets=buckets, sum_value=self._sum)
+        seconds = self.heard.total_seconds + self.written.total_seconds
+        family.add_metric(list(self._labels.values()), buckets=buckets, sum_value=seconds)
         yield family
-
-
-class RequestTimes:
-    """The times of one request, from now on."""
-
-    def __init__(self, first: Histogram, each: TokenIntervals, whole: Histogram) -> None:
-        self._first, self._each, self._whole = first, each, whole
-        self._begun = time.perf_counter()
-        self._latest: dict[int, float] = {}
-
-    def heard(self, arrived: Sequence[tuple[int, StepOutput]]) -> None:
-        """Count what has just come together: pairs of a sequence's place in the request and an output."""
-        now = time.perf_counter()
-        for place, output in arrived:
-            if output.token is not None:
-                if (latest := self._latest.get(place)) is None:
-                    self._first.observe(now - self._begun)
-                else:
-                    self._each.add(now - latest)
-                self._latest[place] = now
-            if output.finish is not None:
-                self._whole.observe(now - self._begun)

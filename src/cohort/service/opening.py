@@ -35,6 +35,7 @@ from cohort.service.opening_checks import length_note, require_context, serving_
 from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServedSettings, ServerLimits
+from cohort.service.streams.stream_writer import StreamWriter
 from cohort.service.sweeps import (
     ServedSweeps,
     base_notes,
@@ -179,8 +180,9 @@ def _opened(
         base=served,
     )
     turns = open_turns(settings)
-    is_shared = settings.tinker is not None or budget is not None
-    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turns=turns if is_shared else None)
+    is_shared, writer = settings.tinker is not None or budget is not None, _writer(settings, tokenizer, machine)
+    asked = turns if is_shared else None
+    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turns=asked, writer=writer)
     tinker = None
     if settings.tinker is not None:
         tinker = open_tinker(settings, limits, model=model, decoder=decoder, thread=thread, turns=turns)
@@ -196,6 +198,11 @@ def _opened(
     if budget is not None and shared is not None:
         notes = (*notes, *base_notes(shared, budget))
     return Opened(model=model, thread=thread, notes=notes, divided=divided, tinker=tinker, base=shared, sweeps=sweeps)
+
+
+def _writer(settings: ServedSettings, tokenizer: Any, machine: Machine) -> StreamWriter | None:
+    is_apart = machine.device.type == "cuda" if settings.writes_apart is None else settings.writes_apart
+    return StreamWriter(tokenizer) if is_apart else None
 
 
 def _engine(

@@ -15,6 +15,7 @@ from cohort.service.listening import stopped_by_signals
 from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import Opened
 from cohort.service.settings import ServerSettings
+from cohort.service.streams.lent_connection import LendingProtocol
 
 __all__ = ["run_server"]
 
@@ -45,6 +46,7 @@ def run_server(
         end_streams = pages.state.end_streams
     config = uvicorn.Config(
         app,
+        http=LendingProtocol,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=int(settings.limits.drain_seconds),

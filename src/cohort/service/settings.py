@@ -72,6 +72,8 @@ class ServedSettings:
         trains_tasks: Whether tasks that come in another way than by a queue of its own train on the model, too.
         max_sweep_trials: Most trials of tasks on the device; others wait in host memory.
         max_pass_seconds: While requests wait, no pass of training takes longer, where it can be cut.
+        writes_apart: Whether a process of their own writes streamed answers; None: where a GPU computes, whose passes
+            would wait for them.
     """
 
     model: str
@@ -91,5 +93,6 @@ class ServedSettings:
     trains_tasks: bool = False
     max_sweep_trials: int = 16
     max_pass_seconds: float = 0.25
+    writes_apart: bool | None = None
     pool: AdapterPoolSettings = field(default_factory=AdapterPoolSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -6,10 +6,36 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from cohort.serving.engine import StepOutput
+from cohort.serving.step_output import StepOutput
 
-__all__ = ["Subscription", "wake_all"]
+__all__ = ["Listener", "Subscription", "wake_all"]
+
+
+class Listener(Protocol):
+    """What an engine's thread tells of a request's sequences.
+
+    Attributes:
+        numbers: Its sequences that the engine has and that are not finished.
+        is_cancelled: Whether the client has its answer or has left.
+    """
+
+    numbers: set[int]
+    is_cancelled: bool
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Of the request."""
+        ...
+
+    def put(self, place: int, output: StepOutput) -> bool:
+        """Add an output in the engine's thread; return whether the request waits and has to be woken."""
+        ...
+
+    def wake(self) -> None:
+        """Let the request go on, in its event loop."""
+        ...
 
 
 @dataclass(eq=False)
@@ -58,7 +84,7 @@ class Subscription:
             self._waiter.set_result(None)
 
 
-def wake_all(subscriptions: Iterable[Subscription]) -> None:
+def wake_all(subscriptions: Iterable[Listener]) -> None:
     """Wake requests of one event loop, in it."""
     for subscription in subscriptions:
         subscription.wake()

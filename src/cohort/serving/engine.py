@@ -6,7 +6,7 @@ One thread owns an engine: all calls come from it. Adapters that load meanwhile 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from cohort.core.errors import InputError, Problem
@@ -18,12 +18,12 @@ from cohort.serving.kv_blocks import BLOCK_ROWS, blocks_for
 from cohort.serving.pass_computer import PassComputer, PassModel, ScoresOf, SlotContext
 from cohort.serving.ranks import OneProcess, ServingRanks
 from cohort.serving.runner import NextToken, PassRunner
-from cohort.serving.sampler import TokenLogprobs
 from cohort.serving.scheduler import AdapterSlots, Scheduler, SchedulerSettings
-from cohort.serving.sequence import FinishReason, LiveSequence, SequenceRequest
+from cohort.serving.sequence import LiveSequence, SequenceRequest
+from cohort.serving.step_output import FinishReason, StepOutput
 from cohort.serving.text.text_stream import TextStream
 
-__all__ = ["EngineAdapters", "ServingEngine", "StepOutput", "TextDecoder", "request_problems"]
+__all__ = ["EngineAdapters", "ServingEngine", "TextDecoder", "request_problems"]
 
 TextDecoder = Callable[[Sequence[int]], str]
 
@@ -34,28 +34,6 @@ class EngineAdapters(AdapterSlots, SlotContext, Protocol):
     def take_failures(self) -> list[tuple[object, str]]:
         """Return adapters that could not be loaded since the last call, with the reason."""
         ...
-
-
-# one for every token: a frozen one takes three times as long to make
-@dataclass(kw_only=True, slots=True)
-class StepOutput:
-    """What a step gave one request.
-
-    Attributes:
-        number: The request's.
-        token: None where the sequence ended without another token.
-        text: What can be shown of the answer now; empty without a decoder of text.
-        logprobs: Of the token, where asked for.
-        finish: Why the request is done; None while it goes on.
-        error: For the user, where it failed.
-    """
-
-    number: int
-    token: int | None
-    text: str = ""
-    logprobs: TokenLogprobs | None = None
-    finish: FinishReason | None = None
-    error: str | None = None
 
 
 class ServingEngine:
@@ -175,7 +153,7 @@ class ServingEngine:
         sequence = LiveSequence(number=number, request=request, most=most, tokens=list(request.prompt_tokens))
         assert blocks_for(sequence.num_prompt + most) <= self.blocks.num_blocks
         self._live[number] = sequence
-        if self._decode_text is not None:
+        if self._decode_text is not None and (request.needs_text or request.stop_strings):
             self._texts[number] = TextStream(self._decode_text, stop_strings=request.stop_strings)
         self.scheduler.add(sequence)
         return number

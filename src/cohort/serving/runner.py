@@ -11,9 +11,10 @@ from cohort.serving.bridged_passes import BridgedPassComputer
 from cohort.serving.pass_computer import PassComputer
 from cohort.serving.pass_record import record_of
 from cohort.serving.ranks import ServingRanks
-from cohort.serving.sampler import AskedLogprobs, Scores, TokenLogprobs, pick_with_logprobs
+from cohort.serving.sampler import AskedLogprobs, Scores, pick_with_logprobs
 from cohort.serving.scheduler import StepPlan
 from cohort.serving.sequence import LiveSequence, SequenceRequest
+from cohort.serving.step_output import TokenLogprobs
 from cohort.serving.training_kernel_logprobs import priced_logprobs
 
 __all__ = ["NextToken", "PassRunner"]

@@ -15,8 +15,9 @@ from torch import Tensor
 from cohort.core.seeds import derive_seed
 from cohort.kernels.staging import to_device_unwaited
 from cohort.kernels.token_draw import draw_tokens, picked_logprobs
+from cohort.serving.step_output import TokenLogprobs
 
-__all__ = ["AskedLogprobs", "Sampling", "Scores", "TokenLogprobs", "pick_tokens", "pick_with_logprobs"]
+__all__ = ["AskedLogprobs", "Sampling", "Scores", "pick_tokens", "pick_with_logprobs"]
 
 # of the float64 probabilities of the sequences that are drawn at once; a few such copies exist at a time
 _WORKING_BYTES = 1 << 28
@@ -48,20 +49,6 @@ class Sampling:
     def is_cut(self) -> bool:
         """Whether some tokens are never drawn."""
         return self.top_p < 1.0 or self.top_k > 0
-
-
-# one for every token: a frozen one takes three times as long to make
-@dataclass(kw_only=True, slots=True)
-class TokenLogprobs:
-    """Natural logarithms of probabilities, with nothing cut; of the model's own distribution unless scaled.
-
-    Attributes:
-        picked: Of the token that was picked.
-        top: Of the likeliest tokens, in descending order.
-    """
-
-    picked: float
-    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

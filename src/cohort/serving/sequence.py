@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from cohort.serving.kv_blocks import blocks_for
 from cohort.serving.sampler import Sampling
 
-__all__ = ["AdapterRef", "FinishReason", "LiveSequence", "SequenceRequest"]
+__all__ = ["AdapterRef", "LiveSequence", "SequenceRequest"]
 
 AdapterRef = Hashable
 """What names an adapter to the engine's adapters, such as a name; None is the frozen model alone."""
-
-
-class FinishReason(enum.Enum):
-    """Why a sequence ended. The first two values are OpenAI's words."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    NOT_FINITE = "not_finite"
-    """Its logits were not finite: the adapter has diverged."""
-    FAILED = "failed"
-    """Its adapter could not be loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +27,8 @@ class SequenceRequest:
         stop_ids: Tokens that end the sequence and are not part of it.
         keeps_stop: Whether the token that ends it is part of it after all, as the last one.
         stop_strings: Texts that end it; the text ends before the first of them.
+        needs_text: Whether its outputs have texts; False where someone else makes them of its tokens. Stop strings need
+            them in any case.
         num_logprobs: The likeliest tokens to report with each token; None reports no logarithms.
         scales_logprobs: Whether these are of the distribution at the sampling temperature, and not at 1. What
             ``top_p`` and ``top_k`` cut off counts in both.
@@ -55,6 +45,7 @@ class SequenceRequest:
     stop_ids: Collection[int] = frozenset()
     keeps_stop: bool = False
     stop_strings: tuple[str, ...] = ()
+    needs_text: bool = True
     num_logprobs: int | None = None
     scales_logprobs: bool = False
     tenant: str = ""

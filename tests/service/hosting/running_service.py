@@ -19,6 +19,7 @@ from cohort.service.hosting.app import build_service_app
 from cohort.service.hosting.opening import OpenService, open_service
 from cohort.service.hosting.service_file import BaseSection, LimitsSection, ServiceFile, ServingSection, WorkersSection
 from cohort.service.listening import listen
+from cohort.service.streams.lent_connection import LendingProtocol
 from cohort.service.usage_book import UsageBook
 from cohort.store.enums import KeyScope
 from cohort.store.tenants.tenants import Quotas
@@ -71,7 +72,8 @@ def running_service(
     )
     opened = open_service(file, bases=(BaseSection(name="base", model=str(quickstart_folder() / "base_model")),))
     book = UsageBook(opened.store)
-    config = uvicorn.Config(build_service_app(opened, book), log_level="warning", timeout_graceful_shutdown=2)
+    app = build_service_app(opened, book)
+    config = uvicorn.Config(app, http=LendingProtocol, log_level="warning", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     listener = listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

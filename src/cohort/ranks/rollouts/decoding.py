@@ -16,11 +16,12 @@ from cohort.adapters.bank import AdapterBank
 from cohort.adapters.linear import LoraContext
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
-from cohort.serving.engine import ServingEngine, StepOutput
+from cohort.serving.engine import ServingEngine
 from cohort.serving.kv_blocks import BLOCK_ROWS, blocks_for
 from cohort.serving.sampler import Sampling
 from cohort.serving.scheduler import Admission, SchedulerSettings
-from cohort.serving.sequence import AdapterRef, FinishReason, SequenceRequest
+from cohort.serving.sequence import AdapterRef, SequenceRequest
+from cohort.serving.step_output import FinishReason, StepOutput
 from cohort.training.device_memory import is_out_of_memory, release_cached
 from cohort.training.rollouts.answered_step import GivenAnswer
 

@@ -11,6 +11,7 @@ from cohort.service.ending_server import KEEP_ALIVE_SECONDS, EndingServer
 from cohort.service.hosting.app import build_service_app
 from cohort.service.hosting.opening import OpenService
 from cohort.service.listening import stopped_by_signals
+from cohort.service.streams.lent_connection import LendingProtocol
 from cohort.service.usage_book import UsageBook
 
 __all__ = ["run_service"]
@@ -28,6 +29,7 @@ def run_service(opened: OpenService, *, listener: socket.socket, on_ready: Calla
     tls = opened.file.tls
     config = uvicorn.Config(
         app,
+        http=LendingProtocol,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=int(opened.file.limits.drain_seconds),

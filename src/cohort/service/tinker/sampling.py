@@ -20,7 +20,8 @@ from cohort.service.tinker.schema import Sample
 from cohort.serving.adapter_registry import AdapterHandle
 from cohort.serving.engine import request_problems
 from cohort.serving.sampler import Sampling
-from cohort.serving.sequence import FinishReason, SequenceRequest
+from cohort.serving.sequence import SequenceRequest
+from cohort.serving.step_output import FinishReason
 from cohort.training.client_losses import TOKEN_OBJECTIVES
 from cohort.training.client_training.client_models import ModelState
 from cohort.training.client_training.datum import TARGETS, checked_datum, checked_loss
@@ -148,6 +149,7 @@ class SamplingCalls:
                 stop_ids=ends,
                 keeps_stop=True,
                 stop_strings=strings,
+                needs_text=False,
                 num_logprobs=0,
             )
             for place in range(asked.num_samples)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["text_decoder"]
+__all__ = ["keeping_texts", "plain_tokenizer", "text_decoder"]
 
 
 def text_decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
-    """Return what ``tokenizer.decode(..., skip_special_tokens=True)`` returns, for one thread.
+    """Return what ``tokenizer.decode(..., skip_special_tokens=True)`` returns, for one thread."""
+    decoding = plain_tokenizer(tokenizer) or tokenizer
+    return keeping_texts(lambda tokens: str(decoding.decode(tokens, skip_special_tokens=True)))
 
-    A stream asks for one token again and again, whose text is kept, and for few tokens.
-    """
-    decode = _plain_decode(tokenizer) or (lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True)))
+
+def keeping_texts(decode: Callable[[list[int]], str]) -> Callable[[Sequence[int]], str]:
+    """Return ``decode`` for one thread, as streams ask for it: for one token again and again, whose text is kept."""
     kept: dict[int, str] = {}
 
     def text(tokens: Sequence[int]) -> str:
@@ -27,8 +29,8 @@ def text_decoder(tokenizer: Any) -> Callable[[Sequence[int]], str]:
     return text
 
 
-def _plain_decode(tokenizer: Any) -> Callable[[list[int]], str] | None:
-    """Return the decoding of the library below, where transformers adds nothing to it."""
+def plain_tokenizer(tokenizer: Any) -> Any | None:
+    """Return the tokenizer of the library below, where transformers adds nothing to how it decodes; otherwise None."""
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -38,5 +40,4 @@ def _plain_decode(tokenizer: Any) -> Callable[[list[int]], str] | None:
     # it takes out spaces before punctuation
     if is_own or tokenizer.clean_up_tokenization_spaces:
         return None
-    below = tokenizer.backend_tokenizer
-    return lambda tokens: str(below.decode(tokens, skip_special_tokens=True))
+    return tokenizer.backend_tokenizer
