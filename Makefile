@@ -109,7 +109,7 @@ $(VENV)/.ready-browser: $(VENV)/.ready-dev
 	@touch $@
 
 test-browser: $(VENV)/.ready-browser
-	$(TEST_ENV) $(BIN)/python -m pytest -q -rs -m browser tests/service/dashboard tests/service/admin $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -q -rs -m browser tests/service/dashboard tests/service/admin tests/service/tenant_pages $(PYTEST_ARGS)
 
 soak: $(VENV)/.ready-mutants
 	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)

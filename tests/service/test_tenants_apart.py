@@ -86,6 +86,7 @@ def test_a_prompt_of_one_tenant_makes_no_answer_to_another_faster(service: Runni
 def test_keys_open_what_their_scopes_say(service: RunningService) -> None:
     asks = service.tenant("inquirer", scopes=frozenset({KeyScope.INFERENCE}))
     tunes = service.tenant("tunes", scopes=frozenset({KeyScope.FINE_TUNING}))
+    watches = service.tenant("watches", scopes=frozenset({KeyScope.METRICS}))
     body = {"model": "base", "prompt": "1", "max_tokens": 1}
     for key, path, status in (
         (asks, "/v1/files", 403),
@@ -97,6 +98,11 @@ def test_keys_open_what_their_scopes_say(service: RunningService) -> None:
         ("", "/v1/models", 401),
         ("wrong", "/v1/models", 401),
         (service.key, "/metrics", 200),
+        (watches, "/metrics", 200),
+        (watches, "/v1/models", 403),
+        (watches, "/v1/cohort/tasks", 403),
+        (watches, "/dashboard/api/runs", 401),
+        (watches, "/dashboard/api/service", 401),
     ):
         assert call(service, "GET", path, key).status_code == status, path
     assert call(service, "POST", "/v1/completions", tunes, json=body).status_code == 403

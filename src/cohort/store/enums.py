@@ -58,6 +58,7 @@ class KeyScope(StrEnum):
     FINE_TUNING = "fine_tuning"
     TINKER = "tinker"
     TASKS = "tasks"
+    METRICS = "metrics"
     ADMIN = "admin"
 
 

@@ -21,6 +21,7 @@ from cohort.store.random_names import RandomSource, SystemSource
 from cohort.store.retention import Retention
 from cohort.store.scope import Scope
 from cohort.store.tenants.keys import Keys
+from cohort.store.tenants.page_sessions import PageSessions
 from cohort.store.tenants.tenants import Tenants
 
 __all__ = ["ProjectStore", "Store", "open_store"]
@@ -53,6 +54,7 @@ class Store:
         blobs: Writes blobs for projects.
         tenants: Organisations and projects, for administrators.
         keys: Keys of all projects.
+        page_sessions: Browsers that signed in with one of them.
         claims: Jobs of all projects, for runners.
     """
 
@@ -62,6 +64,7 @@ class Store:
         self.blobs = KeptBlobs(database, blobs, self._source)
         self.tenants = Tenants(database, self._source)
         self.keys = Keys(database, self._source)
+        self.page_sessions = PageSessions(database, self._source)
         self.claims = Claims(database, self._source)
 
     def project(self, project_id: str) -> ProjectStore:

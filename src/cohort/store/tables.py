@@ -45,6 +45,7 @@ __all__ = [
     "metadata",
     "models",
     "organisations",
+    "page_sessions",
     "projects",
     "usage",
 ]
@@ -138,6 +139,17 @@ keys = Table(
     Column("last_used_at", Double),
     Column("revoked_at", Double),
     Index(None, "project_id"),
+)
+
+page_sessions = Table(
+    "page_sessions",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("key_id", Text, ForeignKey("keys.id"), nullable=False),
+    Column("begun_at", Double, nullable=False),
+    Column("ends_at", Double, nullable=False),
+    Index(None, "key_id", "begun_at"),
+    Index(None, "ends_at"),
 )
 
 blobs = Table(

@@ -13,7 +13,7 @@ from cohort.service.access.gate import CallerCache
 from cohort.service.admin.pages import build_service_pages
 from cohort.store.enums import KeyScope, UsageKind
 from cohort.store.store import Store, open_store
-from cohort.store.tenants.keys import ALL_BUT_ADMIN
+from cohort.store.tenants.keys import TENANT_SCOPES
 from cohort.store.tenants.tenants import Quotas
 
 __all__ = ["TwoTenants", "pages_of", "two_tenants"]
@@ -46,7 +46,7 @@ def two_tenants(folder: Path) -> TwoTenants:
     research = store.tenants.add_project(acme.id, "research", actor="test", weight=2.0, quotas=quotas)
     default = store.tenants.add_project(zen.id, "default", actor="test")
     admin = store.keys.create(research.id, actor="test", name="mine", scopes=frozenset(KeyScope))
-    member = store.keys.create(default.id, actor="test", name="<img src=x onerror=alert(1)>", scopes=ALL_BUT_ADMIN)
+    member = store.keys.create(default.id, actor="test", name="<img src=x onerror=alert(1)>", scopes=TENANT_SCOPES)
     store.project(research.id).usage.add({UsageKind.TRAINED_TOKENS: 250_000.0, UsageKind.GPU_SECONDS: 5400.0})
     store.project(default.id).usage.add({UsageKind.PROMPT_TOKENS: 1_000.0, UsageKind.REQUESTS: 3.0})
     return TwoTenants(
@@ -58,8 +58,18 @@ def two_tenants(folder: Path) -> TwoTenants:
     )
 
 
-def pages_of(store: Store, *, can_change: bool, key_seconds: float = 0.0) -> Starlette:
+def pages_of(
+    store: Store, *, can_change: bool, nodes: Path | None = None, key_seconds: float = 0.0, poll_seconds: float = 0.05
+) -> Starlette:
     """Return the pages below ``/dashboard``, as a service has them; a key is asked for again each time."""
     callers = CallerCache(store.keys.find, seconds=key_seconds)
-    pages = build_service_pages(store, callers=callers, host="127.0.0.1", can_change=can_change)
+    pages = build_service_pages(
+        store,
+        callers=callers,
+        nodes=Path("no-nodes") if nodes is None else nodes,
+        host="127.0.0.1",
+        can_change=can_change,
+        poll_seconds=poll_seconds,
+        key_seconds=key_seconds,
+    )
     return Starlette(routes=[Mount("/dashboard", pages)])

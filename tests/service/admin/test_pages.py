@@ -35,19 +35,30 @@ def client_of(tenants: TwoTenants, *, can_change: bool = True, key: str | None =
 
 def test_keys_with_the_scope_admin_open_the_pages_and_others_do_not(tenants: TwoTenants) -> None:
     client = client_of(tenants, key=tenants.member)
+    session = client.get(f"{API}/session").json()
+    assert (session["pages"], session["can_change"]) == (["runs", "compare"], False)
+    weight = {"kind": "weight", "project": tenants.projects["default"], "weight": 3}
+    for method, call, body in (
+        ("GET", "service", None),
+        ("GET", f"service/project?project={tenants.projects['default']}", None),
+        ("POST", "service/preview", weight),
+        ("POST", "service/change", weight),
+    ):
+        refused = client.request(method, f"{API}/{call}", json=body)
+        assert (refused.status_code, refused.json()) == (403, {"error": "this key lacks the scope admin"}), call
+    assert not client.post(f"{API}/session", json={"leave": True}).json()["is_open"]
     assert client.get(f"{API}/service").status_code == 401
-    refused = client.post(f"{API}/session", json={"key": tenants.member})
-    assert (refused.status_code, refused.json()) == (401, {"error": "this key lacks the scope admin"})
     for wrong in (b'""', b'"sk-cohort-x"', '"ключ"'.encode(), b'"\\ud800"', b"7"):
         sent: Any = {"content": b'{"key": %s}' % wrong, "headers": {"content-type": "application/json"}}
         assert client.post(f"{API}/session", **sent).status_code == 401
     bearer = {"authorization": f"Bearer {tenants.member}"}
-    assert client.get(f"{API}/service", headers=bearer).status_code == 401
+    assert client.get(f"{API}/service", headers=bearer).status_code == 403
     assert client.get(f"{API}/service", headers={"authorization": f"Bearer {tenants.admin}"}).status_code == 200
     # what a browser loads before it knows a key is the same for everyone
     assert client.get("/dashboard/static/pages/service.js").status_code == 200
     session = client.get(f"{API}/session").json()
-    assert (session["is_open"], session["pages"], session["csrf"]) == (False, ["service"], "")
+    assert (session["is_open"], session["pages"], session["csrf"]) == (False, ["runs", "compare"], "")
+    assert client_of(tenants).get(f"{API}/session").json()["pages"] == ["service", "runs", "compare"]
 
 
 def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites_and_ends_with_the_key(tenants: TwoTenants) -> None:

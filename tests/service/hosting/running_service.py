@@ -22,6 +22,7 @@ from cohort.service.listening import listen
 from cohort.service.streams.lent_connection import LendingProtocol
 from cohort.service.usage_book import UsageBook
 from cohort.store.enums import KeyScope
+from cohort.store.tenants.keys import TENANT_SCOPES
 from cohort.store.tenants.tenants import Quotas
 
 __all__ = ["RunningService", "chat_rows", "pair_rows", "running_service", "wait_for"]
@@ -51,7 +52,7 @@ class RunningService:
         free = next(f"{name}{number or ''}" for number in range(len(taken) + 1) if f"{name}{number or ''}" not in taken)
         organisation = tenants.add_organisation(free, actor="test")
         project = tenants.add_project(organisation.id, "only", actor="test", quotas=quotas)
-        scopes = frozenset(KeyScope) - {KeyScope.ADMIN} if scopes is None else scopes
+        scopes = TENANT_SCOPES if scopes is None else scopes
         return self.opened.store.keys.create(project.id, actor="test", scopes=scopes).text
 
 

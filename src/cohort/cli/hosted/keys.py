@@ -32,8 +32,8 @@ def create(
         typer.Option(
             "--scope",
             metavar="SCOPE",
-            help="What it opens: inference, fine_tuning, tinker, tasks or admin; can be repeated.  "
-            "[default: all but admin]",
+            help="What it opens: inference, fine_tuning, tinker, tasks, metrics or admin; can be repeated.  "
+            "[default: the first four]",
             show_default=False,
         ),
     ] = None,
@@ -48,13 +48,13 @@ def create(
     """Make a key for a project and print it: this once, for only its SHA-256 is kept."""
     with exits(as_json=as_json, debug=debug), opened_accounts(folder, database) as accounts:
         from cohort.cli.tables.tenant_tables import key_json
-        from cohort.store.tenants.keys import ALL_BUT_ADMIN, read_scopes
+        from cohort.store.tenants.keys import TENANT_SCOPES, read_scopes
 
         new = accounts.keys.create(
             accounts.tenants.project(project).id,
             actor=actor(),
             name=name,
-            scopes=ALL_BUT_ADMIN if scopes is None else read_scopes(scopes),
+            scopes=TENANT_SCOPES if scopes is None else read_scopes(scopes),
             lifetime_seconds=read_days(expires, option="--expires"),
         )
         if as_json:

@@ -31,7 +31,7 @@ _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
     ("/v1/models", frozenset({KeyScope.INFERENCE, KeyScope.FINE_TUNING, KeyScope.TASKS})),
     ("/v1", frozenset({KeyScope.INFERENCE})),
     ("/api/v1", frozenset({KeyScope.TINKER})),
-    ("/metrics", frozenset({KeyScope.ADMIN})),
+    ("/metrics", frozenset({KeyScope.METRICS, KeyScope.ADMIN})),
 )
 _UPLOADS = (("POST", "/v1/files"),)
 # a form's fields and boundaries
@@ -69,6 +69,10 @@ class CallerCache:
     def __init__(self, find: Callable[[str], Caller | None], *, seconds: float) -> None:
         self._find, self._seconds = find, seconds
         self._known: OrderedDict[str, tuple[float, Caller | None]] = OrderedDict()
+
+    def forget(self, text: str) -> None:
+        """Look it up again the next time."""
+        self._known.pop(text, None)
 
     async def find(self, text: str) -> Caller | None:
         """Return whose key a text is; None if it opens nothing."""

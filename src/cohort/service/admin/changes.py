@@ -15,7 +15,7 @@ from cohort.core.units import format_bytes
 from cohort.store.enums import KeyScope
 from cohort.store.errors import NameTakenError
 from cohort.store.store import Store
-from cohort.store.tenants.keys import ALL_BUT_ADMIN, read_scopes
+from cohort.store.tenants.keys import TENANT_SCOPES, read_scopes
 from cohort.store.tenants.tenants import Quotas, check_name
 
 __all__ = ["Change", "read_change"]
@@ -24,6 +24,7 @@ _SECONDS_OF_DAY = 86400.0
 _LONGEST_NAME = 200
 _QUOTAS = ("max_stored_bytes", "max_open_jobs", "max_tokens_per_day", "max_requests_per_minute")
 _MOST = 1 << 53
+_MADE_HERE = TENANT_SCOPES | {KeyScope.METRICS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +137,15 @@ def _quotas(store: Store, body: Mapping[str, Any]) -> Change:
 
 def _create_key(store: Store, body: Mapping[str, Any]) -> Change:
     project = store.tenants.project(_text(body, "project"))
-    words = body.get("scopes", sorted(ALL_BUT_ADMIN))
+    words = body.get("scopes", sorted(TENANT_SCOPES))
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise _wrong("scopes", words, "a list of scopes", "Load the page again.")
     scopes = read_scopes(words)
     if KeyScope.ADMIN in scopes:
         hint = f"Run `cohort keys create {project.id} --scope admin` on the server."
-        raise _wrong("scopes", "admin", ", ".join(sorted(ALL_BUT_ADMIN)), hint)
+        raise _wrong("scopes", "admin", ", ".join(sorted(_MADE_HERE)), hint)
     if not scopes:
-        raise _wrong("scopes", "none", ", ".join(sorted(ALL_BUT_ADMIN)), "Choose at least one.")
+        raise _wrong("scopes", "none", ", ".join(sorted(_MADE_HERE)), "Choose at least one.")
     name = body.get("name") or ""
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         raise _wrong("name", name, f"a text of at most {_LONGEST_NAME} characters", "Shorten it.")

@@ -10,12 +10,12 @@ from typing import Any
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
-from cohort.runs.requests.asking import ask, check_all
+from cohort.runs.requests.asking import Asked, ask, check_all
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest, person_here
 
-__all__ = ["NotRunningError", "act", "preview", "read_request", "stop_run"]
+__all__ = ["WAIT_SECONDS", "NotRunningError", "act", "preview", "read_request", "stop_run", "told"]
 
-_WAIT_SECONDS = 8.0
+WAIT_SECONDS = 8.0
 
 
 class NotRunningError(CohortError):
@@ -51,8 +51,11 @@ def read_request(body: Mapping[str, Any]) -> TrialRequest:
     return TrialRequest(kind=RequestKind(kind), trial_id=trial_id, values=values, warm_start=warm_start, who=who)
 
 
-def preview(directory: RunDirectory, request: TrialRequest) -> dict[str, Any]:
+def preview(directory: RunDirectory, request: TrialRequest, *, resumed_by: str = "") -> dict[str, Any]:
     """Return what a request would do, and how it is taken back; nothing is done.
+
+    Args:
+        resumed_by: What goes on with a run that does not train; nothing: the command that does.
 
     Raises:
         InputError: the run would refuse it.
@@ -88,7 +91,7 @@ def preview(directory: RunDirectory, request: TrialRequest) -> dict[str, Any]:
     when = (
         "The run takes it up between two steps; no other trial's numbers change."
         if is_training
-        else f"No process trains this run now: `cohort resume {directory.root}` takes it up first."
+        else f"No process trains this run now: {resumed_by or _resume(directory)} takes it up first."
     )
     return {"asked": request.described, "does": does, "undo": undo, "when": when}
 
@@ -100,15 +103,23 @@ def act(directory: RunDirectory, request: TrialRequest) -> dict[str, Any]:
         InputError: the run refuses it.
         StorageFullError: the disk is full; nothing was handed in.
     """
-    asked = ask(directory.root, request, wait_seconds=_WAIT_SECONDS)
+    return told(ask(directory.root, request, wait_seconds=WAIT_SECONDS), request=request, resumed_by=_resume(directory))
+
+
+def told(asked: Asked, *, request: TrialRequest, resumed_by: str) -> dict[str, Any]:
+    """Return what a page says of a request that was handed in."""
     if asked.answer is not None:
         return {"text": asked.answer.text, "trial": asked.answer.trial_id, "is_taken_up": True}
     text = (
         f"{request.described}: asked; the run takes it up after its present step"
         if asked.is_training
-        else f"{request.described}: asked; `cohort resume {directory.root}` takes it up first"
+        else f"{request.described}: asked; {resumed_by} takes it up first"
     )
     return {"text": text, "trial": request.trial_id, "is_taken_up": False}
+
+
+def _resume(directory: RunDirectory) -> str:
+    return f"`cohort resume {directory.root}`"
 
 
 def stop_run(directory: RunDirectory, *, is_preview: bool) -> dict[str, Any]:

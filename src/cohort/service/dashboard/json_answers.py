@@ -21,22 +21,25 @@ class NotAllowedError(CohortError):
 
 
 def answering(
-    statuses: Mapping[type[Exception], int],
+    statuses: Mapping[type[Exception], int], *, words: Callable[[CohortError], str] = str
 ) -> Callable[[Callable[[Request], Awaitable[Any]]], Callable[[Request], Awaitable[Response]]]:
-    """Return what makes a route of a handler: it answers what the handler returns, and its errors with their text.
+    """Return what makes a route of a handler: it answers what the handler returns as JSON, and its errors with
+    their text.
 
     Args:
         statuses: The status of each kind of error; 503 for the others.
+        words: What a viewer is told of an error.
     """
     known: dict[type[Exception], int] = {NotAllowedError: 403, **statuses}
 
     def of(handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
         async def route(request: Request) -> Response:
             try:
-                return json_answer(await handler(request))
+                found = await handler(request)
+                return found if isinstance(found, Response) else json_answer(found)
             except CohortError as error:
                 status = next((status for kind, status in known.items() if isinstance(error, kind)), 503)
-                return json_answer({"error": str(error)}, status=status)
+                return json_answer({"error": words(error)}, status=status)
 
         return route
 

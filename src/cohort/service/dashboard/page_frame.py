@@ -16,7 +16,7 @@ from cohort import report
 from cohort.report.styles import PALETTE
 from cohort.service.dashboard.json_answers import json_answer, json_body
 from cohort.service.dashboard.page_guard import COOKIE, session_of
-from cohort.service.dashboard.sessions import Sessions
+from cohort.service.dashboard.sessions import Session, Sessions
 from cohort.version import __version__
 
 __all__ = ["PageFrame"]
@@ -32,11 +32,16 @@ class PageFrame:
     Args:
         pages: Those that the navigation shows, by their names in ``app.js``; the first is shown first.
         key_hint: Says which key opens the pages, where they need one.
-        facts: What a viewer who is signed in gets as well.
+        facts: What a viewer who is signed in gets as well; ``pages`` among them takes the place of ``pages``.
     """
 
     def __init__(
-        self, sessions: Sessions, *, pages: tuple[str, ...], key_hint: str, facts: Callable[[], Mapping[str, Any]]
+        self,
+        sessions: Sessions,
+        *,
+        pages: tuple[str, ...],
+        key_hint: str,
+        facts: Callable[[Session], Mapping[str, Any]],
     ) -> None:
         self._sessions = sessions
         self._known = {"pages": list(pages), "key_hint": key_hint, "version": __version__}
@@ -65,7 +70,7 @@ class PageFrame:
         if request.method == "POST":
             body = await json_body(request)
             if found is not None:
-                sessions.end(found)
+                await sessions.end(found)
             found = None
             if body.get("leave") is not True and sessions.needs_key:
                 key = str(body.get("key", "")).strip()
@@ -73,10 +78,10 @@ class PageFrame:
                     # a person waits this long for a slip, a program that guesses for each guess
                     await asyncio.sleep(0.5)
                     return json_answer({"error": refusal}, status=401)
-                found = sessions.begin(key)
+                found = await sessions.begin(key)
         is_new = found is None
         if found is None and not sessions.needs_key:
-            found = sessions.begin()
+            found = await sessions.begin()
         answer = json_answer(
             {
                 # before a key is given there is nothing to keep, or a stranger could fill the server's memory
@@ -84,13 +89,13 @@ class PageFrame:
                 "is_open": found is not None,
                 "needs_key": sessions.needs_key,
                 **self._known,
-                **({} if found is None else self._facts()),
+                **({} if found is None else self._facts(found)),
             }
         )
         path = f"{request.scope.get('root_path', '')}/"
         if found is None:
             answer.delete_cookie(COOKIE, path=path)
-        elif is_new or request.method == "POST":
+        elif not found.is_program and (is_new or request.method == "POST"):
             is_secure = request.url.scheme == "https"
             answer.set_cookie(COOKIE, found.number, httponly=True, samesite="strict", secure=is_secure, path=path)
         return answer

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cohort.core.errors import CohortError
 from cohort.core.input_values.whole_numbers import read_whole
 from cohort.service.dashboard.plain_json import dumped
 from cohort.service.dashboard.sessions import Session, Sessions
 from cohort.service.dashboard.settings import is_loopback
 
-__all__ = ["COOKIE", "CSRF_HEADER", "PageGuard", "key_of", "session_of"]
+__all__ = ["COOKIE", "CSRF_HEADER", "PageGuard", "is_still_open", "session_of"]
+
+_log = logging.getLogger(__name__)
 
 COOKIE = "cohort_session"
 CSRF_HEADER = "x-csrf-token"
@@ -38,9 +42,13 @@ def session_of(scope: Scope) -> Session | None:
     return found if isinstance(found, Session) else None
 
 
-def key_of(scope: Scope) -> str:
-    """Return the key behind a request that passed :class:`PageGuard`, where the server keeps keys; else nothing."""
-    return str(scope.get("cohort_key", ""))
+async def is_still_open(scope: Scope) -> bool:
+    """Return whether who sent a request that passed :class:`PageGuard` may still see its answer.
+
+    An answer that goes on for hours asks this again and again: its key may end meanwhile.
+    """
+    ask: Callable[[], Awaitable[bool]] = scope["cohort_is_still_open"]
+    return await ask()
 
 
 class PageGuard:
@@ -65,13 +73,19 @@ class PageGuard:
                     answer["cache-control"] = "no-store"
             await send(message)
 
-        session = self._sessions.find(_cookie(headers.getlist("cookie")))
-        if session is not None and not await self._sessions.holds(session):
-            self._sessions.end(session)
-            session = None
-        scope["cohort_session"] = session
-        scope["cohort_key"] = "" if session is None else session.key
-        refusal = await self._refusal(scope, path, headers, session)
+        async def still_open() -> bool:
+            try:
+                return not self._sessions.needs_key or await self._viewer(headers) is not None
+            except CohortError:
+                # nothing ends while nothing can be asked; a new request is refused meanwhile
+                return True
+
+        scope["cohort_is_still_open"] = still_open
+        try:
+            refusal = await self._refusal(scope, path, headers)
+        except CohortError as error:
+            _log.warning("a key or a session cannot be looked up: %s", error)
+            refusal = 503, "the server cannot look up keys now: its database is away; try again in a few seconds"
         if refusal is not None:
             await _refuse(guarded, *refusal)
             return
@@ -88,9 +102,15 @@ class PageGuard:
 
         await self._app(scope, limited, guarded)
 
-    async def _refusal(
-        self, scope: Scope, path: str, headers: Headers, session: Session | None
-    ) -> tuple[int, str] | None:
+    async def _viewer(self, headers: Headers) -> Session | None:
+        """Return who sends a request: a program with a key of its own, or the browser of a cookie."""
+        if (key := _bearer(headers)) and (program := await self._sessions.of_program(key)) is not None:
+            return program
+        # a proxy may have sent a key of its own
+        number = _cookie(headers.getlist("cookie"))
+        return await self._sessions.find(number) if number else None
+
+    async def _refusal(self, scope: Scope, path: str, headers: Headers) -> tuple[int, str] | None:
         method = scope["method"]
         # a page of another site may point its own name at this machine: only names of this machine are answered
         if self._is_loopback and not is_loopback(_host_name(headers.get("host", ""))):
@@ -106,16 +126,15 @@ class PageGuard:
                 return 403, "the request comes from a page of another site"
             if not headers.get("content-type", "").startswith("application/json"):
                 return 415, "send JSON"
-        if not path.startswith("/api") or path == _SESSION_PATH:
+        if not path.startswith("/api"):
             return None
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and not await self._sessions.refusal(key):
-            scope["cohort_key"] = key.strip()
-            # a program with a key of its own: no browser sends that by itself, so no other site's page can make it
+        session = scope["cohort_session"] = await self._viewer(headers)
+        if path == _SESSION_PATH:
             return None
         if self._sessions.needs_key and session is None:
             return 401, "sign in with a key of this server"
-        if method == "POST":
+        # no browser sends a key by itself, so no other site's page can make it
+        if method == "POST" and not (session is not None and session.is_program):
             sent = headers.get(CSRF_HEADER, "")
             if session is None or not hmac.compare_digest(sent.encode(), session.csrf.encode()):
                 return 403, "the page is too old or not ours: load it again"
@@ -125,6 +144,11 @@ class PageGuard:
 def _path_of(scope: Scope) -> str:
     """Return the path within the application, which may be mounted below another one."""
     return str(scope["path"]).removeprefix(str(scope.get("root_path", ""))) or "/"
+
+
+def _bearer(headers: Headers) -> str:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def _host_name(host: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -48,7 +48,14 @@ class RunFeed:
             return self.followed.last
 
     async def changes(
-        self, *, generation: str, number: int, position: int, stride: int, ending: asyncio.Event
+        self,
+        *,
+        generation: str,
+        number: int,
+        position: int,
+        stride: int,
+        ending: asyncio.Event,
+        is_allowed: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[dict[str, Any] | None]:
         """Yield what changed since ``position``, again and again; None now and then, so that a lost viewer is noticed.
 
@@ -57,10 +64,15 @@ class RunFeed:
             number: Of the moment that the viewer holds.
             stride: The viewer draws every n-th step.
             ending: Once it is set, the iterator ends.
+            is_allowed: Is asked before each look; a viewer who may see no more is told to load again, and is refused
+                there. None allows all.
         """
         known: RunMoment | None = None
         said_at = time.monotonic()
         while True:
+            if is_allowed is not None and not await is_allowed():
+                yield {"reload": True}
+                return
             try:
                 moment = await self.moment()
             except CohortError as error:

@@ -26,7 +26,9 @@ _FROM_HEADER = (
 class RunRows:
     """The rows of the list, each made again only where its run has gone on. Use it from one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most: int | None = None) -> None:
+        """Begin without any; at ``most`` so many are kept to be compared with."""
+        self._most = most
         self._known: dict[str, tuple[RunMoment, dict[str, Any]]] = {}
         self._reading: dict[str, asyncio.Future[dict[str, Any]]] = {}
 
@@ -42,9 +44,12 @@ class RunRows:
             await asyncio.wait(reading.values(), timeout=_PATIENCE_SECONDS)
         rows = []
         for name, task in reading.items():
-            if task.done():
+            # another viewer of the same run may have taken it out, or begun to read again
+            if task.done() and self._reading.get(name) is task:
                 del self._reading[name]
             rows.append(task.result() if task.done() else {"name": name, "is_reading": True})
+        while self._most is not None and len(self._known) > self._most:
+            self._known.pop(next(iter(self._known)), None)
         return rows
 
     def _row(self, name: str, followed: FollowedRun) -> dict[str, Any]:

@@ -7,38 +7,72 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
-__all__ = ["Session", "Sessions"]
+__all__ = ["SECONDS_VALID", "OwnSessions", "Session", "Sessions"]
 
-# a working day; a page that is left open over night asks for the key again
-_SECONDS_VALID = 12 * 3600.0
+SECONDS_VALID = 12 * 3600.0
+"""A working day; a page that is left open over night asks for the key again."""
 _MOST = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One browser that gave a key, or needs none.
+    """One browser that gave a key, or needs none; or a program that sends its key with each request.
 
     Attributes:
-        number: The value of its cookie.
+        number: The value of its cookie; of a program, nothing.
         csrf: What its pages send in a header with every change; other sites' pages cannot read it.
-        key: The key that it was begun with, where the server asks again whether that still opens it; in memory alone.
     """
 
     number: str
     csrf: str
-    ends_at: float
-    key: str = field(default="", repr=False)
+
+    @property
+    def is_program(self) -> bool:
+        return not self.number
 
 
-class Sessions:
-    """The sessions of one server, in its memory: a restart ends them."""
+class Sessions(Protocol):
+    """The sessions of a server."""
 
-    def __init__(self, api_keys: Sequence[str], *, keeps_key: bool = False) -> None:
+    @property
+    def needs_key(self) -> bool:
+        """Whether pages are shown to holders of a key only."""
+        ...
+
+    async def refusal(self, key: str) -> str:
+        """Return why ``key`` opens nothing; empty where it opens the pages."""
+        ...
+
+    async def begin(self, key: str = "") -> Session:
+        """Return a new session; ``key`` opened it.
+
+        Raises:
+            HTTPException: 401; the key has ended since.
+        """
+        ...
+
+    async def find(self, number: str) -> Session | None:
+        """Return the session of a cookie; None for none, a wrong or an old one, or one whose key has ended."""
+        ...
+
+    async def of_program(self, key: str) -> Session | None:
+        """Return the session of a request that came with a key instead of a cookie; None if the key opens nothing."""
+        ...
+
+    async def end(self, session: Session) -> None:
+        """End a session."""
+        ...
+
+
+class OwnSessions:
+    """The sessions of one server with keys of its own, in its memory: a restart ends them."""
+
+    def __init__(self, api_keys: Sequence[str]) -> None:
         self._keys = tuple(key.encode() for key in api_keys)
-        self._sessions: dict[str, Session] = {}
-        self._keeps_key = keeps_key
+        self._sessions: dict[str, tuple[float, Session]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -46,47 +80,36 @@ class Sessions:
         return bool(self._keys)
 
     async def refusal(self, key: str) -> str:
-        """Return why ``key`` opens nothing; empty where it opens the pages.
-
-        All keys of the server are compared, each in constant time.
-        """
+        """Say whether a key is the server's: all of its keys are compared, each in constant time."""
         # JSON may hold halves of characters
         given = key.strip().encode(errors="replace")
         matches = [hmac.compare_digest(given, own) for own in self._keys]
         return "" if any(matches) else "this is no key of this server"
 
-    async def holds(self, session: Session) -> bool:
-        """Return whether a session may go on: the keys of one server stay as they are."""
-        del session
-        return True
-
-    def begin(self, key: str = "") -> Session:
-        """Return a new session; ``key`` opened it."""
+    async def begin(self, key: str = "") -> Session:
+        del key
         now = time.monotonic()
-        session = Session(
-            number=secrets.token_urlsafe(32),
-            csrf=secrets.token_urlsafe(32),
-            ends_at=now + _SECONDS_VALID,
-            key=key if self._keeps_key else "",
-        )
+        session = Session(number=secrets.token_urlsafe(32), csrf=secrets.token_urlsafe(32))
         with self._lock:
             if len(self._sessions) >= _MOST:
-                self._sessions = {number: one for number, one in self._sessions.items() if one.ends_at > now}
+                self._sessions = {number: one for number, one in self._sessions.items() if one[0] > now}
                 while len(self._sessions) >= _MOST:
                     # the oldest: dictionaries keep the order in which they were filled
                     del self._sessions[next(iter(self._sessions))]
-            self._sessions[session.number] = session
+            self._sessions[session.number] = (now + SECONDS_VALID, session)
         return session
 
-    def find(self, number: str) -> Session | None:
-        """Return the session of a cookie; None for none, a wrong or an old one."""
+    async def find(self, number: str) -> Session | None:
         with self._lock:
-            found = self._sessions.get(number)
-            if found is not None and found.ends_at <= time.monotonic():
+            ends_at, found = self._sessions.get(number, (0.0, None))
+            if found is not None and ends_at <= time.monotonic():
                 del self._sessions[number]
                 found = None
         return found
 
-    def end(self, session: Session) -> None:
+    async def of_program(self, key: str) -> Session | None:
+        return None if await self.refusal(key) else Session(number="", csrf="")
+
+    async def end(self, session: Session) -> None:
         with self._lock:
             self._sessions.pop(session.number, None)

@@ -26,7 +26,6 @@ def trial_page(followed: FollowedRun, trial_id: int) -> dict[str, Any]:
         decisions = reader.log.decisions(trial_id)
         evaluations = reader.log.evaluations(trial_id)
         answers = answer_views(reader, trial_id)
-        task = dict(reader.facts().task.document or {})
         trial = moment.trials.get(trial_id)
         if trial is None:
             raise UnknownRunError(f"there is no trial {trial_id} in this run; it has {len(moment.trials)}")
@@ -57,6 +56,5 @@ def trial_page(followed: FollowedRun, trial_id: int) -> dict[str, Any]:
         "answers": answers,
         "stays": [stay for stay in moment.stays if stay[1] == trial_id],
         "folder": str(adapter) if adapter.is_dir() else "",
-        "task": task,
     }
     return dict(plain(found))

@@ -86,7 +86,8 @@ def job_routes(store: Store, *, bases: Collection[str], room: Room) -> APIRouter
         if action not in ("cancel", "pause", "resume"):
             raise ServiceError(f"No such call: {action[:60]!r}", status=404)
         await asyncio.to_thread(found, request, job_id)
-        return answer(request, await asyncio.to_thread(getattr(own(request).jobs, action), job_id))
+        actor = f"key {caller_of(request.scope).key.id}"
+        return answer(request, await asyncio.to_thread(getattr(own(request).jobs, action), job_id, actor=actor))
 
     @routes.get("/{job_id}/events", summary="List the events of a fine-tuning job", openapi_extra=_PAGE)
     async def events(request: Request, job_id: str) -> Response:

@@ -33,6 +33,8 @@ _MIB = 1 << 20
 def build_service_app(opened: OpenService, book: UsageBook, *, more: Sequence[APIRouter] = ()) -> FastAPI:
     """Return the application of an open service, whose threads run.
 
+    Its ``state.end_streams``, where it has pages, ends their streams of events.
+
     Args:
         more: Routes of further APIs.
     """
@@ -68,10 +70,13 @@ def build_service_app(opened: OpenService, book: UsageBook, *, more: Sequence[AP
         pages = build_service_pages(
             opened.store,
             callers=callers,
+            nodes=parts.nodes,
             host=opened.file.host,
             can_change=opened.file.dashboard == "change",
             gpu_hour=None if opened.file.gpu_hour is None else read_price(opened.file.gpu_hour),
+            key_seconds=gate_limits.key_cache_seconds,
         )
+        app.state.end_streams = pages.state.end_streams
         app.mount("/dashboard", pages)
     app.add_middleware(Gate, callers=callers, limits=gate_limits, count_answer=metrics.count_answer)
     return app

@@ -38,7 +38,7 @@ def run_service(opened: OpenService, *, listener: socket.socket, on_ready: Calla
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,
     )
-    server = EndingServer(config, on_end=None)
+    server = EndingServer(config, on_end=getattr(app.state, "end_streams", None))
 
     def stop() -> None:
         server.should_exit = True

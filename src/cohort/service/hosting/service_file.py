@@ -149,7 +149,9 @@ class ServiceFile(Section):
     host: str = setting("127.0.0.1", min_length=1, allowed="an address", description="the address to listen on")
     port: int = setting(8000, ge=0, le=65535, allowed="0 to 65535 (0: a free one)", description="the port")
     dashboard: Literal["read", "change", "none"] = setting(
-        "read", allowed="read | change | none", description="what administrators may do on the pages at /dashboard/"
+        "read",
+        allowed="read | change | none",
+        description="what administrators may do on the pages at /dashboard/ (none: no pages at all)",
     )
     gpu_hour: Annotated[str | None, AfterValidator(_price)] = setting(
         None, allowed=f"null, or {PRICE_ALLOWED}", description="what an hour of one GPU costs, for the pages"

@@ -242,7 +242,8 @@ class HeldJob:
     # ---- what is reported
 
     def _write(self, status: JobStatus, message: str, **values: Any) -> None:
-        values.setdefault("run_directory", self._parts.queue.run_directory(self.job.id).name)
+        # from the folder of all nodes on: NODE/runs/JOB says which server has it
+        values.setdefault("run_directory", "/".join(self._parts.queue.run_directory(self.job.id).parts[-3:]))
         events = [NewEvent(message=message)]
         self.renewed(self._parts.store.claims.update(self.claim, status=status, events=events, **values))
 

@@ -21,7 +21,6 @@ from cohort.core.errors import InputError
 from cohort.report.writing import write_report
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
-from cohort.runs.requests.asking import ask
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.runs.results.results_table import results_json
 from cohort.runs.status import read_status
@@ -40,6 +39,7 @@ from cohort.service.tasks.run_places import run_of
 from cohort.service.tasks.schema import PlanTask, SubmitTask, TrialChange
 from cohort.service.tasks.submission import base_of_task, files_of_task, require_task
 from cohort.service.tasks.task_body import planned_job, task_body
+from cohort.service.tasks.trial_changes import change_trial
 from cohort.store.enums import JobKind
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
@@ -90,6 +90,12 @@ def task_routes(parts: TaskParts) -> APIRouter:
 
     async def of_run(request: Request, job_id: str, read: Callable[[Path], Any]) -> Any:
         return await of_job(request, job_id, lambda job: read(run_of(job, nodes=parts.nodes)))
+
+    async def changed_trial(request: Request, job_id: str, change: TrialRequest) -> Response:
+        def change_of(job: Job) -> dict[str, Any]:
+            return _changed(parts, job, change, actor=_who(request))
+
+        return JSONResponse(await of_job(request, job_id, change_of))
 
     @routes.get("/schema", summary="The JSON schema of a task")
     async def schema() -> Response:
@@ -164,8 +170,7 @@ def task_routes(parts: TaskParts) -> APIRouter:
     @routes.post("/tasks/{task_id}/trials", summary="Add a trial", openapi_extra=request_body(TrialChange))
     async def added(request: Request, task_id: str) -> Response:
         asked = _change_of(await request.body())
-        change = TrialRequest(kind=RequestKind.ADD, values=asked.values, who=_who(request))
-        return JSONResponse(await of_run(request, task_id, lambda run: _asked(run, change)))
+        return await changed_trial(request, task_id, TrialRequest(kind=RequestKind.ADD, values=asked.values))
 
     @routes.post(
         "/tasks/{task_id}/trials/{trial}/{action}",
@@ -179,16 +184,14 @@ def task_routes(parts: TaskParts) -> APIRouter:
         asked, number = _change_of(await request.body()), _trial_number(trial)
         if (asked.values or asked.warm_start) and kinds[action] is not RequestKind.CLONE:
             raise ServiceError(f"values and warm_start go with clone, not with {action}.", param="values")
-        change = TrialRequest(
-            kind=kinds[action], trial_id=number, values=asked.values, warm_start=asked.warm_start, who=_who(request)
-        )
-        return JSONResponse(await of_run(request, task_id, lambda run: _asked(run, change)))
+        change = TrialRequest(kind=kinds[action], trial_id=number, values=asked.values, warm_start=asked.warm_start)
+        return await changed_trial(request, task_id, change)
 
     @routes.post("/tasks/{task_id}/{action}", summary="Cancel, pause or resume a task")
     async def moved(request: Request, task_id: str, action: str) -> Response:
         if action not in ("cancel", "pause", "resume"):
             raise ServiceError(f"No such call: {action[:60]!r}", status=404)
-        job = await asyncio.to_thread(getattr(own(request).jobs, action), task_id)
+        job = await asyncio.to_thread(getattr(own(request).jobs, action), task_id, actor=_who(request))
         return JSONResponse(task_body(job))
 
     return routes
@@ -276,9 +279,10 @@ def _zipped(run: Path, *, trial: int | None, scratch: Path) -> Path:
     return Path(name)
 
 
-def _asked(run: Path, change: TrialRequest) -> dict[str, Any]:
+def _changed(parts: TaskParts, job: Job, change: TrialRequest, *, actor: str) -> dict[str, Any]:
+    run = run_of(job, nodes=parts.nodes)
     try:
-        asked = ask(run, change, wait_seconds=_WAIT_SECONDS)
+        asked = change_trial(parts.store, job, change, run=run, actor=actor, wait_seconds=_WAIT_SECONDS)
     except InputError as error:
         # the words name the run's directory, which is the server's
         raise ServiceError(str(error).replace(str(run), run.name), code="not_possible") from None

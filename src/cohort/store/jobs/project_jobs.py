@@ -19,6 +19,7 @@ from cohort.store.records import Checkpoint, Job, JobEvent, read_record
 from cohort.store.scope import Scope
 from cohort.store.storable import check_storable, is_storable_text
 from cohort.store.tables import checkpoints, job_events, job_metadata, jobs
+from cohort.store.tenants.audit import record_action
 from cohort.store.tenants.usage import check_open_jobs, check_tokens, locked_project
 
 __all__ = ["NewJob", "ProjectJobs"]
@@ -196,16 +197,22 @@ class ProjectJobs:
                 record=Job,
             )
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str, *, actor: str | None = None) -> Job:
         """End a job that has not ended. Its runner, if it has one, loses it at once.
+
+        Args:
+            actor: Who does it, for the audit log; None writes nothing there. So do the next two.
 
         Raises:
             UnknownIdError: the project has no such job.
             IllegalTransitionError: it has ended.
         """
-        return self._change(job_id, JobStatus.CANCELLED, message="The job has been cancelled.")
+        with self._database.write() as connection:
+            return self._changed(
+                connection, job_id, JobStatus.CANCELLED, message="The job has been cancelled.", done=("cancel", actor)
+            )
 
-    def pause(self, job_id: str) -> Job:
+    def pause(self, job_id: str, *, actor: str | None = None) -> Job:
         """Pause a job: one that waits at once, one that runs when its runner has saved it (``pausing`` until then).
 
         Raises:
@@ -220,9 +227,10 @@ class ProjectJobs:
                 wanted, said = JobStatus.PAUSED, "The job has been paused."
             if row.status is wanted:
                 return read_record(Job, row)
-            return self._changed(connection, job_id, wanted, message=said, expected=row.status)
+            done = ("pause", actor)
+            return self._changed(connection, job_id, wanted, message=said, expected=row.status, done=done)
 
-    def resume(self, job_id: str) -> Job:
+    def resume(self, job_id: str, *, actor: str | None = None) -> Job:
         """Let a paused job go on: it waits for a runner again, or runs on if it had not been paused yet.
 
         Raises:
@@ -234,14 +242,18 @@ class ProjectJobs:
             if row.status not in (JobStatus.PAUSED, JobStatus.PAUSING):
                 raise IllegalTransitionError(job_id, status=row.status, wanted="resumed", allowed=_allowed(row.status))
             wanted = JobStatus.RUNNING if row.status is JobStatus.PAUSING else JobStatus.QUEUED
-            return self._changed(connection, job_id, wanted, message="The job has been resumed.", expected=row.status)
-
-    def _change(self, job_id: str, wanted: JobStatus, *, message: str) -> Job:
-        with self._database.write() as connection:
-            return self._changed(connection, job_id, wanted, message=message)
+            said, done = "The job has been resumed.", ("resume", actor)
+            return self._changed(connection, job_id, wanted, message=said, expected=row.status, done=done)
 
     def _changed(
-        self, connection: Connection, job_id: str, wanted: JobStatus, *, message: str, expected: JobStatus | None = None
+        self,
+        connection: Connection,
+        job_id: str,
+        wanted: JobStatus,
+        *,
+        message: str,
+        done: tuple[str, str | None],
+        expected: JobStatus | None = None,
     ) -> Job:
         now = self._database.now(connection)
         sources = sources_of(wanted) if expected is None else sources_of(wanted) & {expected}
@@ -256,6 +268,12 @@ class ProjectJobs:
             row = self._scope.row(connection, jobs, "fine-tuning job", job_id)
             raise IllegalTransitionError(job_id, status=row.status, wanted=wanted, allowed=_allowed(row.status))
         add_events(connection, self._database, self._scope.source, job_id=job_id, events=[NewEvent(message=message)])
+        action, actor = done
+        if actor is not None:
+            own = self._scope.project_id
+            record_action(
+                connection, self._database, actor=actor, action=f"job.{action}", target=job_id, project_id=own
+            )
         self._database.announce(connection, kind="job", id=job_id)
         return read_record(Job, self._scope.row(connection, jobs, "fine-tuning job", job_id))
 

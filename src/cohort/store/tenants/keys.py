@@ -6,8 +6,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
+from sqlalchemy import Connection, select, update
 from sqlalchemy import insert as insert_into
-from sqlalchemy import select, update
+from sqlalchemy.sql.elements import ColumnElement
 
 from cohort.core.errors import InputError, Problem
 from cohort.store.database import Database
@@ -19,9 +20,10 @@ from cohort.store.storable import check_storable
 from cohort.store.tables import keys, projects
 from cohort.store.tenants.audit import record_action
 
-__all__ = ["ALL_BUT_ADMIN", "Caller", "Keys", "NewKey", "read_scopes"]
+__all__ = ["TENANT_SCOPES", "Caller", "Keys", "NewKey", "find_caller", "read_scopes"]
 
-ALL_BUT_ADMIN = frozenset(KeyScope) - {KeyScope.ADMIN}
+TENANT_SCOPES = frozenset(KeyScope) - {KeyScope.ADMIN, KeyScope.METRICS}
+"""What a key opens unless it is said: everything of its project, nothing of all tenants."""
 # tinker's client refuses keys that begin otherwise
 _PREFIX, _TINKER_PREFIX = "sk-cohort-", "tml-cohort-"
 _SHOWN_LETTERS = 6
@@ -62,7 +64,7 @@ class Keys:
         *,
         actor: str,
         name: str = "",
-        scopes: Collection[KeyScope] = ALL_BUT_ADMIN,
+        scopes: Collection[KeyScope] = TENANT_SCOPES,
         lifetime_seconds: float | None = None,
     ) -> NewKey:
         """Make a key for a project.
@@ -124,29 +126,14 @@ class Keys:
 
         The database is asked for the text's SHA-256: how long that takes says nothing about other keys.
         """
-        statement = (
-            select(keys, *(column.label(f"owning_{column.name}") for column in projects.c))
-            .join(projects, projects.c.id == keys.c.project_id)
-            .where(keys.c.digest == key_digest(text), keys.c.revoked_at.is_(None), projects.c.removed_at.is_(None))
-        )
         with self._database.read() as connection:
-            row = connection.execute(statement).first()
             now = self._database.now(connection)
-            if row is None:
-                return None
-            key = read_record(Key, row)
-            if key.expires_at is not None and key.expires_at <= now:
-                return None
-            values = {
-                column.name: row._mapping[f"owning_{column.name}"]
-                for column in projects.c
-                if column.name != "removed_at"
-            }
-        if key.last_used_at is None or now - key.last_used_at >= _USE_SECONDS:
+            found = find_caller(connection, keys.c.digest == key_digest(text), now=now)
+        if found is not None and (found.key.last_used_at is None or now - found.key.last_used_at >= _USE_SECONDS):
             # a database without room for this may well answer a request
             with suppress(StorageFull, StoreUnavailable), self._database.write() as connection:
-                connection.execute(update(keys).where(keys.c.id == key.id).values(last_used_at=now))
-        return Caller(key=key, project=Project(**values))
+                connection.execute(update(keys).where(keys.c.id == found.key.id).values(last_used_at=now))
+        return found
 
     def list(self, project_id: str | None = None) -> list[Key]:
         """Return the keys of a project or of all, the oldest first, also those that open nothing any more."""
@@ -185,6 +172,25 @@ class Keys:
                 project_id=row.project_id,
                 details={"prefix": row.prefix},
             )
+
+
+def find_caller(connection: Connection, known: ColumnElement[bool], *, now: float) -> Caller | None:
+    """Return the key that meets a condition, with its project; None if it is expired or revoked, or there is none."""
+    statement = (
+        select(keys, *(column.label(f"owning_{column.name}") for column in projects.c))
+        .join(projects, projects.c.id == keys.c.project_id)
+        .where(known, keys.c.revoked_at.is_(None), projects.c.removed_at.is_(None))
+    )
+    row = connection.execute(statement).first()
+    if row is None:
+        return None
+    key = read_record(Key, row)
+    if key.expires_at is not None and key.expires_at <= now:
+        return None
+    values = {
+        column.name: row._mapping[f"owning_{column.name}"] for column in projects.c if column.name != "removed_at"
+    }
+    return Caller(key=key, project=Project(**values))
 
 
 def read_scopes(words: Collection[str]) -> frozenset[KeyScope]:

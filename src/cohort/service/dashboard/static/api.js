@@ -12,6 +12,8 @@ export class ApiError extends Error {
 async function answered(response) {
   let body = null;
   try { body = await response.json(); } catch { /* an answer of something in between */ }
+  // its key was revoked or has expired, or the session's time is over
+  if (response.status === 401 && session?.is_open) dispatchEvent(new Event("signedout"));
   if (!response.ok) throw new ApiError(body?.error ?? `the server answers ${response.status}`, response.status);
   return body;
 }
@@ -21,7 +23,7 @@ async function reached(address, options) {
     return await fetch(address, options);
   } catch (failure) {
     if (failure.name === "AbortError") throw failure;
-    throw new ApiError("the server does not answer: is `cohort dashboard` still running?", 0);
+    throw new ApiError("the server does not answer: is it still running?", 0);
   }
 }
 
@@ -69,10 +71,10 @@ export function events(query, on) {
   return () => source.close();
 }
 
-/** The page and its choices, as the address after # has them. */
+/** The page and its choices, as the address after # has them; no page is the first of those that are shown. */
 export function place() {
   const [page, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  return { page: page || "runs", query: Object.fromEntries(new URLSearchParams(query)) };
+  return { page, query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
 export function link(page, query) {

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { post } from "./api.js";
 import { Failure } from "./parts.js";
 
-const TITLES = { stop: "Stop", resume: "Resume", keep: "Keep", clone: "Clone", add: "Add a trial", "stop-run": "Stop the run" };
+const TITLES = { stop: "Stop", resume: "Resume", keep: "Keep", clone: "Clone", add: "Add a trial", "stop-run": "Stop the run", "pause-job": "Pause the job", "resume-job": "Resume the job", "cancel-job": "Cancel the job" };
 
 /** A value as YAML reads it: numbers, true and false, lists; all else is text. */
 function parsed(text) {
@@ -49,6 +49,6 @@ export function Controls({ run, asked, data, onClose }) {
       <div class="row"><button class=${plan ? "" : "primary"} disabled=${isBusy}>See what it does</button></div></form>` : ""}
     ${plan ? html`<p><strong>What it does.</strong> ${plan.does}</p><p><strong>When.</strong> ${plan.when}</p><p><strong>To take it back.</strong> ${plan.undo}</p>` : isBusy ? html`<p class="note">Asking the run …</p>` : ""}
     <${Failure} error=${error} />
-    <div class="row"><button class=${asked.kind.startsWith("stop") ? "danger" : "primary"} disabled=${!plan || isBusy} onClick=${act}>${title}</button><button onClick=${() => dialog.current.close()}>Cancel</button></div>`}
+    <div class="row"><button class=${/^(stop|cancel)/.test(asked.kind) ? "danger" : "primary"} disabled=${!plan || isBusy} onClick=${act}>${title}</button><button onClick=${() => dialog.current.close()}>${asked.kind === "cancel-job" ? "Keep it" : "Cancel"}</button></div>`}
   </dialog>`;
 }

@@ -5,7 +5,7 @@ import { bytes, count } from "./format.js";
 import { Failure } from "./parts.js";
 
 const TITLES = { add: "Add a project", weight: "Set the weight", quotas: "Set quotas", "create-key": "Make a key", "revoke-key": "Revoke the key" };
-const SCOPES = ["inference", "fine_tuning", "tasks", "tinker"];
+const SCOPES = ["inference", "fine_tuning", "tasks", "tinker"], MORE_SCOPES = ["metrics"];
 export const QUOTAS = {
   max_open_jobs: { label: "open jobs", show: count }, max_tokens_per_day: { label: "tokens a day (UTC)", show: count },
   max_stored_bytes: { label: "stored bytes", show: bytes }, max_requests_per_minute: { label: "requests a minute", show: count },
@@ -44,7 +44,7 @@ function Fields({ kind, values, scopes, onValue, onScope }) {
   if (kind === "weight") return field("weight", "weight: 2 gets twice the GPU time of 1");
   if (kind === "quotas") return html`<p class="note">Empty is no bound. 20GB, 5M and 1000 are read.</p>${Object.entries(QUOTAS).map(([name, { label }]) => field(name, `most ${label}`, "no bound"))}`;
   return html`${field("name", "what people call it (may be empty)")}${field("days", "ends after days (empty: never)")}
-    <fieldset class="plain"><legend>It opens</legend>${SCOPES.map((scope) => html`<label style=${{ marginRight: "14px" }}><input type="checkbox" checked=${scopes.has(scope)} onChange=${() => onScope(scope)} /> ${scope}</label>`)}</fieldset>`;
+    <fieldset class="plain"><legend>It opens</legend>${[...SCOPES, ...MORE_SCOPES].map((scope) => html`<label style=${{ marginRight: "14px" }}><input type="checkbox" checked=${scopes.has(scope)} onChange=${() => onScope(scope)} /> ${scope}</label>`)}</fieldset>`;
 }
 
 /** asked: {kind, project, key}; `onDone` hears that something changed. */

@@ -45,7 +45,7 @@ export function Compare({ query }) {
     return () => { isOver = true; clearTimeout(timer); };
   }, [query.trials, query.runs, turn]);
   const kind = query.curve ?? "validation";
-  const label = (one) => `${one.run === "." ? one.data.title : one.run}, trial ${one.trial}`;
+  const label = (one) => `${one.data.label ?? (one.run === "." ? one.data.title : one.run)}, trial ${one.trial}`;
   const curves = useMemo(() => (found ?? []).flatMap((one, index) => {
     const curve = kind === "train" ? one.train : one.validation;
     if (!curve) return [];

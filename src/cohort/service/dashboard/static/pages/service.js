@@ -88,13 +88,13 @@ function All({ query, session }) {
       <${Card} title="GPU time" value=${duration(sum((one) => one.used.gpu_seconds ?? 0))}><p>in the last 30 days${session.gpu_hour ? html`: <strong>${money(sum((one) => one.used.gpu_seconds ?? 0), session.gpu_hour)}</strong>` : ""}</p><//>
       <${Card} title="Stored" value=${bytes(sum((one) => one.stored_bytes))}><p>files, checkpoints and models</p><//></div>
     <div class="row"><label class="grow"><span class="hidden">Filter projects</span><input type="search" placeholder="Filter by organisation or project" value=${query.q ?? ""} onInput=${(event) => choose({ q: event.target.value })} /></label>
-      ${session.can_control ? html`<button class="primary" onClick=${() => setAsked({ kind: "add" })}>Add a project</button>` : ""}<button onClick=${saved}>CSV</button></div>
+      ${session.can_change ? html`<button class="primary" onClick=${() => setAsked({ kind: "add" })}>Add a project</button>` : ""}<button onClick=${saved}>CSV</button></div>
     ${!found.projects.length ? html`<${Empty} title="No project yet"><p>Add one here or on the server, then make a key for it:</p><pre>cohort tenants add acme/research
 cohort keys create acme/research</pre><//>` : html`<div class="scroll" tabindex="0" role="region" aria-label="Projects"><table class="stacks"><caption class="hidden">Projects of the service</caption><thead><tr>${head("name", "project")}${head("weight", "weight", true)}${head("jobs", "open jobs", true)}${head("today", "tokens today", true)}${head("stored", "stored", true)}${head("tokens", "tokens, 30 days", true)}${head("gpu", "GPU time, 30 days", true)}</tr></thead>
       <tbody>${rows.map((project) => html`<${Row} key=${project.id} project=${project} price=${session.gpu_hour} />`)}</tbody></table></div>`}
     ${found.projects.length && !rows.length ? html`<p class="note">No project has “${query.q}”. <button onClick=${() => choose({ q: "" })}>Show all ${found.projects.length}</button></p>` : ""}
     <${Usage} byDay=${found.by_day} name="usage" />
-    ${session.can_control ? "" : html`<p class="note">These pages only show. To change tenants and keys here, write <code>dashboard: change</code> into service.yaml; <code>cohort tenants</code> and <code>cohort keys</code> on the server do it as well.</p>`}
+    ${session.can_change ? "" : html`<p class="note">These pages only show. To change tenants and keys here, write <code>dashboard: change</code> into service.yaml; <code>cohort tenants</code> and <code>cohort keys</code> on the server do it as well.</p>`}
     ${asked ? html`<${TenantChange} asked=${asked} onClose=${() => setAsked(null)} onDone=${again} />` : ""}`;
 }
 
@@ -117,18 +117,18 @@ function One({ query, session }) {
   if (!found) return html`${back}${error ? html`<${Failure} error=${error} again=${again} />` : html`<p class="note" role="status">Reading the project …</p>`}`;
   const { project, keys } = found;
   const ask = (kind, more) => () => setAsked({ kind, project, ...more });
-  const change = (kind, text, more) => (session.can_control ? html`<button onClick=${ask(kind, more)}>${text}</button>` : "");
+  const change = (kind, text, more) => (session.can_change ? html`<button onClick=${ask(kind, more)}>${text}</button>` : "");
   const used = { max_open_jobs: project.open_jobs, max_tokens_per_day: project.tokens_today, max_stored_bytes: project.stored_bytes };
-  return html`${back}<h1>${nameOf(project)}</h1><p class="note"><code>${project.id}</code> · since ${moment(project.created_at)}</p><${Failure} error=${error} again=${again} />
+  return html`${back}<div class="row"><h1 class="grow">${nameOf(project)}</h1><a class="button" href=${link("runs", { project: project.id })}>Its runs</a></div><p class="note"><code>${project.id}</code> · since ${moment(project.created_at)}</p><${Failure} error=${error} again=${again} />
     <div class="cards">${Object.entries(QUOTAS).map(([name, { label, show }]) => html`<${Card} title=${`${label[0].toUpperCase()}${label.slice(1)}`} value=${name in used ? show(used[name]) : project[name] === null ? "no bound" : show(project[name])}><p>${name in used ? (project[name] === null ? "no bound" : `of at most ${show(project[name])}`) : "most that are answered"}</p>
       ${name in used && project[name] !== null ? html`<${Meter} share=${project[name] ? used[name] / project[name] : 1} label=${`${label}: share of the quota`} />` : ""}<//>`)}
       <${Card} title="Weight" value=${number(project.weight)}><p>its share of GPU time while others have work too</p><//></div>
     <div class="row">${change("quotas", "Set quotas")}${change("weight", "Set the weight")}</div>
     <div class="row"><h2 class="grow">Keys</h2>${change("create-key", "Make a key")}</div>
     ${keys.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="Keys"><table class="stacks"><thead><tr><th scope="col">key begins with</th><th scope="col">state</th><th scope="col">opens</th><th scope="col">made</th><th scope="col">last used</th><th scope="col">ends</th><th scope="col"><span class="hidden">Change</span></th></tr></thead>
-      <tbody>${keys.map((one) => html`<${KeyRow} key=${one.id} one=${one} canChange=${session.can_control} onRevoke=${ask("revoke-key", { key: one })} />`)}</tbody></table></div>` : html`<p class="note">No key yet: nothing can be sent in its name. On the server: <code>cohort keys create ${nameOf(project)}</code></p>`}
+      <tbody>${keys.map((one) => html`<${KeyRow} key=${one.id} one=${one} canChange=${session.can_change} onRevoke=${ask("revoke-key", { key: one })} />`)}</tbody></table></div>` : html`<p class="note">No key yet: nothing can be sent in its name. On the server: <code>cohort keys create ${nameOf(project)}</code></p>`}
     <${Usage} byDay=${found.by_day} name=${`usage-${project.name}`} />
-    <h2>What administrators did</h2>${found.audit.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="What administrators did"><table class="stacks"><thead><tr><th scope="col">when</th><th scope="col">who</th><th scope="col">what</th><th scope="col">values</th></tr></thead>
+    <h2>What was changed</h2>${found.audit.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="What was changed"><table class="stacks"><thead><tr><th scope="col">when</th><th scope="col">who</th><th scope="col">what</th><th scope="col">values</th></tr></thead>
       <tbody>${found.audit.map((entry) => html`<tr key=${entry.position}><td class="lead">${moment(entry.at)}</td><td class="wrap" data-label="by">${entry.actor}</td><td data-label="did">${entry.action}</td><td class="wrap">${details(entry)}</td></tr>`)}</tbody></table></div>` : html`<p class="note">Nothing yet.</p>`}
     ${asked ? html`<${TenantChange} asked=${asked} onClose=${() => setAsked(null)} onDone=${again} />` : ""}`;
 }

@@ -6,6 +6,7 @@ import { Chart, Mark } from "../chart.js";
 import { Controls } from "../controls.js";
 import { filterOf, toggled, varied } from "../filters.js";
 import { count, csv, download, duration, localised, moment, money, number, percent, setting } from "../format.js";
+import { Job, useJob } from "../job.js";
 import { Card, Failure, Meter, Sorted, sorted, useDark, useTitle } from "../parts.js";
 import { Effect, Parallel } from "../relations.js";
 import { COLUMNS, RolloutCharts, useRollouts } from "../rollouts.js";
@@ -15,17 +16,25 @@ import { Slots } from "../slots.js";
 // a row of a phone is several lines high: what comes below the table would be far away
 const FIRST_ROWS = matchMedia("(max-width: 640px)").matches ? 8 : 100;
 
-function Head({ data, name, connection, price }) {
+/** Where the result is, or how the run goes on; of a service, its job says that. */
+function Place({ data }) {
+  if (!data.directory) return "";
+  if (data.state === "done") return html`<p class="note">The best adapter is in <code>${data.directory}/best</code>, in PEFT's format; the report is <code>${data.directory}/report.html</code>.</p>`;
+  return data.state === "stopped" ? html`<p class="note">No process trains it now. <code>cohort resume ${data.directory}</code> goes on where it was.</p>` : "";
+}
+
+const nameOf = (data, name) => data?.label ?? (name === "." ? data?.title : name);
+
+function Head({ data, name, connection, price, children }) {
   const left = data.state === "done" ? "done" : duration(data.seconds_left);
   const counts = Object.entries(data.counts).filter(([, amount]) => amount).map(([state, amount]) => `${amount} ${state === "parked" ? "paused" : state}`).join(", ");
   const ahead = money(data.seconds_left, price, data.num_devices);
   const shown = { live: ["live", "live"], lost: ["lost", "connection lost, trying again"], closed: ["lost", "connection closed"] }[connection] ?? ["", "connecting"];
-  return html`<div class="row"><h1 class="grow">${name === "." ? data.title : name}</h1><span class=${`badge ${shown[0]}`} role="status">${data.state === "running" || connection !== "live" ? shown[1] : "up to date"}</span></div>
-    <p class="note">${[data.model, data.device, `${data.state}${data.holder ? ` (${localised(data.holder)})` : ""}`, `written ${moment(data.updated_at)}`].filter(Boolean).join(" · ")}</p>
+  return html`<div class="row"><h1 class="grow">${nameOf(data, name)}</h1><span class=${`badge ${shown[0]}`} role="status">${data.state === "running" || connection !== "live" ? shown[1] : "up to date"}</span></div>
+    <p class="note">${[data.model, data.device, data.directory && `${data.state}${data.holder ? ` (${localised(data.holder)})` : ""}`, `written ${moment(data.updated_at)}`].filter(Boolean).join(" · ")}</p>
     ${data.verdicts.map((text) => html`<p>${text[0].toUpperCase()}${text.slice(1)}.</p>`)}
-    ${data.state === "done" ? html`<p class="note">The best adapter is in <code>${data.directory}/best</code>, in PEFT's format; the report is <code>${data.directory}/report.html</code>.</p>`
-    : data.state === "stopped" ? html`<p class="note">No process trains it now. <code>cohort resume ${data.directory}</code> goes on where it was.</p>` : ""}
-    ${data.missing.length ? html`<div class="error">Results are gone: ${data.missing.join(", ")}. <code>cohort resume</code> writes them again.</div>` : ""}
+    <${Place} data=${data} />${children}
+    ${data.missing.length ? html`<div class="error">Results are gone: ${data.missing.join(", ")}. ${data.directory ? html`<code>cohort resume</code> writes them again.` : ""}</div>` : ""}
     <div class="cards">
       <${Card} title=${`Best ${data.metric.label} so far`} value=${number(data.best?.value)}><p>${data.best ? html`<a href=${link("trial", { run: name, trial: data.best.trial })}>trial ${data.best.trial}</a>, step ${data.best.step}` : "no evaluation yet"}${data.base_value !== null ? `; base model ${number(data.base_value)}` : ""}</p><//>
       <${Card} title="Time left" value=${left}><p>${duration(data.seconds)} so far</p><${Meter} share=${data.share_done} label="Steps done" /><p>${percent(data.share_done)} of all steps</p><//>
@@ -164,7 +173,8 @@ export function Sweep({ query, session }) {
   const [hot, setHot] = useState(null);
   const [asked, setAsked] = useState(null);
   const dark = useDark();
-  useTitle(name === "." ? data?.title : name);
+  const [job, askJob] = useJob(name, session.has_jobs);
+  useTitle(nameOf(data, name));
   const kind = query.curve ?? "train", share = query.x === "share", smooth = query.smooth !== "0";
   const pinned = useMemo(() => new Set((query.pin ?? "").split(",").filter(Boolean).map(Number)), [query.pin]);
   const passes = useMemo(() => filterOf(query.q), [query.q]);
@@ -182,9 +192,10 @@ export function Sweep({ query, session }) {
   }, [data, passes, query.sort, rollouts]);
   const names = useMemo(() => (data ? varied([...data.trials.values()]) : []), [data]);
   const back = html`<p class="note"><a href=${link("runs")}>All runs</a></p>`;
-  if (!data) return html`${back}${error ? html`<${Failure} error=${error} again=${error.status === 404 ? null : again} />` : html`<p class="note" role="status">Reading the run …</p>`}`;
+  const own = html`<${Job} job=${job} run=${name} again=${askJob} />`;
+  if (!data) return html`${back}${job ? html`<h1>${job.label}</h1>${own}` : ""}${job?.absent ? "" : error ? html`<${Failure} error=${error} again=${error.status === 404 ? null : again} />` : html`<p class="note" role="status">Reading the run …</p>`}`;
   const onZoom = (next) => choose({ zoom: next ? next.map((value) => Number(value.toPrecision(6))).join("~") : "" });
-  const canControl = session.can_control && !data.is_over;
+  const canControl = data.may_change && !data.is_over;
   const onPin = (id) => { const next = new Set(pinned); if (!next.delete(id)) next.add(id); choose({ pin: [...next].join(",") }); };
   const open = (id) => { location.hash = link("trial", { run: name, trial: id }); };
   const finest = kind === "train" && (zoomed?.stride ?? train.stride) > 1 ? `Every ${zoomed?.stride ?? train.stride}th step is drawn; zoom in for each.` : "";
@@ -193,8 +204,8 @@ export function Sweep({ query, session }) {
       <option value="train">train loss</option><option value="validation">validation loss</option>${data.metric.name !== "loss" ? html`<option value="metric">${data.metric.label}</option>` : ""}</select>
     <select aria-label="Over what" value=${share ? "share" : "steps"} onChange=${(event) => choose({ x: event.target.value === "share" ? "share" : "", zoom: "" })}><option value="steps">over steps</option><option value="share">over % of planned steps</option></select>
     ${kind === "train" ? html`<button aria-pressed=${smooth ? "true" : "false"} onClick=${() => choose({ smooth: smooth ? "0" : "" })}>running average</button>` : ""}`;
-  return html`${back}<${Failure} error=${error} again=${again} /><${Head} data=${data} name=${name} connection=${connection} price=${session.gpu_hour} />
-    ${canControl ? html`<div class="row"><button onClick=${() => setAsked({ kind: "add" })}>Add a trial</button>${data.state === "running" ? html`<button class="danger" onClick=${() => setAsked({ kind: "stop-run" })}>Stop the run</button>` : ""}</div>` : ""}
+  return html`${back}<${Failure} error=${error} again=${again} /><${Head} data=${data} name=${name} connection=${connection} price=${session.gpu_hour}>${own}<//>
+    ${canControl ? html`<div class="row"><button onClick=${() => setAsked({ kind: "add" })}>Add a trial</button>${data.state === "running" && !session.has_jobs ? html`<button class="danger" onClick=${() => setAsked({ kind: "stop-run" })}>Stop the run</button>` : ""}</div>` : ""}
     <div class="row"><label class="grow"><span class="hidden">Filter trials</span><input type="search" placeholder="Filter: r=16 learning_rate>1e-4 running" value=${query.q ?? ""} onInput=${(event) => choose({ q: event.target.value })} /></label></div>
     <${Facets} rows=${[...data.trials.values()]} names=${names} text=${query.q} />
     <${Chart} title="Loss curves" name=${`${data.title}-${kind}`} curves=${curves} xLabel=${share ? "planned steps done, %" : "optimizer steps"} yLabel=${yLabel} range=${share ? [0, 100] : [0, most]} zoom=${zoom} onZoom=${onZoom} hot=${hot} onHot=${setHot} onPick=${open} tools=${tools} />

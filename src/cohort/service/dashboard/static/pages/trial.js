@@ -9,7 +9,7 @@ import { Card, Failure, useDark, useTitle } from "../parts.js";
 import { Answers, RolloutCharts, useRollouts } from "../rollouts.js";
 import { useRun } from "../run_data.js";
 
-export function Trial({ query, session }) {
+export function Trial({ query }) {
   const name = query.run ?? ".", id = Number(query.trial);
   const { data, train, evaluations, error, connection, again } = useRun(name);
   const [page, setPage] = useState(null);
@@ -41,7 +41,7 @@ export function Trial({ query, session }) {
     if (validation) found.push({ id: "validation", label: "validation loss", xs: validation[0], ys: validation[1], tone: colour("--ink"), strong: true, dash: [5, 3], shape: "circle" });
     return found;
   }, [train, own, evaluations, row, dark]);
-  const back = html`<p class="note"><a href=${link("runs")}>All runs</a> / <a href=${link("sweep", { run: name })}>${name === "." ? data?.title ?? "the run" : name}</a></p>`;
+  const back = html`<p class="note"><a href=${link("runs")}>All runs</a> / <a href=${link("sweep", { run: name })}>${data?.label ?? (name === "." ? data?.title ?? "the run" : name)}</a></p>`;
   if (failure && !row) return html`${back}<${Failure} error=${failure} />`;
   if (!row) return html`${back}<${Failure} error=${error} again=${again} /><p class="note" role="status">Reading the trial …</p>`;
   const parts = (query.zoom ?? "").split("~").map(Number);
@@ -55,7 +55,7 @@ export function Trial({ query, session }) {
     <div class="cards"><${Card} title="State" value=${row.state}><p>${row.steps} of ${row.planned} steps</p><//>
       <${Card} title=${`Best ${data.metric.label}`} value=${number(row.best)}><p>${row.best_step === null ? "not evaluated yet" : `at step ${row.best_step}, place ${row.place} of ${data.trials.size}`}</p><//>
       <${Card} title="Train loss" value=${number(row.loss)}><p>of its last step</p><//><${Card} title="Tokens" value=${count(row.tokens)}><p>trained so far</p><//></div>
-    ${session.can_control ? html`<div class="row">${row.can.map((kind) => html`<button onClick=${() => setAsked({ kind, trial: id })}>${kind[0].toUpperCase()}${kind.slice(1)}</button>`)}</div>` : ""}
+    ${data.may_change ? html`<div class="row">${row.can.map((kind) => html`<button onClick=${() => setAsked({ kind, trial: id })}>${kind[0].toUpperCase()}${kind.slice(1)}</button>`)}</div>` : ""}
     <${Chart} title="Loss" name=${`trial-${id}`} curves=${curves} xLabel="optimizer steps" yLabel=${data.loss_unit ? `loss, ${data.loss_unit}` : "loss"} range=${[0, row.planned]} zoom=${zoom} onZoom=${(next) => choose({ zoom: next ? next.map((value) => Number(value.toPrecision(6))).join("~") : "" })} hot=${null} tools=${html`<button onClick=${saved}>CSV</button>`} />
     <p class="note">Grey: each step. Coloured: the running average that exit rules read. Dashed: validation loss.</p>
     <${RolloutCharts} found=${rollouts} data=${data} dark=${dark} range=${[0, row.planned]} /><${Answers} answers=${page?.answers} />
