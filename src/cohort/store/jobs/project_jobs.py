@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from cohort.store.enums import JobKind, JobStatus
 from cohort.store.errors import IllegalTransitionError, UnknownIdError
 from cohort.store.jobs.events import NewEvent, add_events
-from cohort.store.jobs.transitions import may_become, sources_of
+from cohort.store.jobs.transitions import CLIENT_ACTIONS, may_become, sources_of
 from cohort.store.pages import Order, Page, read_page
 from cohort.store.random_names import new_id
 from cohort.store.records import Checkpoint, Job, JobEvent, read_record
@@ -200,17 +200,14 @@ class ProjectJobs:
     def cancel(self, job_id: str, *, actor: str | None = None) -> Job:
         """End a job that has not ended. Its runner, if it has one, loses it at once.
 
-        Args:
-            actor: Who does it, for the audit log; None writes nothing there. So do the next two.
+        The audit log names ``actor``, as it does of :meth:`pause` and :meth:`resume`; None writes nothing there.
 
         Raises:
             UnknownIdError: the project has no such job.
             IllegalTransitionError: it has ended.
         """
         with self._database.write() as connection:
-            return self._changed(
-                connection, job_id, JobStatus.CANCELLED, message="The job has been cancelled.", done=("cancel", actor)
-            )
+            return self._changed(connection, job_id, JobStatus.CANCELLED, "The job has been cancelled.", actor)
 
     def pause(self, job_id: str, *, actor: str | None = None) -> Job:
         """Pause a job: one that waits at once, one that runs when its runner has saved it (``pausing`` until then).
@@ -227,8 +224,7 @@ class ProjectJobs:
                 wanted, said = JobStatus.PAUSED, "The job has been paused."
             if row.status is wanted:
                 return read_record(Job, row)
-            done = ("pause", actor)
-            return self._changed(connection, job_id, wanted, message=said, expected=row.status, done=done)
+            return self._changed(connection, job_id, wanted, said, actor, expected=row.status)
 
     def resume(self, job_id: str, *, actor: str | None = None) -> Job:
         """Let a paused job go on: it waits for a runner again, or runs on if it had not been paused yet.
@@ -242,17 +238,16 @@ class ProjectJobs:
             if row.status not in (JobStatus.PAUSED, JobStatus.PAUSING):
                 raise IllegalTransitionError(job_id, status=row.status, wanted="resumed", allowed=_allowed(row.status))
             wanted = JobStatus.RUNNING if row.status is JobStatus.PAUSING else JobStatus.QUEUED
-            said, done = "The job has been resumed.", ("resume", actor)
-            return self._changed(connection, job_id, wanted, message=said, expected=row.status, done=done)
+            return self._changed(connection, job_id, wanted, "The job has been resumed.", actor, expected=row.status)
 
     def _changed(
         self,
         connection: Connection,
         job_id: str,
         wanted: JobStatus,
-        *,
         message: str,
-        done: tuple[str, str | None],
+        actor: str | None,
+        *,
         expected: JobStatus | None = None,
     ) -> Job:
         now = self._database.now(connection)
@@ -268,12 +263,9 @@ class ProjectJobs:
             row = self._scope.row(connection, jobs, "fine-tuning job", job_id)
             raise IllegalTransitionError(job_id, status=row.status, wanted=wanted, allowed=_allowed(row.status))
         add_events(connection, self._database, self._scope.source, job_id=job_id, events=[NewEvent(message=message)])
-        action, actor = done
         if actor is not None:
-            own = self._scope.project_id
-            record_action(
-                connection, self._database, actor=actor, action=f"job.{action}", target=job_id, project_id=own
-            )
+            own, done = self._scope.project_id, f"job.{CLIENT_ACTIONS[wanted]}"
+            record_action(connection, self._database, actor=actor, action=done, target=job_id, project_id=own)
         self._database.announce(connection, kind="job", id=job_id)
         return read_record(Job, self._scope.row(connection, jobs, "fine-tuning job", job_id))
 

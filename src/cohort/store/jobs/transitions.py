@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cohort.store.enums import JobStatus
 
-__all__ = ["ENDED", "HELD", "OPEN", "WAITING", "may_become", "sources_of"]
+__all__ = ["CLIENT_ACTIONS", "ENDED", "HELD", "OPEN", "WAITING", "may_become", "sources_of"]
 
 _VALIDATING, _QUEUED, _RUNNING = JobStatus.VALIDATING_FILES, JobStatus.QUEUED, JobStatus.RUNNING
 _PAUSING, _PAUSED = JobStatus.PAUSING, JobStatus.PAUSED
@@ -33,6 +33,14 @@ WAITING = frozenset({_VALIDATING, _QUEUED})
 """Statuses of jobs that wait for a runner."""
 HELD = frozenset({_RUNNING, _PAUSING})
 """Statuses of jobs that a runner has, or had when it was lost."""
+CLIENT_ACTIONS = {
+    _PAUSING: "pause",
+    _PAUSED: "pause",
+    _QUEUED: "resume",
+    _RUNNING: "resume",
+    _CANCELLED: "cancel",
+}
+"""What clients ask for, by the status that a job gets."""
 
 
 def may_become(status: JobStatus) -> frozenset[JobStatus]:
