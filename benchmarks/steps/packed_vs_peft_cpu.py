@@ -126,10 +126,12 @@ def main() -> None:
                 found.append(cell | measure_cell(steps, rounds=arguments.rounds, seconds=arguments.seconds))
                 print_table(found[-1:], columns=list(found[0]))
     print_table(found, columns=list(found[0]))
-    headline = {"alone_vs_peft_cpu": min(row["alone_vs_peft"] for row in found)}
+    # results of other models, threads or instructions have files, and so numbers, of their own
+    name = arguments.out.stem.removeprefix("packed_")
+    headline = {f"alone_{name}": min(row["alone_vs_peft"] for row in found)}
     for batch_size in arguments.batch_sizes:
         of_size = [row["packed_vs_peft"] for row in found if row["batch_size"] == batch_size]
-        headline[f"packed_vs_peft_cpu_bs{batch_size}"] = min(of_size)
+        headline[f"packed_{name}_bs{batch_size}"] = min(of_size)
     write_result(
         arguments.out,
         question="How fast do one trial and eight trials in a pack train, against a plain PEFT loop, on a CPU?",

@@ -37,3 +37,4 @@ def test_nothing_begins_without_gradients() -> None:
             case.x, frozen=FrozenLinear(case.weight), parts=case.parts, slots=case.slots, segments=case.segments
         )
     assert not y.requires_grad
+    assert torch.equal(y, _passed(_case(), requires_grad=True))

@@ -72,3 +72,22 @@ def test_gradients_and_dropout_are_refused() -> None:
         packed_linear(
             case.x[:9], frozen=FrozenLinear(case.weight), parts=case.parts, slots=case.slots, segments=segments
         )
+
+
+def test_a_row_has_the_bits_of_a_training_pass() -> None:
+    """For scales that round nothing: how many rows a slot has decides neither path's bits."""
+    generator = torch.Generator().manual_seed(1)
+    slots = SlotTable(row_starts=(0, 16, 32), ranks=(4, 16, 8), scales=(2.0, 0.5, 1.0), dropouts=(0.0,) * 3)
+    a, b = (torch.randn(48, n, generator=generator) for n in (192, 64))
+    part = LoraPart(a_RK=a, b_RN=b, grad_a_RK=torch.zeros_like(a), grad_b_RN=torch.zeros_like(b))
+    frozen = FrozenLinear(torch.randn(64, 192, generator=generator))
+    for counts in ([1, 0, 3], [2, 40, 1], [200, 4, 6], [0, 0, 1]):
+        num_rows = -(-(sum(counts) + 31) // 16) * 16
+        x = torch.randn(num_rows, 192, generator=generator)
+        with torch.no_grad():
+            decoded = packed_linear(
+                x, frozen=frozen, parts=[part], slots=slots, segments=table(counts, [0, 1, 2], num_rows=num_rows)
+            )
+        samples = SegmentTable.from_samples(counts, slots=[0, 1, 2], num_slots=3, num_rows=num_rows)
+        trained = packed_linear(x.requires_grad_(), frozen=frozen, parts=[part], slots=slots, segments=samples)
+        assert torch.equal(decoded, trained.detach())

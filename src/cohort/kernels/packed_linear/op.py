@@ -84,6 +84,9 @@ def packed_linear(
         )
     if isinstance(tables, RowTables):
         return _row_by_row(x_TK, frozen=frozen, parts=parts, tables=tables)
+    if chosen is Backend.REFERENCE and not torch.is_grad_enabled():
+        # nothing to go back through, and autograd would take longer than a product of a row
+        return _without_graph(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments, row_keys_T=row_keys_T)
     # autograd sees the factors whose gradients it is to hand on
     factors = [factor for part in parts if part.grad_a_RK is None for factor in (part.a_RK, part.b_RN)]
     if not x_TK.requires_grad and len(factors) < 2 * len(parts) and torch.is_grad_enabled():
@@ -92,6 +95,21 @@ def packed_linear(
     call = _Call(frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, room)
     result: Tensor = _PackedLinearFunction.apply(x_TK, call, *factors)
     return result
+
+
+def _without_graph(
+    x_TK: Tensor,
+    *,
+    frozen: FrozenProduct,
+    parts: Sequence[LoraPart],
+    slots: SlotTable,
+    segments: SegmentTable,
+    row_keys_T: Tensor | None,
+) -> Tensor:
+    if segments.multiplies_slots:
+        return per_slot_forward(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments)
+    own = segments if x_TK.device.type == "cpu" else segments.by_slot()
+    return per_sample_forward(x_TK, frozen=frozen, parts=parts, slots=slots, segments=own, row_keys_T=row_keys_T)[0]
 
 
 class _Call(NamedTuple):
@@ -197,8 +215,6 @@ class _PackedLinearFunction(torch.autograd.Function):
             result: Tensor = y_TN
             return result
         ctx.tables = None
-        if segments.multiplies_slots:
-            return per_slot_forward(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments)
         # bits matter on the CPU alone; a GPU without Triton has fewer, larger products slot by slot
         ctx.segments = segments if x_TK.device.type == "cpu" else segments.by_slot()
         y_TN, kept = per_sample_forward(

@@ -11,7 +11,6 @@ Shapes:  T rows of the stream · Z rows of one slot · L rows of one sample · K
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +30,7 @@ from cohort.kernels.packed_linear.slot_stretches import (
     stretches,
 )
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
-from cohort.kernels.packed_linear.term_heights import TermShape, least_height
+from cohort.kernels.packed_linear.term_heights import term_least
 from cohort.kernels.segments import SegmentTable, SlotSamples
 
 __all__ = ["per_sample_backward", "per_sample_forward"]
@@ -99,7 +98,7 @@ class _Linear:
         if not self.asks or rank == 0:
             return None
         n, stride = part.b_RN.shape[1], part.a_RK.stride(0)
-        return _least(self.in_features, n, self.product_width, rank, stride, self.num_threads)
+        return term_least(self.in_features, n, self.product_width, rank, stride, self.num_threads)
 
     def pieces(
         self, stretch: Stretch | SlotSamples, segments: SegmentTable
@@ -138,15 +137,6 @@ def _even(stretch: Stretch, segments: SegmentTable) -> EvenSlots | None:
         segments.derived[key] = even_slots(stretch)
     found: EvenSlots | None = segments.derived[key]
     return found
-
-
-# by plain numbers: each piece of each linear asks, and a shape takes longer to build and to hash than to look up
-@functools.cache
-def _least(k: int, n: int, width: int, rank: int, stride: int, num_threads: int) -> int | None:
-    shape = TermShape(
-        in_features=k, out_features=n, product_width=width, rank=rank, factor_stride=stride, num_threads=num_threads
-    )
-    return least_height(shape)
 
 
 def per_sample_forward(

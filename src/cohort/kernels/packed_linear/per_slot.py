@@ -1,8 +1,10 @@
 """The path for generation on CPUs: one frozen product over the stream, adapter products slot by slot.
 
-Generation has many samples of one row each, for which a loop over samples is all overhead. A product takes a window of
-rows that begins with the slot's own: at least 32 rows and a multiple of 16, in which a row's bits are its own (see
-per_sample.py). Rows of others may stand in the window; what the product gives for them is not used.
+Generation has many samples of one row each, for which a loop over samples is all overhead. Where the BLAS gives a row
+the same bits at any height (:mod:`.term_heights`), a product takes a slot's rows, and the few rows of a slot that has
+less than the least height in a window of that many. Elsewhere it takes a window that begins with the slot's own rows:
+at least 32 rows and a multiple of 16, in which a row's bits are its own (see per_sample.py). Rows of others may stand
+in a window; what the product gives for them is not used.
 
 Shapes:  T rows of the stream · W rows of a window · K input width · N output width · r true rank
 """
@@ -11,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
+from cohort.kernels.packed_linear.row_runs import add_row_product, row_product
 from cohort.kernels.packed_linear.slot_stretches import is_power_of_two
-from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
+from cohort.kernels.packed_linear.tables import LoraPart, SlotFactors, SlotTable
+from cohort.kernels.packed_linear.term_heights import MOST_ROWS, term_least
 from cohort.kernels.segments import SegmentTable
 
 __all__ = ["per_slot_forward"]
@@ -26,18 +31,67 @@ def per_slot_forward(
 ) -> Tensor:
     """Return y [T, N], without gradients and dropout."""
     y_TN = frozen.forward(x_TK)
-    windows = _windows(x_TK, slots=slots, segments=segments)
-    for part in parts:
-        y_part = y_TN[:, part.columns]
-        for slot, rows, x_WK, own in windows:
-            rank_rows = slots.rank_rows(slot)
-            s_Wr, scale = x_WK @ part.a_RK[rank_rows].T, slots.scales[slot]
-            if not is_power_of_two(scale):
-                s_Wr *= scale
-                scale = 1.0
-            # a power of two rounds nothing, before the second product or after it: the usual scale of 2 costs no pass
-            y_part[rows].add_((s_Wr @ part.b_RN[rank_rows])[own], alpha=scale)
+    y_parts = [y_TN[:, part.columns] for part in parts]
+    asks = x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous()
+    num_threads, left = torch.get_num_threads(), []
+    for slot, rows in _slot_rows(segments):
+        rank, scale = slots.ranks[slot], slots.scales[slot]
+        if rank == 0:
+            continue
+        if not asks or not is_power_of_two(scale):
+            left += [(slot, index) for index in range(len(parts))]
+            continue
+        rank_rows, x_ZK = (slots.row_starts[slot], slots.row_starts[slot] + rank), x_TK[rows]
+        for index, (part, y_part) in enumerate(zip(parts, y_parts, strict=True)):
+            shape = (x_TK.shape[1], y_part.shape[1], y_TN.shape[1], rank, part.a_RK.stride(0), num_threads)
+            least = term_least(*shape)
+            if least is None or least > x_TK.shape[0]:
+                left.append((slot, index))
+            else:
+                _add_own(y_part, x_TK, x_ZK, rows=rows, factors=part.of_slot(*rank_rows), scale=scale, least=least)
+    if left:
+        windows = {own[0]: own for own in _windows(x_TK, slots=slots, segments=segments)}
+        for slot, index in left:
+            _add_in_window(y_parts[index], windows[slot], part=parts[index], slots=slots)
     return y_TN
+
+
+def _add_own(
+    y_TN: Tensor, x_TK: Tensor, x_ZK: Tensor, *, rows: slice, factors: SlotFactors, scale: float, least: int
+) -> None:
+    """Add a part's term of one slot to its rows, by products of any height from ``least`` on."""
+    count = rows.stop - rows.start
+    if least <= count <= MOST_ROWS:
+        y_TN[rows].addmm_(torch.mm(x_ZK, factors.a_Kr), factors.b_rN, alpha=scale)
+    elif count > MOST_ROWS:
+        s_Zr = row_product(x_ZK, factors.a_Kr, least=least)
+        add_row_product(y_TN[rows], s_Zr, factors.b_rN, alpha=scale, least=least)
+    else:
+        # the same products in a window of its rows and others', of which its own are kept
+        start = min(rows.start, x_TK.shape[0] - least)
+        s_Wr = torch.mm(x_TK[start : start + least], factors.a_Kr)
+        y_WN = y_TN[start : start + least].clone().addmm_(s_Wr, factors.b_rN, alpha=scale)
+        y_TN[rows] = y_WN[rows.start - start : rows.stop - start]
+
+
+def _slot_rows(segments: SegmentTable) -> list[tuple[int, slice]]:
+    """Return the slots that have rows, and those; every linear of a pass asks."""
+    found: list[tuple[int, slice]] | None = segments.derived.get("slot rows")
+    if found is None:
+        rows = ((slot, segments.rows(slot)) for slot in range(segments.num_slots))
+        found = segments.derived["slot rows"] = [(slot, own) for slot, own in rows if own.stop > own.start]
+    return found
+
+
+def _add_in_window(y_TN: Tensor, window: tuple[int, slice, Tensor, slice], *, part: LoraPart, slots: SlotTable) -> None:
+    slot, rows, x_WK, own = window
+    rank_rows = slots.rank_rows(slot)
+    s_Wr, scale = x_WK @ part.a_RK[rank_rows].T, slots.scales[slot]
+    if not is_power_of_two(scale):
+        s_Wr *= scale
+        scale = 1.0
+    # a power of two rounds nothing, before the second product or after it: the usual scale of 2 costs no pass
+    y_TN[rows].add_((s_Wr @ part.b_RN[rank_rows])[own], alpha=scale)
 
 
 def _windows(x_TK: Tensor, *, slots: SlotTable, segments: SegmentTable) -> list[tuple[int, slice, Tensor, slice]]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["MOST_ROWS", "TermShape", "least_height"]
+__all__ = ["MOST_ROWS", "TermShape", "least_height", "term_least"]
 
 # Rows of one product at most; more are cut into runs. Every height up to it is asked, so it is as small as keeps
 # products near their full rate: [128, 192] x [192, 16] reaches 66 GFLOP/s on one core, 1,024 rows 70. Asking about one
@@ -63,6 +63,16 @@ def least_height(shape: TermShape) -> int | None:
     None where that is above :data:`HIGHEST_LEAST` or rows are not aligned: then only products of one height will do.
     """
     return _asked(shape) if shape.is_aligned else None
+
+
+# by plain numbers: each piece of each linear asks, and a shape takes longer to build and to hash than to look up
+@functools.cache
+def term_least(k: int, n: int, width: int, rank: int, stride: int, num_threads: int) -> int | None:
+    """Return :func:`least_height` of the shape that these numbers make."""
+    shape = TermShape(
+        in_features=k, out_features=n, product_width=width, rank=rank, factor_stride=stride, num_threads=num_threads
+    )
+    return least_height(shape)
 
 
 @functools.cache

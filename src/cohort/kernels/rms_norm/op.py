@@ -33,7 +33,14 @@ def rms_norm(
         ShapeError: the weight is not as wide as ``x``, or ``codes`` have another shape.
     """
     _check_width(x_TD, weight_D, codes)
-    result: Tensor = _RmsNormFunction.apply(x_TD, weight_D, eps, choose_backend(x_TD, backend=backend), codes)
+    chosen = choose_backend(x_TD, backend=backend)
+    if not torch.is_grad_enabled():
+        # a node of autograd takes as long as the norm of a few rows
+        normed: Tensor = implementation("rms_norm", chosen).rms_norm_forward(
+            x_TD, weight_D=weight_D, eps=eps, codes=codes
+        )
+        return normed
+    result: Tensor = _RmsNormFunction.apply(x_TD, weight_D, eps, chosen, codes)
     return result
 
 
@@ -67,6 +74,7 @@ def add_rms_norm(
     chosen = choose_backend(x_TD, backend=backend)
     if term_TD is not None:
         check_term(x_TD, term_TD)
+    if term_TD is not None or not torch.is_grad_enabled():
         both: tuple[Tensor, Tensor] = implementation("rms_norm", chosen).add_rms_norm_forward(
             x_TD, residual_TD=residual_TD, weight_D=weight_D, eps=eps, codes=codes, term_TD=term_TD
         )

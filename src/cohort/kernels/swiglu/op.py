@@ -45,6 +45,10 @@ def swiglu(
         check_term(gate_up_TF, term_TF)
         summed: Tensor = implementation("swiglu", chosen).swiglu_forward(gate_up_TF, term_TF=term_TF)
         return summed
+    if not torch.is_grad_enabled():
+        # a node of autograd takes as long as a few rows
+        alone: Tensor = implementation("swiglu", chosen).swiglu_forward(gate_up_TF, codes=codes)
+        return alone
     result: Tensor = _SwigluFunction.apply(gate_up_TF, chosen, codes)
     return result
 
