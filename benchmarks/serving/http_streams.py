@@ -25,6 +25,7 @@ from benchmarks.llama_shapes import SHAPES, decoder_config, random_decoder
 from benchmarks.measure import REPOSITORY, RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.serving.serving import finish, request
+from cohort.core.process.lasting_objects import lasting_objects_uncollected
 from cohort.models.decoder import Decoder
 from cohort.service.app import build_app
 from cohort.service.engine_thread import EngineThread
@@ -182,9 +183,11 @@ def main() -> None:
     tokenizer = word_tokenizer(config.vocab_size)
     engine, pool = open_engine(decoder, tokenizer, batch=options.clients, length=options.prompt + options.new + 1)
     sizes = {"prompt": options.prompt, "new": options.new, "vocab_size": config.vocab_size}
-    own = alone(engine, clients=options.clients, **sizes)
     apart = options.writes == "apart"
-    served = over_http(engine, pool, tokenizer, clients=options.clients, writes_apart=apart, **sizes)
+    # as a server does
+    with lasting_objects_uncollected():
+        own = alone(engine, clients=options.clients, **sizes)
+        served = over_http(engine, pool, tokenizer, clients=options.clients, writes_apart=apart, **sizes)
     rows = [{"way": "the engine", **own}, {"way": "HTTP, streamed", **served}]
     headline = {
         "http_over_engine": served["tokens_per_second"] / own["tokens_per_second"],

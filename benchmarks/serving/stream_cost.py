@@ -19,6 +19,7 @@ import torch
 from benchmarks.llama_shapes import decoder_config, random_decoder
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.serving.http_streams import alone, open_engine, over_http, word_tokenizer
+from cohort.core.process.lasting_objects import lasting_objects_uncollected
 from cohort.serving.engine import ServingEngine
 from cohort.serving.pass_record import record_of
 from cohort.serving.runner import NextToken
@@ -50,9 +51,11 @@ class EmptyPasses:
 
 
 def measured(engine: ServingEngine, pool: Any, tokenizer: Any, way: str, **sizes: int) -> dict[str, float]:
-    if way == "alone":
-        return alone(engine, **sizes)
-    return over_http(engine, pool, tokenizer, writes_apart=way == "apart", **sizes)
+    # as a server does
+    with lasting_objects_uncollected():
+        if way == "alone":
+            return alone(engine, **sizes)
+        return over_http(engine, pool, tokenizer, writes_apart=way == "apart", **sizes)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.models.tokenizer import load_tokenizer
-from cohort.service.schema import ChatRequest, parse_body
+from cohort.service.schema import ChatRequest, CompletionRequest, parse_body
 from cohort.service.served_model import ServedModel
 from cohort.serving.adapter_registry import UnknownAdapterError
 from tests.end_to_end.tiny_tasks import write_inputs
@@ -96,3 +96,23 @@ def test_a_request_says_whether_to_think(chat_model: ServedModel) -> None:
 def test_a_turn_without_content_is_to_be_filled(chat_model: ServedModel) -> None:
     with pytest.raises(InputError, match=r"messages\[0\].content: found nothing; allowed: text. Add content"):
         prompt_of(chat_model, messages=[{"role": "user"}])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_quick"),
+    [
+        ("1+1=", False),
+        (["1+1=", "2"], False),
+        ([1, 2, 3], True),
+        ([[1, 2], [3]], True),
+        ([], True),
+        ([1] * 4096, True),
+        ([1] * 4097, False),
+        ([[1] * 3000, [2] * 3000], False),
+    ],
+)
+def test_only_few_tokens_are_prepared_without_a_thread(
+    chat_model: ServedModel, prompt: list[Any] | str, *, is_quick: bool
+) -> None:
+    asked = parse_body(CompletionRequest, json.dumps({"model": "base", "prompt": prompt}).encode())
+    assert chat_model.prepares_at_once(asked) == is_quick

@@ -28,6 +28,8 @@ from cohort.serving.sequence import SequenceRequest
 
 __all__ = ["PreparedRequest", "ServedModel"]
 
+_MOST_QUICK_TOKENS = 4096
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRequest:
@@ -89,6 +91,13 @@ class ServedModel:
     def token_text(self, token: int) -> str:
         with self._lock:
             return str(self._tokenizer.decode([token]))
+
+    def prepares_at_once(self, asked: CompletionRequest) -> bool:
+        """Return whether :meth:`prepare_completion` needs no tokenizer, and has few tokens to look at."""
+        prompt = asked.prompt
+        if isinstance(prompt, str) or len(prompt) > _MOST_QUICK_TOKENS or any(isinstance(part, str) for part in prompt):
+            return False
+        return sum(len(part) if isinstance(part, list) else 1 for part in prompt) <= _MOST_QUICK_TOKENS
 
     def prepare_completion(self, asked: CompletionRequest) -> PreparedRequest:
         """Return the sequences of a completion.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import uvicorn
 
+from cohort.core.process.lasting_objects import lasting_objects_uncollected
 from cohort.service.app import build_app
 from cohort.service.dashboard.mounted import mounted_dashboard
 from cohort.service.ending_server import KEEP_ALIVE_SECONDS, EndingServer
@@ -63,7 +64,7 @@ def run_server(
     if opened.thread.lost is not None:
         stop()
     shown = f"[{host}]" if ":" in host else host
-    with stopped_by_signals(stop):
+    with stopped_by_signals(stop), lasting_objects_uncollected():
         try:
             opened.thread.start()
             if tinker is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import uvicorn
 
+from cohort.core.process.lasting_objects import lasting_objects_uncollected
 from cohort.service.ending_server import KEEP_ALIVE_SECONDS, EndingServer
 from cohort.service.hosting.app import build_service_app
 from cohort.service.hosting.opening import OpenService
@@ -46,7 +47,7 @@ def run_service(opened: OpenService, *, listener: socket.socket, on_ready: Calla
     bases = opened.served.bases.values()
     shown = f"[{host}]" if ":" in host else host
     has_saved = True
-    with stopped_by_signals(stop):
+    with stopped_by_signals(stop), lasting_objects_uncollected():
         try:
             for base in bases:
                 base.thread.on_lost = stop
