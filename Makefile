@@ -5,7 +5,7 @@
 #   make bench      the benchmarks that this machine can run
 #   make test-gpu   tests marked gpu (side by side within a limit of time: tools/gpu_tests.py)
 #   make test-avx2  the tests of numerics as on a CPU without AVX-512
-#   make test-clients  the unmodified tinker, tinker-cookbook and verifiers, in environments of their own
+#   make test-clients  the unmodified tinker, tinker-cookbook and verifiers, in environments of their own; files on S3
 #   make docs       the documents as a site in build/site, links and anchors checked
 #   make test-browser  the dashboard's pages in a real Chromium, which Debian's package `chromium` brings
 #   make dist       the wheel and the sdist, checked
@@ -34,6 +34,8 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_
 AVX2_ENV := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell
 NUMERICS_TESTS := tests/kernels tests/adapters tests/models tests/training tests/serving tests/integrations \
 	tests/checkpoints tests/end_to_end/stopped/test_kill_and_resume.py tests/end_to_end/test_isolated_trials.py
+
+S3_TESTS := tests/store/blobs/test_s3.py tests/service/hosting/test_s3.py
 
 .PHONY: help demo test check bench test-gpu test-avx2 test-clients test-browser docs dist test-wheel soak clean
 
@@ -100,9 +102,13 @@ $(VERIFIERS)/.ready: tests/clients/verifiers.txt $(wildcard tests/clients/taskse
 	@$(VERIFIERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ./tests/clients/tasksets
 	@touch $@
 
-test-clients: $(VENV)/.ready-dev $(CLIENTS)/.ready $(VERIFIERS)/.ready
+test-clients: $(VENV)/.ready-s3 $(CLIENTS)/.ready $(VERIFIERS)/.ready
 	$(TEST_ENV) COHORT_CLIENTS_PYTHON=$(abspath $(CLIENTS))/bin/python \
-		COHORT_VERIFIERS_PYTHON=$(abspath $(VERIFIERS))/bin/python $(BIN)/python -m pytest -q --durations=5 tests/clients $(PYTEST_ARGS)
+		COHORT_VERIFIERS_PYTHON=$(abspath $(VERIFIERS))/bin/python $(BIN)/python -m pytest -q --durations=5 tests/clients $(S3_TESTS) $(PYTEST_ARGS)
+
+$(VENV)/.ready-s3: $(VENV)/.ready-dev
+	@$(PIP) -c constraints.txt -e '.[s3]'
+	@touch $@
 
 $(VENV)/.ready-browser: $(VENV)/.ready-dev
 	@$(PIP) -c constraints.txt -e '.[browser]'

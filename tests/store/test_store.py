@@ -112,7 +112,7 @@ def test_what_was_stored_is_there_for_the_next_process(
 
 
 def test_a_url_needs_a_place_for_blobs() -> None:
-    with pytest.raises(InputError, match=r"--blobs: found none.*s3://"):
+    with pytest.raises(InputError, match=r"blobs: found none.*s3://"):
         open_store("postgresql://cohort@/nothing")
 
 

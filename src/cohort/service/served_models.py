@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +20,9 @@ from cohort.store.records import Checkpoint, Model
 from cohort.store.store import Store
 
 __all__ = ["ServedBaseModel", "ServedModels"]
+
+# in the name of a cached adapter's folder, for that of its blob's name
+_SLASH = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,16 @@ class ServedModels:
                 base.model.pool.unload(name)
             except UnknownAdapterError:
                 continue
+        self._drop_removed()
+
+    def _drop_removed(self) -> None:
+        """Remove the adapters in the cache whose models were deleted, on this server or another one."""
+        if not self._cache.is_dir():
+            return
+        # what is being fetched has another name until it is whole
+        folders = {path.name.replace(_SLASH, "/"): path for path in self._cache.iterdir() if _SLASH in path.name}
+        for name in folders.keys() - self._store.blobs.kept_of(folders):
+            shutil.rmtree(folders[name], ignore_errors=True)
 
     def _owned(self, name: str, project_id: str) -> tuple[str, str]:
         own = self._store.project(project_id)
@@ -112,8 +125,9 @@ class ServedModels:
         with lock:
             folder = self._store.blobs.folder.local_path(blob)
             if folder is None:
-                folder = self._cache / hashlib.sha256(blob.encode()).hexdigest()[:32]
+                folder = self._cache / blob.replace("/", _SLASH)
                 if not folder.is_dir():
+                    self._drop_removed()
                     try:
                         self._store.blobs.folder.fetch_folder(blob, folder)
                     except OSError as error:

@@ -38,6 +38,7 @@ class ProjectFiles:
         max_bytes: int,
         lifetime_seconds: float | None = None,
         status: FileStatus = FileStatus.PROCESSED,
+        asks_quota: bool = True,
     ) -> StoredFile:
         """Store a stream as a new file: when this returns, it is on the disk and in the database.
 
@@ -45,6 +46,7 @@ class ProjectFiles:
             filename: What the client calls it; only ever shown.
             max_bytes: Most bytes.
             lifetime_seconds: After how long it expires.
+            asks_quota: False for what a job leaves, whose work is done.
 
         Raises:
             TooLargeError: there are more than ``max_bytes``.
@@ -54,12 +56,13 @@ class ProjectFiles:
             StoreUnavailable: the database or the blobs cannot be reached.
         """
         check_storable({"filename": filename, "purpose": purpose})
-        blob = self._blobs.write(self._scope.project_id, chunks, limit=max_bytes)
+        blob = self._blobs.write(self._scope.project_id, chunks, limit=max_bytes, asks_quota=asks_quota)
         file_id = new_id(self._scope.source, "file-")
         with self._database.write() as connection:
-            # asked again: other uploads may have ended in the meantime
             project = locked_project(connection, self._scope.project_id)
-            check_stored_bytes(connection, project, wanted=blob.bytes)
+            if asks_quota:
+                # asked again: other uploads may have ended in the meantime
+                check_stored_bytes(connection, project, wanted=blob.bytes)
             now = self._database.now(connection)
             keep_blob(connection, blob.name, now=now)
             self._scope.insert(

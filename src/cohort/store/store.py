@@ -137,7 +137,7 @@ def _default_blobs(place: str | Path) -> Path:
     if isinstance(place, str) and "://" in place:
         raise InputError(
             Problem(
-                where="--blobs",
+                where="blobs",
                 found="none, with the database at a URL",
                 allowed="a folder that all server processes see, or a URL such as s3://BUCKET/PREFIX",
                 hint="Give one.",

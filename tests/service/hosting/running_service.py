@@ -58,14 +58,24 @@ class RunningService:
 
 @contextmanager
 def running_service(
-    folder: Path, *, limits: LimitsSection | None = None, url: str | None = None, share_base: bool = False
+    folder: Path,
+    *,
+    limits: LimitsSection | None = None,
+    url: str | None = None,
+    blobs: str | None = None,
+    share_base: bool = False,
 ) -> Iterator[RunningService]:
-    """Serve the quickstart's model until the block ends."""
+    """Serve the quickstart's model until the block ends.
+
+    Args:
+        url: A database's; None: SQLite in the folder.
+        blobs: Where files and adapters are; None: in the folder.
+    """
     file = ServiceFile(
         folder=str(folder),
         name="node",
         database=url,
-        blobs=None if url is None else str(folder / "blobs"),
+        blobs=str(folder / "blobs") if blobs is None and url is not None else blobs,
         port=0,
         workers=WorkersSection(cpu=1, share_base=share_base),
         serving=ServingSection(gpus=0, max_loras=2, max_lora_rank=16),

@@ -59,20 +59,28 @@ def _children(parent: int) -> list[int]:
 
 @contextmanager
 def service_process(
-    folder: Path, *, name: str = "node", cpu_workers: int | None = None, database: str | None = None
+    folder: Path,
+    *,
+    name: str = "node",
+    cpu_workers: int | None = None,
+    database: str | None = None,
+    more: str = "",
+    options: tuple[str, ...] = (),
 ) -> Iterator[ServiceProcess]:
     """Start a service on a folder; at the end it is killed, unless it has ended.
 
     Args:
         database: A URL in place of SQLite; files are in the folder either way.
+        more: Further lines of its file.
+        options: Of its command line.
     """
     file = folder.parent / f"{name}.yaml"
     workers = "" if cpu_workers is None else f"workers: {{cpu: {cpu_workers}}}\n"
-    text = f"folder: {folder.name}\nname: {name}\nport: 0\nlimits: {{lease_seconds: 3.0}}\n{workers}"
+    text = f"folder: {folder.name}\nname: {name}\nport: 0\nlimits: {{lease_seconds: 3.0}}\n{workers}{more}"
     if database is not None:
         text += f"database: {database}\nblobs: {folder.name}/blobs\n"
     file.write_text(text)
-    command = [sys.executable, "-m", "cohort", "service", str(file)]
+    command = [sys.executable, "-m", "cohort", "service", str(file), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with (folder.parent / "service.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)

@@ -29,12 +29,9 @@ def test_without_a_file_everything_has_its_default(tmp_path: Path, monkeypatch: 
 def test_places_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     text = "folder: data\nbases:\n  - {name: a, model: model}\n  - {name: b, model: org/model}\n"
-    text += "tls: {certificate: c.pem, key: k.pem}\n"
     file = load_service_file(written(tmp_path, text))
     assert file.folder == str(tmp_path / "data")
     assert [base.model for base in file.bases] == [str(tmp_path / "model"), "org/model"]
-    assert file.tls is not None
-    assert file.tls.key == str(tmp_path / "k.pem")
 
 
 @pytest.mark.parametrize(

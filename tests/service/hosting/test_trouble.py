@@ -9,6 +9,7 @@ import pytest
 from cohort.service.jobs import room
 from cohort.store.database import Moment
 from cohort.store.errors import StoreUnavailable
+from cohort.store.tenants.tenants import Quotas
 from tests.service.fine_tuning.test_journey import ended, upload
 from tests.service.hosting.running_service import RunningService, chat_rows, wait_for
 
@@ -71,3 +72,37 @@ def test_a_database_that_is_away(service: RunningService) -> None:
         database._faults = before
     assert httpx.get(f"{service.url}/ready").status_code == 200
     assert ended(client, job_id).status == "succeeded"
+
+
+def test_a_job_ends_well_though_its_project_may_store_nothing_more(service: RunningService) -> None:
+    """Its results and its model are stored, since the work is done; the jobs of others never notice."""
+    rows = chat_rows(24)
+    client = service.client(service.tenant("brimful", quotas=Quotas(max_stored_bytes=len(rows))))
+    file = upload(client, rows)
+    with pytest.raises(openai.RateLimitError, match="max_stored_bytes"):
+        upload(client, rows)
+    job = client.fine_tuning.jobs.create(
+        model="base",
+        training_file=file,
+        hyperparameters={"n_epochs": 1, "batch_size": 4, "learning_rate_multiplier": 1.0},
+    )
+    job = ended(client, job.id)
+    assert job.status == "succeeded", job.error
+    assert client.files.content(job.result_files[0]).read()
+
+
+def test_a_file_whose_bytes_somebody_removed_fails_its_job_alone(service: RunningService) -> None:
+    client, folder = service.client(service.tenant("robbed")), service.opened.store.blobs.folder
+    before = set(folder.names())
+    lost = upload(client, chat_rows(12))
+    (blob,) = set(folder.names()) - before
+    folder.remove(blob)
+    job_id = client.fine_tuning.jobs.create(model="base", training_file=lost).id
+    assert ended(client, job_id).status == "failed"
+    error = client.fine_tuning.jobs.retrieve(job_id).error
+    assert error is not None
+    assert (error.code, error.message) == ("server_error", "The server failed on this job; its log says why.")
+    # an error, and not an answer that breaks off
+    with pytest.raises(openai.InternalServerError, match="The server failed"):
+        client.files.content(lost)
+    assert service.opened.runner.is_leading

@@ -122,13 +122,13 @@ class _FailingStorage:
     def __init__(self, error: OSError) -> None:
         self._error = error
 
-    def open(self, path: str, mode: str) -> Any:
+    def open(self, path: str, mode: str, **_: int) -> Any:
         raise self._error
 
     def ls(self, path: str, detail: bool) -> Any:
         raise self._error
 
-    def rm(self, path: str, recursive: bool) -> Any:
+    def find(self, path: str) -> Any:
         raise self._error
 
 
@@ -156,5 +156,5 @@ def test_object_storage_that_fails(error: OSError, kind: type[StoreError]) -> No
 
 
 def test_an_unknown_kind_of_url_is_refused() -> None:
-    with pytest.raises(InputError, match="--blobs: found 'nothing://x'"):
+    with pytest.raises(InputError, match="blobs: found 'nothing://x'"):
         open_blobs("nothing://x")

@@ -14,6 +14,7 @@ __all__ = ["ApiKeysOption", "HostOption", "given_keys", "require_packages", "req
 _KEY_VARIABLE = "COHORT_API_KEY"
 _EXTRAS = {
     "serve": "the extra `serve`: fastapi, prometheus-client, protobuf and uvicorn",
+    "ray": "the optional package ray",
     "service": "the extra `service`: that of `serve`, and alembic, fsspec, python-multipart and sqlalchemy",
 }
 

@@ -39,6 +39,12 @@ def service(
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", min=1, help="Train on the CPU, on N workers.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Train on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT. Extra `ray`."
+        ),
+    ] = None,
     debug: DebugOption = False,
 ) -> None:
     """Start a fine-tuning service with OpenAI's API. Needs the extra `service`.
@@ -53,7 +59,9 @@ def service(
         from cohort.service.hosting.server import run_service
         from cohort.service.listening import listen
 
-        settings = _settings(file, folder=folder, host=host, port=port, workers=workers)
+        settings = _settings(file, folder=folder, host=host, port=port, workers=workers, ray=ray)
+        if settings.workers.ray is not None:
+            require_packages("cohort service --ray", ("ray",), extra="ray")
         bases = _bases(settings, base or [])
         settings = _with_shared_base(settings, bases)
         log_as_json()
@@ -65,16 +73,25 @@ def service(
 
 
 def _settings(
-    file: Path | None, *, folder: Path | None, host: str | None, port: int | None, workers: int | None
+    file: Path | None,
+    *,
+    folder: Path | None,
+    host: str | None,
+    port: int | None,
+    workers: int | None,
+    ray: str | None,
 ) -> ServiceFile:
     from cohort.service.hosting.service_file import default_service, load_service_file
 
     settings = default_service() if file is None else load_service_file(file)
+    asked: dict[str, object] = {} if workers is None else {"cpu": workers, "gpus": None}
+    if ray is not None:
+        asked["ray"] = ray
     given = {
         "folder": None if folder is None else str(folder.absolute()),
         "host": host,
         "port": port,
-        "workers": None if workers is None else settings.workers.model_copy(update={"cpu": workers, "gpus": None}),
+        "workers": settings.workers.model_copy(update=asked) if asked else None,
     }
     return settings.model_copy(update={name: value for name, value in given.items() if value is not None})
 

@@ -26,7 +26,7 @@ from cohort.service.settings import ServedSettings, ServerLimits
 from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from cohort.serving.scheduler import SchedulerSettings
 from cohort.store.enums import KeyScope
-from cohort.store.errors import NameTakenError
+from cohort.store.errors import NameTakenError, StorageFull, StoreUnavailable
 from cohort.store.retention import Retention
 from cohort.store.store import Store, open_store
 from cohort.task_queue.workers.pool import PoolRequest
@@ -91,7 +91,8 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
     folder = Path(file.folder)
     folder.mkdir(parents=True, exist_ok=True)
     store = open_store(file.database or folder, blobs=file.blobs)
-    on_cpu = file.workers.ray is None and (file.workers.cpu is not None or not torch.cuda.is_available())
+    _require_blobs(store, file)
+    on_cpu = file.workers.cpu is not None or (file.workers.ray is None and not torch.cuda.is_available())
     opened, for_jobs, notes = {}, {}, []
     metrics: dict[str, ServerMetrics] = {}
     for base in bases:
@@ -113,7 +114,7 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         settings=settings,
         base=_shared_base(file, bases, opened),
     )
-    served = ServedModels(opened, store, cache=folder / "adapters")
+    served = ServedModels(opened, store, cache=folder / "nodes" / file.node / "adapters")
     key = first_key(store)
     return OpenService(
         file=file,
@@ -126,6 +127,31 @@ def open_service(file: ServiceFile, *, bases: tuple[BaseSection, ...]) -> OpenSe
         new_key=key,
         notes=tuple(notes),
     )
+
+
+def _require_blobs(store: Store, file: ServiceFile) -> None:
+    """Write a few bytes before the models are loaded: names and keys are tried while somebody looks.
+
+    Raises:
+        InputError: the place is not there, or refuses us.
+        StoreUnavailable: it cannot be reached now.
+    """
+    try:
+        store.blobs.folder.check()
+    except StorageFull:
+        # what is there can be served; uploads are told
+        return
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, FileNotFoundError | PermissionError):
+            raise InputError(
+                Problem(
+                    where="service.yaml: blobs",
+                    found=f"{file.blobs or file.folder} ({error.__cause__})",
+                    allowed="a folder or a bucket that is there, and that this server may read, write and list",
+                    hint="Make it, or give this server keys for it (S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY).",
+                )
+            ) from None
+        raise
 
 
 def _shared_base(

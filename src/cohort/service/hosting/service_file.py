@@ -13,6 +13,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.setting_fields import Refusal
 from cohort.core.source_location import Place
 from cohort.service.dashboard.gpu_price import PRICE_ALLOWED, read_price
+from cohort.service.hosting.tls_files import tls_problems
 from cohort.tasks.fields import Section, refuse, setting
 from cohort.tasks.problems import problems_from
 from cohort.tasks.yaml_lines import TaskOrigin, parse_yaml
@@ -174,7 +175,7 @@ class ServiceFile(Section):
 
 
 def load_service_file(path: Path) -> ServiceFile:
-    """Read ``service.yaml``; relative paths start at its directory.
+    """Read ``service.yaml``, with the files of ``tls``; relative paths start at its directory.
 
     Raises:
         InputError: every problem there is, with its line.
@@ -198,7 +199,12 @@ def load_service_file(path: Path) -> ServiceFile:
         problems = [problem for _, problem in problems_from(error, model=ServiceFile, origin=origin)]
         raise InputError(problems) from None
     _require_fitting(found_file, origin)
-    return _located(found_file, path.absolute().parent)
+    located = _located(found_file, path.absolute().parent)
+    if located.tls is not None:
+        problems = tls_problems(located.tls.certificate, located.tls.key, where=origin.where)
+        if problems:
+            raise InputError(problems)
+    return located
 
 
 def default_service() -> ServiceFile:

@@ -16,6 +16,8 @@ __all__ = ["DispatcherProcess"]
 
 _log = logging.getLogger(__name__)
 _LEAST_SECONDS_BETWEEN_STARTS = 1.0
+_LOG_NAME = "dispatcher.log"
+_MOST_WORDS = 4000
 
 
 class DispatcherProcess:
@@ -41,10 +43,11 @@ class DispatcherProcess:
         if self.is_alive or time.monotonic() - self._started_at < _LEAST_SECONDS_BETWEEN_STARTS:
             return
         if self._process is not None:
-            _log.warning("the dispatcher ended with %s and is started again", self._process.returncode)
+            text = "the dispatcher ended with %s and is started again: %s"
+            _log.warning(text, self._process.returncode, self._last_words())
         self._started_at = time.monotonic()
         self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / "dispatcher.log").open("ab") as log:
+        with (self._directory / _LOG_NAME).open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "cohort.service.jobs.dispatcher_program"],
                 stdin=subprocess.PIPE,
@@ -57,6 +60,15 @@ class DispatcherProcess:
         assert self._process.stdin is not None, "it was asked for"
         with self._process.stdin as pipe:
             pipe.write(json.dumps(order).encode() + b"\n")
+
+    def _last_words(self) -> str:
+        try:
+            with (self._directory / _LOG_NAME).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _MOST_WORDS))
+                lines = log.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return "it left no log"
+        return lines[-1] if lines else "it said nothing"
 
     def stop(self, *, wait_seconds: float) -> bool:
         """Let every task save its state; return whether that was done in time."""

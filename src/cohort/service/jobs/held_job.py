@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cohort.core.errors import CohortError, InputError, RunStateError
+from cohort.core.errors import CohortError, InputError, RunStateError, StorageFullError
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.requests.asking import ask
@@ -28,7 +28,7 @@ from cohort.service.jobs.publishing import publish
 from cohort.service.jobs.run_news import read_news
 from cohort.service.jobs.runner_settings import RunnerSettings
 from cohort.store.enums import EventLevel, JobKind, JobStatus
-from cohort.store.errors import LeaseLostError, StoreError
+from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreUnavailable
 from cohort.store.jobs.claims import Claim
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.transitions import ENDED
@@ -152,12 +152,16 @@ class HeldJob:
             work.result()
         except JobRefusedError as error:
             self._fail(str(error), code=error.code, param=error.param)
+        except (StoreUnavailable, StorageFull, StorageFullError, LeaseLostError, IllegalTransitionError):
+            raise
         except RunStateError as error:
             self._fail(str(error), code="no_result", param=None)
-        except StoreError:
-            raise
         except InputError as error:
             self._fail(str(error), code="invalid_job", param=None)
+        except Exception:
+            # raised further it would end the jobs of all others, again and again
+            _log.exception("job %s failed in this server", self.job.id)
+            self._fail("The server failed on this job; its log says why.", code="server_error", param=None)
 
     def _prepare(self) -> None:
         files = self._parts.store.project(self.job.project_id).files

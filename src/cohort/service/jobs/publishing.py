@@ -98,7 +98,13 @@ def _results_file(store: Store, job: Job, folder: JobFolder, outcome: RunOutcome
         found = next((file.id for file in page.items if file.filename == filename), None)
     if found is None:
         folder.note(is_publishing=True)
-        added = files.add([outcome.results], filename=filename, purpose=RESULTS_PURPOSE, max_bytes=_MOST_RESULTS_BYTES)
+        added = files.add(
+            [outcome.results],
+            filename=filename,
+            purpose=RESULTS_PURPOSE,
+            max_bytes=_MOST_RESULTS_BYTES,
+            asks_quota=False,
+        )
         found = added.id
     folder.note(results_file=found)
     return found

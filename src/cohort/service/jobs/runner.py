@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cohort.core.clock import Clock, SystemClock
-from cohort.core.errors import CohortError, InUseError
+from cohort.core.errors import CohortError, InUseError, StorageFullError
 from cohort.engine.resident.resident_base import ResidentBase
 from cohort.runs.lock import RunLock
 from cohort.scheduling.shares.jobs import WaitingJob
@@ -194,7 +194,7 @@ class JobRunner:
                 dispatcher.stop(wait_seconds=_PARK_SECONDS)
             if away > self._settings.grace_seconds:
                 return
-        except StorageFull as error:
+        except (StorageFull, StorageFullError) as error:
             _log.warning("the store has no room, so what jobs have to say waits: %s", error)
         else:
             self._reached_at = self._clock.monotonic()

@@ -1,7 +1,7 @@
 """Where the bytes are: a folder, or object storage that fsspec knows (``s3://``, ``gs://``, ``az://``, ``memory://``).
 
-In a folder, a blob appears whole under its name when it is on the disk. In object storage, where that is up to the
-service, the row in the database says that it is complete.
+In a folder, a blob appears whole under its name when it is on the disk. In object storage a file appears whole when its
+upload is completed, and of a folder of files the row in the database says that it is complete.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ from typing import IO, Any
 
 from cohort.core.durable_files import atomic_directory, atomic_file
 from cohort.core.errors import InputError, Problem, StorageFullError
+from cohort.store.blobs.unfinished_uploads import end_uploads
 from cohort.store.errors import StorageFull, StoreError, StoreUnavailable, TooLargeError
 
 __all__ = ["BlobFolder", "Written", "open_blobs"]
 
 _CHUNK_BYTES = 1 << 20
+# of an upload to object storage: memory holds one of them. S3 takes no part below 5 MiB, and 10,000 parts of a file
+_PART_BYTES = 8 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -46,7 +50,7 @@ class BlobFolder:
         self.url = url
 
     def write(self, name: str, chunks: Iterable[bytes], *, limit: int) -> Written:
-        """Write a stream; memory holds one chunk of it.
+        """Write a stream; memory holds one chunk of it, in object storage 8 MiB.
 
         Raises:
             TooLargeError: there are more than ``limit`` bytes; nothing is kept.
@@ -62,20 +66,22 @@ class BlobFolder:
 
     @contextmanager
     def _remote_stream(self, name: str) -> Iterator[IO[bytes]]:
-        stream = self._files.open(self._path(name), "wb")
+        stream = self._files.open(self._path(name), "wb", block_size=_PART_BYTES)
         try:
             yield stream
-        except BaseException:
+            stream.close()
+        except BaseException as error:
+            # storage that is away would be asked in vain, and for long: the collection removes what is there
+            if not _is_of_place(error):
+                with suppress(Exception):
+                    stream.discard()
+                # where names appear at once, in memory, part of it is there
+                with suppress(Exception):
+                    self._files.rm_file(self._path(name))
             # closing would complete the upload of a part
             with suppress(Exception):
-                stream.discard()
-            with suppress(Exception):
                 stream.closed = True
-            # where names appear at once, in memory, part of it is there
-            with suppress(Exception):
-                self._files.rm_file(self._path(name))
             raise
-        stream.close()
 
     def write_folder(self, name: str, folder: Path) -> Written:
         """Write the files of a folder (an adapter), of any depth, under one name.
@@ -97,7 +103,7 @@ class BlobFolder:
             StoreError: there is no such blob: it was removed outside of the store.
             StoreUnavailable: the place cannot be reached.
         """
-        with self._typed(name), self._files.open(self._path(name), "rb") as stream:
+        with self._typed(name), self._files.open(self._path(name), "rb", block_size=_PART_BYTES) as stream:
             while chunk := stream.read(chunk_bytes):
                 yield chunk
 
@@ -111,7 +117,8 @@ class BlobFolder:
             with atomic_directory(target) as partial:
                 for path in found:
                     relative = path[path.index(name) + len(name) + 1 :]
-                    with self._files.open(path, "rb") as source, _made(partial / relative) as stream:
+                    opened = self._files.open(path, "rb", block_size=_PART_BYTES)
+                    with opened as source, _made(partial / relative) as stream:
                         shutil.copyfileobj(source, stream, _CHUNK_BYTES)
 
     def local_path(self, name: str) -> Path | None:
@@ -119,9 +126,22 @@ class BlobFolder:
         return Path(self._path(name)) if self._is_local else None
 
     def remove(self, name: str) -> None:
-        """Remove a blob, file or folder; one that is gone already is as good."""
-        with self._typed(), suppress(FileNotFoundError):
-            self._files.rm(self._path(name), recursive=True)
+        """Remove a blob, file or folder, and what was uploaded of it; one that is gone already is as good.
+
+        Raises:
+            StoreUnavailable: the place cannot be reached, or does not let it go.
+        """
+        path = self._path(name)
+        with self._typed():
+            if self._is_local:
+                with suppress(FileNotFoundError):
+                    self._files.rm(path, recursive=True)
+                return
+            end_uploads(self._files, path)
+            # one by one: s3fs keeps silent about files that storage refuses to remove in bulk
+            for found in self._files.find(path):
+                with suppress(FileNotFoundError):
+                    self._files.rm_file(found)
 
     def names(self) -> Iterator[str]:
         """Yield the names of all that is there: for the search for what no row knows."""
@@ -163,7 +183,8 @@ class BlobFolder:
         except StorageFullError as error:
             raise StorageFull(f"no space is left in {self.url}; free some. What was stored before is safe") from error
         except FileNotFoundError as error:
-            if name is None:
+            # with its bucket all blobs are away: none was removed
+            if name is None or not self._has_bucket():
                 raise self._gone(error) from error
             raise StoreError(
                 f"the blob {name} is not in {self.url} any more; it was removed outside of the store"
@@ -177,6 +198,14 @@ class BlobFolder:
         except _remote_errors() as error:
             raise self._gone(error) from error
 
+    def _has_bucket(self) -> bool:
+        try:
+            return self._is_local or bool(self._files.exists(self._root.split("/")[0]))
+        except Exception as error:
+            if not _is_of_place(error):
+                raise
+            return False
+
     def _gone(self, error: BaseException) -> StoreUnavailable:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         return StoreUnavailable(
@@ -184,12 +213,15 @@ class BlobFolder:
         )
 
 
+def _is_of_place(error: BaseException) -> bool:
+    return isinstance(error, (OSError, *_remote_errors()))
+
+
 def _remote_errors() -> tuple[type[Exception], ...]:
     """Return the errors of clients of object storage that are no ``OSError``; they are there only if installed."""
-    import sys
-
-    botocore = sys.modules.get("botocore.exceptions")
-    return () if botocore is None else (botocore.BotoCoreError, botocore.ClientError)
+    botocore, aiohttp = sys.modules.get("botocore.exceptions"), sys.modules.get("aiohttp")
+    of_botocore = () if botocore is None else (botocore.BotoCoreError, botocore.ClientError)
+    return of_botocore if aiohttp is None else (*of_botocore, aiohttp.ClientError)
 
 
 @contextmanager
@@ -256,10 +288,11 @@ def open_blobs(place: str | os.PathLike[str]) -> BlobFolder:
     import fsspec
 
     try:
-        filesystem, root = fsspec.core.url_to_fs(str(place))
+        # listings that it remembers would hide what other processes have written
+        filesystem, root = fsspec.core.url_to_fs(str(place), use_listings_cache=False)
     except (ImportError, ValueError) as error:
-        hint = "Use a folder, or install the library that the message names."
+        hint = "Use a folder, or install the library that the message names; for S3 pip install 'cohort-lora[s3]'."
         allowed = "a folder, or a URL that fsspec knows, such as s3://BUCKET/PREFIX"
-        problem = Problem(where="--blobs", found=f"{str(place)!r} ({error})", allowed=allowed, hint=hint)
+        problem = Problem(where="blobs", found=f"{str(place)!r} ({error})", allowed=allowed, hint=hint)
         raise InputError(problem) from error
     return BlobFolder(filesystem, root, url=str(place))

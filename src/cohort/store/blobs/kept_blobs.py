@@ -6,7 +6,7 @@ finds what nothing refers to without listing a bucket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
@@ -43,7 +43,9 @@ class KeptBlobs:
         """Where the bytes are."""
         return self._folder
 
-    def write(self, project_id: str, chunks: Iterable[bytes], *, limit: int = _NO_LIMIT) -> Blob:
+    def write(
+        self, project_id: str, chunks: Iterable[bytes], *, limit: int = _NO_LIMIT, asks_quota: bool = True
+    ) -> Blob:
         """Write a stream as a new blob of a project.
 
         Raises:
@@ -52,8 +54,8 @@ class KeptBlobs:
             StorageFull: there is no room.
             StoreUnavailable: the database or the blobs cannot be reached.
         """
-        name, project, used = self._begin(project_id, is_checked=True)
-        most = project.max_stored_bytes
+        name, project, used = self._begin(project_id, is_checked=asks_quota)
+        most = project.max_stored_bytes if asks_quota else None
         left = _NO_LIMIT if most is None else most - used
         try:
             written = self._folder.write(name, chunks, limit=min(limit, left))
@@ -67,6 +69,12 @@ class KeptBlobs:
         """Write a folder (an adapter) as a new blob of a project; the quota is not asked, for the work is done."""
         name, _, _ = self._begin(project_id, is_checked=False)
         return self._complete(name, self._folder.write_folder(name, source))
+
+    def kept_of(self, names: Collection[str]) -> set[str]:
+        """Return those of ``names`` that a file, model or checkpoint still has."""
+        statement = select(blobs.c.name).where(blobs.c.name.in_(names), blobs.c.state == BlobState.KEPT)
+        with self._database.read() as connection:
+            return set(connection.scalars(statement))
 
     def _begin(self, project_id: str, *, is_checked: bool) -> tuple[str, Project, int]:
         name = new_blob_name(self._source)
