@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.service.hosting.service_file import load_service_file
+from tests.cli.command import cohort
 from tests.support.certificates import Certificate, make_certificate
 
 _NOBODY = 65534
@@ -108,12 +107,12 @@ def test_a_key_that_may_not_be_read_is_said(tmp_path: Path, pair: Certificate) -
     assert f"service.yaml:4: tls.key: found {key} (Permission denied)" in str(refused.value)
 
 
-def test_the_command_ends_with_2_before_it_loads_anything(tmp_path: Path, pair: Certificate) -> None:
-    path = written(tmp_path, pair.certificate, "k.pem")
-    done = subprocess.run(
-        [sys.executable, "-m", "cohort", "service", str(path)], capture_output=True, text=True, timeout=60, cwd=tmp_path
-    )
-    assert done.returncode == 2
-    assert f"found    {tmp_path}/k.pem (No such file or directory)" in done.stderr
-    assert "hint     Give the certificate's private key" in done.stderr
+def test_the_command_ends_with_2_before_it_loads_anything(
+    tmp_path: Path, pair: Certificate, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, told = cohort(capsys, "service", written(tmp_path, pair.certificate, "k.pem"))
+    assert code == 2
+    assert f"found    {tmp_path}/k.pem (No such file or directory)" in told
+    assert "hint     Give the certificate's private key" in told
     assert not (tmp_path / "cohort-service").exists()
