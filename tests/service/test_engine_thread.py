@@ -114,3 +114,60 @@ def test_what_a_pass_gave_is_not_kept_where_the_rest_is_given_up() -> None:
     thread.start()
     assert thread.close(drain_seconds=10.0)
     assert heard == [7, 8]
+
+
+class CountingWriter:
+    """Notes what the streams had been told at each flush."""
+
+    def __init__(self, told: list[int]) -> None:
+        self._told, self.flushed, self.is_closed = told, list[list[int]](), False
+
+    def flush(self) -> None:
+        if self._told:
+            self.flushed.append(list(self._told))
+            self._told.clear()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class ToldListener:
+    """A stream that another process writes: it never waits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, told: list[int]) -> None:
+        self.loop, self._told = loop, told
+        self.numbers, self.is_cancelled = set[int](), False
+
+    def put(self, place: int, output: StepOutput) -> bool:
+        self._told.append(place if output.finish is not FinishReason.FAILED else -1)
+        return False
+
+    def wake(self) -> None:
+        raise AssertionError("nothing waits for it")
+
+
+def test_streams_of_another_process_are_told_once_a_pass_and_of_what_is_refused() -> None:
+    told: list[int] = []
+    writer: Any = CountingWriter(told)
+    engine: Any = ScriptedEngine({}, [])
+    numbers = iter([7, 8])
+
+    def submit(request: SequenceRequest) -> int:
+        if request.max_new_tokens == 99:
+            raise ValueError("the pool is too small")
+        number = next(numbers)
+        engine._left[number] = request.max_new_tokens
+        return number
+
+    engine.submit = submit
+    pool: Any = SimpleNamespace(close=lambda: None)
+    thread, loop = EngineThread(engine, pool, max_waiting=3, writer=writer), asyncio.new_event_loop()
+    try:
+        requests = [SequenceRequest(prompt_tokens=[1], max_new_tokens=most) for most in (2, 1, 99)]
+        thread.submit_to(ToldListener(loop, told), requests)
+        thread.start()
+        assert thread.close(drain_seconds=10.0)
+    finally:
+        loop.close()
+    assert writer.flushed == [[-1], [0, 1], [0]]
+    assert writer.is_closed

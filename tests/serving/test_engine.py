@@ -217,6 +217,17 @@ def test_texts_that_are_made_later_are_those_that_are_made_at_once(llama: Served
     assert texts(adds_texts=False) == texts(adds_texts=True)
 
 
+def test_a_request_whose_texts_are_made_elsewhere_has_the_same_tokens_and_none(llama: Served) -> None:
+    request = SequenceRequest(prompt_tokens=[20, 30, 40], max_new_tokens=20, adapter=1)
+    whole, bare = alone(llama, request), alone(llama, replace(request, needs_text=False))
+    assert [each.token for each in bare] == [each.token for each in whole]
+    assert not any(each.text for each in bare)
+    # what stops it is looked for in its text
+    stop = "".join(each.text for each in whole)[6:8]
+    stopped = replace(request, stop_strings=(stop,))
+    assert alone(llama, replace(stopped, needs_text=False)) == alone(llama, stopped)
+
+
 def test_a_diverged_adapter_ends_its_own_requests_alone(llama: Served) -> None:
     requests = [
         replace(request, adapter=adapter) for request, adapter in zip(make_requests(8), [0, 2] * 4, strict=True)
