@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.modules_to_save.saved_tables import own_logits
+from cohort.data.packing import stream_rows
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
 from cohort.models.attention import AttentionContext
@@ -35,8 +36,7 @@ LoraFor = Callable[[SegmentTable], LoraContext]
 ScoresOf = Callable[[Tensor], Scores]
 """Gives the scores of final hidden states [B, D]."""
 
-# Every product sees at least 16 rows of no sequence at the end and a multiple of 16 in all: what keeps a row's bits its
-# own on a CPU (see data.packing).
+# On a GPU passes have a multiple of 16 rows, at least 16 of them of no sequence.
 FILLER_ROWS = 16
 
 
@@ -160,7 +160,7 @@ class PassComputer:
     def _pass(self, parts: Sequence[SequencePart]) -> Scores | None:
         device = self._decoder.device
         counts = [part.count for part in parts]
-        num_rows = _with_filler(sum(counts))
+        num_rows = _rows_of(sum(counts), device)
         tokens, positions = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
         row = 0
         for part in parts:
@@ -208,10 +208,13 @@ class PassComputer:
 def padded_logits(decoder: PassModel, hidden_BD: Tensor) -> Tensor:
     """Return the logits [B, V] of final hidden states, each with its own bits on a CPU."""
     count = len(hidden_BD)
-    padded = hidden_BD.new_zeros(_with_filler(count), hidden_BD.shape[1])
+    padded = hidden_BD.new_zeros(_rows_of(count, hidden_BD.device), hidden_BD.shape[1])
     padded[:count] = hidden_BD
     return decoder.logits(padded)[:count]
 
 
-def _with_filler(num_rows: int) -> int:
-    return -(-(num_rows + FILLER_ROWS) // FILLER_ROWS) * FILLER_ROWS
+def _rows_of(num_used: int, device: torch.device) -> int:
+    """Return the rows of a stream with so many of sequences."""
+    if device.type == "cpu":
+        return stream_rows(num_used, on_gpu=False)
+    return -(-(num_used + FILLER_ROWS) // FILLER_ROWS) * FILLER_ROWS
