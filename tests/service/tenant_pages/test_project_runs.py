@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -11,8 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
 from cohort.runs.requests.trial_requests import Answer
+from cohort.service.access.gate import CallerCache, Gate, GateLimits
 from cohort.store.enums import JobStatus, KeyScope
 from cohort.store.jobs.events import NewEvent
 from cohort.store.tenants.audit import list_audit
@@ -249,7 +253,8 @@ def test_a_stream_tells_what_happens_and_ends_with_the_key(tenants: TenantRuns) 
         expiring.wait()
         assert expiring.heard[-1] == {"reload": True}, "the page loads again, and is asked for a key"
         assert lasting.heard, "what the viewer did not hold"
-        assert lasting.heard[0]["header"]["directory"] == ""
+        # a model is what clients call it, not where it lies
+        assert {lasting.heard[0]["header"][name] for name in ("directory", "holder", "model")} == {""}
         assert lasting.heard[-1] != {"reload": True}
         tenants.store.keys.revoke(tenants.keys["acme"].key.id, actor="test")
         lasting.wait()
@@ -276,3 +281,30 @@ def test_old_events_are_left_to_the_api(tenants: TenantRuns) -> None:
     assert [event["message"] for event in found] == [f"message {59 - number}" for number in range(40)]
     assert far.id
     assert time.time() - found[0]["at"] < 60
+
+
+def test_a_job_that_left_no_run_on_a_server_that_is_seen_is_not_said_to_be_elsewhere(tenants: TenantRuns) -> None:
+    client, here = page_client(tenants, "acme"), tenants.jobs["here"]
+    shutil.rmtree(tenants.run("here").root)
+    assert "is being prepared" in client.get(address("job", here.id)).json()["absent"]
+    tenants.store.project(here.project_id).jobs.cancel(here.id)
+    absent = client.get(address("job", here.id)).json()["absent"]
+    assert "ended before its first step, or its run directory was removed" in absent
+    assert "server" not in absent
+
+
+def test_the_log_of_requests_names_the_project_and_the_key(
+    tenants: TenantRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    pages = pages_of(tenants.store, nodes=tenants.nodes, can_change=False)
+    callers = CallerCache(tenants.store.keys.find, seconds=0.0)
+    client = TestClient(
+        Gate(pages, callers=callers, limits=GateLimits(), count_answer=lambda *_: None),
+        base_url="http://127.0.0.1:8000",
+    )
+    client.post(f"{API}/session", json={"key": tenants.keys["acme"].text})
+    with caplog.at_level(logging.INFO, logger="cohort.access"):
+        assert client.get(f"{API}/runs").status_code == 200
+    (record,) = caplog.records
+    assert record.fields["project"] == tenants.keys["acme"].key.project_id  # type: ignore[attr-defined]
+    assert record.fields["key"] == tenants.keys["acme"].key.id  # type: ignore[attr-defined]

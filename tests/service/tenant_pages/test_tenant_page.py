@@ -54,7 +54,7 @@ def test_a_tenant_signs_in_and_finds_its_runs_and_no_others(chromium: Any, addre
         page.get_by_text("It has not begun yet").wait_for()
         page.go_back()
         page.get_by_role("link", name=SCRIPT).click()
-        page.get_by_text("Its curves are not on this server").wait_for()
+        page.get_by_text("There are no curves of it here").wait_for()
         page.get_by_text("Trial 1, step 1/4: validation loss=1.25").wait_for()
         page.goto(f"{address}#/sweep?run={tenants.jobs['zen'].id}")
         page.get_by_role("alert").filter(has_text="there is no run").wait_for()

@@ -35,7 +35,7 @@ from cohort.store.store import Store
 
 __all__ = ["build_service_pages"]
 
-_KEY_HINT = "one of your project with the scope tasks; administrators: one with the scope admin"
+_KEY_HINT = "one of your project with the scope tasks, or an administrator's, with the scope admin"
 _OF_TENANTS, _OF_ADMINS = ("runs", "compare"), ("service", "runs", "compare")
 _MOST_RUNS = 512
 _STATUS_OF: dict[type[Exception], int] = {

@@ -16,8 +16,9 @@ __all__ = ["MOST_POINTS", "evaluation_curves", "pace_curve", "stride_of", "train
 MOST_POINTS = 60_000
 """Points of all curves of an answer together: some 600 kB, drawn in a tenth of a second."""
 _LEAST_EACH = 40
-# of the run time, for the tokens a second
-_STRETCHES = 120
+# of the run time, for the tokens a second; of a run whose steps take longer, half as many as often as that takes
+_STRETCHES, _LEAST_STRETCHES = 120, 15
+_MOST_EMPTY = 0.1
 _MOST_EACH = 800
 
 
@@ -58,13 +59,17 @@ def evaluation_curves(reader: RunReader, *, metric: ObjectiveMetric) -> dict[str
 def pace_curve(reader: RunReader) -> dict[str, Any]:
     """Return the tokens a second, trained and evaluated, over run time in seconds, as ``[times], [rates]``."""
     width = max(reader.run_seconds() / _STRETCHES, 1e-3)
-    rates = {stretch: tokens / width for stretch, tokens in reader.log.tokens_by_time(width)}
-    # what was logged at the very end belongs to the last stretch; a stretch without an entry stood still
-    stretches = range(_STRETCHES)
+    # what was logged at the very end belongs to the last stretch
+    logged = dict(reader.log.tokens_by_time(width))
+    tokens = [logged.get(stretch, 0) for stretch in range(_STRETCHES)]
+    while len(tokens) > _LEAST_STRETCHES and tokens.count(0) > _MOST_EMPTY * len(tokens):
+        # a step is logged at its end: shorter than a step, stretches would show none and then all of it
+        tokens = [sum(pair) for pair in zip(tokens[::2], tokens[1::2], strict=True)]
+        width *= 2
     return {
         "curve": [
-            [rounded((stretch + 0.5) * width) for stretch in stretches],
-            [rounded(rates.get(stretch, 0.0), 4) for stretch in stretches],
+            [rounded((stretch + 0.5) * width) for stretch in range(len(tokens))],
+            [rounded(count / width, 4) for count in tokens],
         ]
     }
 

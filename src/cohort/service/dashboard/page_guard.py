@@ -129,6 +129,9 @@ class PageGuard:
         if not path.startswith("/api"):
             return None
         session = scope["cohort_session"] = await self._viewer(headers)
+        if (caller := getattr(session, "caller", None)) is not None:
+            # whose request it was, for the log of a server with tenants
+            scope.setdefault("state", {})["caller"] = caller
         if path == _SESSION_PATH:
             return None
         if self._sessions.needs_key and session is None:

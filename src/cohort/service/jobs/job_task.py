@@ -39,10 +39,16 @@ class BaseForJobs:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRows:
-    """The files of a job's rows in its folder, and how many training rows there are."""
+    """The files of a job's rows in its folder.
+
+    Attributes:
+        num_rows: How many training rows there are.
+        is_chat: Whether they are conversations, which a chat template renders.
+    """
 
     train: Path
     num_rows: int
+    is_chat: bool = True
     validation: Path | None = None
 
 
@@ -89,7 +95,7 @@ def job_document(asked: CreateJob, *, rows: JobRows, base: BaseForJobs, seed: in
             "validation": _validation(rows, options.dataset),
             "max_length": base.max_length,
             "on_long_rows": "truncate",
-            **({} if base.chat_template is None else {"chat_template": base.chat_template}),
+            **({"chat_template": base.chat_template} if base.chat_template is not None and rows.is_chat else {}),
             **{key: value for key, value in options.dataset.items() if key not in ("train", "validation", "test")},
         },
         "objective": objective,

@@ -12,7 +12,7 @@ from cohort.service.fine_tuning.schema import CreateJob
 from cohort.service.jobs.client_limits import require_harmless
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.job_task import BaseForJobs, JobRows, base_keys, job_document
-from cohort.service.jobs.row_checks import CheckLimits, RowsRefusedError, check_rows
+from cohort.service.jobs.row_checks import CheckedRows, CheckLimits, RowsRefusedError, check_rows
 from cohort.store.enums import JobKind
 from cohort.store.errors import UnknownIdError
 from cohort.store.records import Job
@@ -90,7 +90,8 @@ def _fine_tuning_document(
         path = folder.path / "validation.jsonl"
         _checked(asked.validation_file, "validation_file", path, asked.method_type, content, limits)
         validation = path
-    rows = JobRows(train=folder.path / "train.jsonl", num_rows=train, validation=validation)
+    path = folder.path / "train.jsonl"
+    rows = JobRows(train=path, num_rows=train.num_rows, is_chat=train.is_chat, validation=validation)
     return job_document(asked, rows=rows, base=base, seed=job.seed)
 
 
@@ -100,7 +101,7 @@ def _task_document(
     document = dict(job.request["task"])
     require_harmless(document)
     dataset = dict(document["dataset"])
-    reads = _reads(document)
+    reads, is_chat = _reads(document), False
     for split in _SPLITS:
         written = dataset.get(split)
         if written is None or isinstance(written, int | float):
@@ -109,10 +110,10 @@ def _task_document(
         paths = []
         for number, file_id in enumerate(ids):
             path = folder.path / f"{split}-{number}.jsonl"
-            _checked(file_id, f"task.dataset.{split}", path, reads, content, limits)
+            is_chat |= _checked(file_id, f"task.dataset.{split}", path, reads, content, limits).is_chat
             paths.append(str(path))
         dataset[split] = paths
-    if base.chat_template is not None:
+    if base.chat_template is not None and is_chat:
         dataset["chat_template"] = base.chat_template
     dataset.setdefault("max_length", base.max_length)
     document.pop("base_model", None)
@@ -129,15 +130,15 @@ def _reads(document: Mapping[str, Any]) -> str:
         return "answers"
 
 
-def _checked(file_id: str, param: str, path: Path, method: str, content: Content, limits: CheckLimits) -> int:
-    """Fetch a file and return how many rows it has."""
+def _checked(file_id: str, param: str, path: Path, method: str, content: Content, limits: CheckLimits) -> CheckedRows:
+    """Fetch a file and return what its rows are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if not path.is_file():
             with atomic_file(path) as partial, partial.open("wb") as stream:
                 for chunk in content(file_id):
                     stream.write(chunk)
-        return check_rows(path, method=method, shown=file_id, limits=limits).num_rows
+        return check_rows(path, method=method, shown=file_id, limits=limits)
     except UnknownIdError:
         text = f"{file_id}: the file does not exist any more; upload it again and create another job"
     except RowsRefusedError as error:

@@ -35,7 +35,7 @@ _WANTED = {
 
 
 def read_rows(path: Path, *, method: str, shown: str) -> dict[str, Any]:
-    """Return the number of rows of a file, or what is wrong with them and in which line.
+    """Return the number of rows of a file and whether they are chats, or what is wrong with them and in which line.
 
     Args:
         method: ``supervised`` or ``dpo``, for rows as OpenAI has them; or what a task's objective reads of a row.
@@ -49,7 +49,8 @@ def read_rows(path: Path, *, method: str, shown: str) -> dict[str, Any]:
         found = "no rows" if parsed.format is None else f"rows in the {parsed.format.value} format"
         hint = f"Write a row in each line, such as {_WANTED[method]}."
         problems = [Problem(where=shown, found=found, allowed=f"rows of method {method}", hint=hint)]
-    return {"num_rows": len(parsed.train), "problems": [_told(each, shown) for each in problems[:LISTED_PROBLEMS]]}
+    told = [_told(each, shown) for each in problems[:LISTED_PROBLEMS]]
+    return {"num_rows": len(parsed.train), "is_chat": parsed.is_chat, "problems": told}
 
 
 def _told(problem: Problem, shown: str) -> dict[str, Any]:

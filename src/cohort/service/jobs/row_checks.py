@@ -32,13 +32,18 @@ class CheckLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedRows:
-    """A file that can be trained on."""
+    """A file that can be trained on.
+
+    Attributes:
+        is_chat: Whether its rows are conversations, which a chat template renders.
+    """
 
     num_rows: int
+    is_chat: bool
 
 
 def check_rows(path: Path, *, method: str, shown: str, limits: CheckLimits) -> CheckedRows:
-    """Read a file of rows and return how many there are.
+    """Read a file of rows and return what they are.
 
     Args:
         method: ``supervised``, ``dpo``, or what a task's objective reads of a row.
@@ -71,4 +76,4 @@ def check_rows(path: Path, *, method: str, shown: str, limits: CheckLimits) -> C
     answer = json.loads(found.stdout)
     if problems := answer["problems"]:
         raise RowsRefusedError("\n".join(each["message"] for each in problems))
-    return CheckedRows(num_rows=answer["num_rows"])
+    return CheckedRows(num_rows=answer["num_rows"], is_chat=answer["is_chat"])

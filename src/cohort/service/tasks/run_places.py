@@ -25,11 +25,15 @@ def find_run(job: Job, *, places: Sequence[Path]) -> Path | None:
     return next((directory for directory in found if RunDirectory(directory).database.is_file()), None)
 
 
-def absence(job: Job) -> str:
-    """Return why a job has no run directory here, and what to do."""
+def absence(job: Job, *, places: Sequence[Path]) -> str:
+    """Return why a job has no run directory among ``places``, and what to do."""
     if job.started_at is None:
-        return f"{job.id} has not begun to train: it is {job.status}."
+        return f"{job.id} has not begun to train: it is {job.status.replace('_', ' ')}."
     node = (job.run_directory or "").partition("/")[0]
+    if any(place.parent.name == node for place in places):
+        if job.status in ENDED:
+            return f"{job.id} ended before its first step, or its run directory was removed when its time was over."
+        return f"{job.id} is being prepared: its base model and rows are read."
     where = f"the server {node!r}" if node and node != job.id else "another server"
     if job.status in ENDED:
         return (
@@ -48,9 +52,10 @@ def run_of(job: Job, *, nodes: Path) -> Path:
     Raises:
         ServiceError: it has not, or its node's folder is elsewhere.
     """
-    found = find_run(job, places=run_places(nodes))
+    places = run_places(nodes)
+    found = find_run(job, places=places)
     if found is not None:
         return found
     if job.started_at is None:
-        raise ServiceError(absence(job), status=409, code="not_begun", retry_seconds=5)
-    raise ServiceError(absence(job), status=404, code="run_elsewhere")
+        raise ServiceError(absence(job, places=places), status=409, code="not_begun", retry_seconds=5)
+    raise ServiceError(absence(job, places=places), status=404, code="run_elsewhere")

@@ -34,7 +34,7 @@ _MOST_LISTED = 100
 _MOST_EVENTS = 40
 _MOST_NAME = 200
 # places of the server, which no client needs
-_OF_THE_SERVER = ("directory", "holder", "folder")
+_OF_THE_SERVER = ("directory", "holder", "folder", "model")
 _RESUMED_BY = "the server that goes on with the job"
 
 
@@ -71,14 +71,15 @@ class ProjectRuns:
 
     async def run(self, request: Request) -> RunDirectory:
         asked = await self._asked(request)
-        found = await asyncio.to_thread(self._place, asked.job)
+        found, absent = await asyncio.to_thread(self._place, asked.job)
         if found is None:
-            raise AbsentRunError(absence(asked.job))
+            raise AbsentRunError(absent)
         return RunDirectory(found)
 
     async def facts(self, request: Request) -> Mapping[str, Any]:
         asked = await self._asked(request)
-        return {"may_change": asked.may_change, "label": label_of(asked.job)}
+        job = asked.job
+        return {"may_change": asked.may_change, "label": label_of(job), "base_model": job.base_model}
 
     def shown(self, view: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**view, **{name: "" for name in _OF_THE_SERVER if name in view}}
@@ -122,7 +123,7 @@ class ProjectRuns:
 
         def found() -> Any:
             events = self._store.project(job.project_id).jobs.events(job.id, limit=_MOST_EVENTS).items
-            absent = "" if self._place(job) is not None else absence(job)
+            _, absent = self._place(job)
             view = job_view(job, absent=absent, may_change=may_change)
             return {**view, "label": label_of(job), "events": event_view(events)}
 
@@ -136,23 +137,22 @@ class ProjectRuns:
             raise UnknownIdError("project", project_id)
         is_own, may_change = project_id == caller.project.id, _may_change(caller, project_id)
 
-        def listed() -> tuple[Any, str, list[tuple[Job, Path | None]]]:
+        def listed() -> tuple[Any, str, list[tuple[Job, Path | None, str]]]:
             project = self._store.tenants.project(project_id)
             page = self._store.project(project.id).jobs.list(limit=_MOST_LISTED)
-            places = run_places(self._nodes)
             owners = {owner.id: owner.name for owner in self._store.tenants.organisations()}
             name = f"{owners.get(project.organisation_id, '')}/{project.name}"
-            return page, name, [(job, find_run(job, places=places)) for job in page.items]
+            return page, name, [(job, *self._place(job)) for job in page.items]
 
         page, name, found = await asyncio.to_thread(listed)
-        here = {str(run): self._feeds.of(RunDirectory(run)).followed for _, run in found if run is not None}
+        here = {str(run): self._feeds.of(RunDirectory(run)).followed for _, run, _ in found if run is not None}
         rows = {row["name"]: row for row in await self._rows.rows(here)}
         runs = []
-        for job, run in found:
-            row = {} if run is None else dict(rows[str(run)])
+        for job, run, absent in found:
+            row = {} if run is None else dict(self.shown(rows[str(run)]))
             if "error" in row:
                 row["error"] = self.words(row["error"])
-            view = job_view(job, absent="" if run is not None else absence(job), may_change=may_change)
+            view = job_view(job, absent=absent, may_change=may_change)
             own_name = job.id if is_own else f"{project_id}/{job.id}"
             runs.append({**row, "name": own_name, "label": label_of(job), "job": view})
         return {"root": "", "queues": [], "project": name, "is_own": is_own, "has_more": page.has_more, "runs": runs}
@@ -175,8 +175,11 @@ class ProjectRuns:
             raise NotAllowedError("only a key of the job's project with the scope tasks changes it")
         return asked, await json_body(request)
 
-    def _place(self, job: Job) -> Path | None:
-        return find_run(job, places=run_places(self._nodes))
+    def _place(self, job: Job) -> tuple[Path | None, str]:
+        """Return the run directory of a job; else why there is none here."""
+        places = run_places(self._nodes)
+        found = find_run(job, places=places)
+        return found, "" if found is not None else absence(job, places=places)
 
 
 def _may_change(caller: Caller, project_id: str) -> bool:

@@ -39,7 +39,7 @@ export function Job({ job, run, again }) {
       ${job.can.map((kind) => html`<button class=${kind === "cancel-job" ? "danger" : ""} onClick=${() => setAsked({ kind })}>${BUTTONS[kind]}</button>`)}</div>
     ${job.model ? html`<p class="note">It answers as the model <code>${job.model}</code>. The adapter as files: <code>cohort export ${job.id} --server ${location.origin} -o adapter</code></p>` : ""}
     ${job.error ? html`<${Failure} error=${new Error(job.error)} />` : ""}
-    ${job.absent ? html`<div class="empty"><h2 style=${{ marginTop: 0 }}>${job.started_at ? "Its curves are not on this server" : "It has not begun yet"}</h2><p>${job.absent}</p>
+    ${job.absent ? html`<div class="empty"><h2 style=${{ marginTop: 0 }}>${job.started_at ? "There are no curves of it here" : "It has not begun yet"}</h2><p>${job.absent}</p>
       <p class="note">${job.started_at ? "What the service itself knows of it is below." : "Its trials and curves appear here by themselves."}</p></div>` : ""}
     <details open=${Boolean(job.absent)}><summary>What happened</summary>${job.events.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="What happened"><table class="stacks"><thead><tr><th scope="col">when</th><th scope="col">what</th></tr></thead>
       <tbody>${job.events.map((event) => html`<tr><td>${moment(event.at)}</td><td class="wrap lead">${event.level === "info" ? "" : html`<strong>${event.level}: </strong>`}${event.message}</td></tr>`)}</tbody></table></div>` : html`<p class="note">Nothing is kept of it any more.</p>`}</details>

@@ -31,7 +31,9 @@ export function useDark() {
 }
 
 export function Card({ title, value, children }) {
-  return html`<div class="card"><h2>${title}</h2><div class="big">${value}</div>${children}</div>`;
+  // a word that a card of a phone cannot hold is smaller, and not broken
+  const isLong = typeof value === "string" && value.split(" ").some((word) => word.length > 11);
+  return html`<div class="card"><h2>${title}</h2><div class=${`big ${isLong ? "long" : ""}`}>${value}</div>${children}</div>`;
 }
 
 export function Meter({ share, label }) {

@@ -57,7 +57,7 @@ export function Compare({ query }) {
   const names = [...new Set(found.flatMap((one) => Object.keys(one.row.parameters)))];
   const differs = (name) => new Set(found.map((one) => JSON.stringify(one.row.parameters[name]))).size > 1;
   const lines = [
-    ["base model", (one) => one.data.model], ["state", (one) => one.row.state], ["best value", (one) => `${number(one.row.best)} (${one.data.metric.label})`], ["validation loss there", (one) => number(one.row.best_loss)],
+    ["base model", (one) => one.data.base_model ?? one.data.model], ["state", (one) => one.row.state], ["best value", (one) => `${number(one.row.best)} (${one.data.metric.label})`], ...(found.every((one) => one.data.metric.name === "loss") ? [] : [["validation loss there", (one) => number(one.row.best_loss)]]),
     ["steps", (one) => `${one.row.steps} of ${one.row.planned}`], ...names.filter((name) => query.all === "1" || differs(name)).map((name) => [name, (one) => setting(one.row.parameters[name])]),
   ];
   const saved = () => download("compare.csv", csv(["", ...found.map(label)], lines.map(([name, value]) => [name, ...found.map(value)])), "text/csv");

@@ -58,7 +58,7 @@ function Row({ run, price, isChosen, onChoose }) {
     <td class="n" data-label=${run.metric.label}>${number(run.best?.value)}<br /><span class="note"><span class="wide">${run.metric.label}${run.best ? ", " : ""}</span>${run.best ? `trial ${run.best.trial}` : ""}</span></td>
     <td><${Spark} points=${run.spark} label=${`Best ${run.metric.label} so far`} /></td>
     <td class="n" data-label="trials">${run.num_trials}<br /><span class="note states">${counts}</span></td>
-    <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${nameOf(run)}`} /></td>
+    <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${nameOf(run)}`} />${run.state === "done" && run.share_done < 0.995 ? html`<span class="note">the rest was saved</span>` : ""}</td>
     <td class="n" data-label="time left">${isOver(run) ? stateOf(run) : duration(run.seconds_left)}<br /><span class="note">${duration(run.seconds)} so far</span></td>
     <td class="n" data-label="cost left">${isOver(run) ? "" : html`${tokens(run.cost_tokens_left)}${paid(run.seconds_left, run, price)}<br />`}<span class="note">${tokens(run.cost_tokens)}${paid(run.seconds, run, price)} so far${run.planned_tokens ? html`<br />of ${count(run.planned_tokens)} in full` : ""}</span></td></tr>`;
 }
@@ -85,7 +85,7 @@ export function Runs({ query, session }) {
   const toggled = (name) => { const next = new Set(chosen); if (!next.delete(name)) next.add(name); setChosen(next); };
   const saved = () => download("runs.csv", csv(
     ["run", "state", "model", "metric", "best", "best_trial", "trials", "share_done", "seconds", "seconds_left", "cost_tokens", "cost_tokens_left", "planned_tokens", "devices"],
-    rows.filter((run) => run.metric).map((run) => [run.name, stateOf(run), run.model, run.metric.name, run.best?.value, run.best?.trial, run.num_trials, run.share_done, run.seconds, run.seconds_left, run.cost_tokens, run.cost_tokens_left, run.planned_tokens, run.num_devices]),
+    rows.filter((run) => run.metric).map((run) => [run.name, stateOf(run), run.job?.base_model ?? run.model, run.metric.name, run.best?.value, run.best?.trial, run.num_trials, run.share_done, run.seconds, run.seconds_left, run.cost_tokens, run.cost_tokens_left, run.planned_tokens, run.num_devices]),
   ), "text/csv");
   const head = (name, text, numeric) => html`<${Sorted} name=${name} sort=${sort} onSort=${onSort} numeric=${numeric}>${text}<//>`;
   const where = found.project ? html`of <strong>${found.project}</strong>${found.is_own ? "" : html` · <a href=${link("service", { project: query.project })}>its usage and keys</a>`}${found.has_more ? ` · the newest ${found.runs.length} jobs` : ""}` : html`in <code>${found.root}</code>`;
@@ -93,10 +93,10 @@ export function Runs({ query, session }) {
     <${Failure} error=${error} again=${again} />
     ${!found.runs.length ? html`<${NoRun} found=${found} />` : html`
     <div class="row"><label class="grow"><span class="hidden">Filter runs</span><input type="search" placeholder="Filter by name, model or state" value=${query.q ?? ""} onInput=${(event) => choose({ q: event.target.value })} /></label>
-      <a class="button" href=${link("compare", { runs: [...chosen].join("|") })} aria-disabled=${chosen.size < 2}>Compare${chosen.size ? ` ${chosen.size}` : ""}</a>
+      <a class="button" href=${link("compare", { runs: [...chosen].join("|") })} aria-disabled=${chosen.size < 2 ? "true" : "false"} title=${chosen.size < 2 ? "Tick two runs or more to compare their best trials" : "Compare the best trials of the ticked runs"}>Compare${chosen.size ? ` ${chosen.size}` : ""}</a>
       <button onClick=${saved}>CSV</button></div>
     <div class="scroll" tabindex="0" role="region" aria-label="Runs"><table class="stacks"><caption class="hidden">Runs</caption><thead><tr><th scope="col"><span class="hidden">Compare</span></th>
-      ${head("name", "run")}${head("updated", "state, last written")}${head("best", "best so far", true)}<th scope="col">how it came</th>${head("trials", "trials", true)}${head("done", "steps done")}${head("left", "time left", true)}${head("cost", "cost left", true)}</tr></thead>
+      ${head("name", "run")}${head("updated", "state, last written")}${head("best", "best so far", true)}<th scope="col">best over time</th>${head("trials", "trials", true)}${head("done", "steps done")}${head("left", "time left", true)}${head("cost", "cost left", true)}</tr></thead>
       <tbody>${rows.map((run) => html`<${Row} key=${run.name} run=${run} price=${session.gpu_hour} isChosen=${chosen.has(run.name)} onChoose=${toggled} />`)}</tbody></table></div>
     ${!rows.length ? html`<p class="note">No run has “${query.q}”. <button onClick=${() => choose({ q: "" })}>Show all ${found.runs.length}</button></p>` : ""}`}`;
 }

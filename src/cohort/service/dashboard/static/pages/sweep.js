@@ -31,7 +31,7 @@ function Head({ data, name, connection, price, children }) {
   const ahead = money(data.seconds_left, price, data.num_devices);
   const shown = { live: ["live", "live"], lost: ["lost", "connection lost, trying again"], closed: ["lost", "connection closed"] }[connection] ?? ["", "connecting"];
   return html`<div class="row"><h1 class="grow">${nameOf(data, name)}</h1><span class=${`badge ${shown[0]}`} role="status">${data.state === "running" || connection !== "live" ? shown[1] : "up to date"}</span></div>
-    <p class="note">${[data.model, data.device, data.directory && `${data.state}${data.holder ? ` (${localised(data.holder)})` : ""}`, `written ${moment(data.updated_at)}`].filter(Boolean).join(" · ")}</p>
+    <p class="note">${[data.base_model ?? data.model, data.device, data.directory && `${data.state}${data.holder ? ` (${localised(data.holder)})` : ""}`, `written ${moment(data.updated_at)}`].filter(Boolean).join(" · ")}</p>
     ${data.verdicts.map((text) => html`<p>${text[0].toUpperCase()}${text.slice(1)}.</p>`)}
     <${Place} data=${data} />${children}
     ${data.missing.length ? html`<div class="error">Results are gone: ${data.missing.join(", ")}. ${data.directory ? html`<code>cohort resume</code> writes them again.` : ""}</div>` : ""}

@@ -1,0 +1,51 @@
+"""What a job's task becomes on the server that trains it: rows in its folder, keys that the server decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.service.jobs.job_folder import JobFolder
+from cohort.service.jobs.job_task import BaseForJobs
+from cohort.service.jobs.preparation import prepare_job
+from cohort.service.jobs.row_checks import CheckLimits
+from cohort.service.tasks.task_body import planned_job
+from cohort.store.enums import JobKind
+
+PLAIN = {"prompt": "a", "completion": "b"}
+CHAT = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+
+
+def prepared(folder: Path, row: dict[str, Any], *, kind: JobKind) -> dict[str, Any]:
+    """Return the dataset of the task that a job with 20 such rows becomes, on a base with a template of its own."""
+    folder.mkdir()
+    base = BaseForJobs(
+        name="base", path=str(folder), max_length=64, chat_template="plain", on_cpu=True, quantization=None
+    )
+    task = {"base_model": "base", "dataset": {"train": "file-a"}}
+    job = planned_job(task, base="base")
+    if kind is JobKind.FINE_TUNING:
+        job = replace(job, kind=kind, request={"model": "base", "training_file": "file-a"})
+
+    def content(file_id: str) -> Iterator[bytes]:
+        assert file_id == "file-a"
+        yield "".join(json.dumps(row) + "\n" for _ in range(20)).encode()
+
+    own = JobFolder(folder, job.id)
+    prepare_job(job, own, base=base, content=content, limits=CheckLimits())
+    found = own.task
+    assert found is not None
+    dataset: dict[str, Any] = found["dataset"]
+    return dataset
+
+
+@pytest.mark.parametrize("kind", list(JobKind))
+def test_a_chat_template_goes_with_conversations_and_not_with_plain_text(tmp_path: Path, kind: JobKind) -> None:
+    # which refuses one: a template would say nothing there
+    assert "chat_template" not in prepared(tmp_path / "plain", PLAIN, kind=kind)
+    assert prepared(tmp_path / "chat", CHAT, kind=kind)["chat_template"] == "plain"
