@@ -27,10 +27,10 @@ from benchmarks.requirements import need_gpu
 from benchmarks.serving.serving import finish, request
 from cohort.core.process.lasting_objects import lasting_objects_uncollected
 from cohort.models.decoder import Decoder
-from cohort.service.app import build_app
 from cohort.service.engine_thread import EngineThread
 from cohort.service.listening import listen
 from cohort.service.metrics import ServerMetrics
+from cohort.service.serve_app import build_app
 from cohort.service.served_base import ServedBase
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServerSettings

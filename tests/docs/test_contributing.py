@@ -118,7 +118,7 @@ QUESTIONS = [
     ("a format of frozen weights", "src/cohort/models/weight_formats/kinds/", "int8.py", "FORMAT"),
     ("how many bytes of a device are reserved", "src/cohort/memory/budget.py", "", "reserve_bytes"),
     ("the cards on top of the report", "src/cohort/report/headline_cards.py", "", "def headline_bars"),
-    ("an HTTP endpoint", "src/cohort/service/app.py", "", "@app.post"),
+    ("an HTTP endpoint", "src/cohort/service/completion_routes.py", "", "@routes.post"),
     ("which keys and values a server evicts", "src/cohort/serving/block_manager.py", "", "def take"),
     ("the order of queued tasks", "src/cohort/scheduling/placement/task_order.py", "", "class ListPolicy"),
     ("when checkpoints are written", "src/cohort/engine/train/state_saving.py", "", "def save_when_due"),

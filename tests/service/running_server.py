@@ -20,10 +20,10 @@ from cohort.adapters.peft_files.peft_format import CONFIG_FILE, WEIGHTS_FILE, se
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config_file import read_config
-from cohort.service.app import build_app
 from cohort.service.listening import listen
 from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import Opened, open_served
+from cohort.service.serve_app import build_app
 from cohort.service.settings import ServedSettings, ServerSettings
 from cohort.service.streams.lent_connection import LendingProtocol
 from tests.cli.tiny_task import write_tiny_model

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.source_location import Place
@@ -12,7 +16,7 @@ from cohort.service.schema import LoadAdapterRequest, UnloadAdapterRequest, pars
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServerSettings
 
-__all__ = ["AdapterRoutes", "NotAllowedError", "path_below"]
+__all__ = ["AdapterRoutes", "NotAllowedError", "adapter_routes", "path_below"]
 
 
 class NotAllowedError(InputError):
@@ -90,6 +94,25 @@ class AdapterRoutes:
                 )
             )
         return self._root
+
+
+def adapter_routes(adapters: AdapterRoutes) -> APIRouter:
+    """Return the routes of models and adapters."""
+    routes = APIRouter(prefix="/v1")
+
+    @routes.get("/models")
+    async def models() -> Response:
+        return JSONResponse(adapters.listed())
+
+    @routes.post("/load_lora_adapter")
+    async def load(request: Request) -> Response:
+        return PlainTextResponse(await asyncio.to_thread(adapters.load, await request.body()))
+
+    @routes.post("/unload_lora_adapter")
+    async def unload(request: Request) -> Response:
+        return PlainTextResponse(await asyncio.to_thread(adapters.unload, await request.body()))
+
+    return routes
 
 
 def path_below(root: Path, given: str) -> Path:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import uvicorn
 
 from cohort.core.process.lasting_objects import lasting_objects_uncollected
-from cohort.service.app import build_app
 from cohort.service.dashboard.mounted import mounted_dashboard
 from cohort.service.ending_server import KEEP_ALIVE_SECONDS, EndingServer
 from cohort.service.listening import stopped_by_signals
 from cohort.service.metrics import ServerMetrics
 from cohort.service.opening import Opened
+from cohort.service.serve_app import build_app
 from cohort.service.settings import ServerSettings
 from cohort.service.streams.lent_connection import LendingProtocol
 

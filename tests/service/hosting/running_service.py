@@ -15,8 +15,8 @@ import openai
 import uvicorn
 
 from cohort.cli.demo import quickstart_folder
-from cohort.service.hosting.app import build_service_app
 from cohort.service.hosting.opening import OpenService, open_service
+from cohort.service.hosting.service_app import build_service_app
 from cohort.service.hosting.service_file import BaseSection, LimitsSection, ServiceFile, ServingSection, WorkersSection
 from cohort.service.listening import listen
 from cohort.service.streams.lent_connection import LendingProtocol

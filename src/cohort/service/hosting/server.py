@@ -9,8 +9,8 @@ import uvicorn
 
 from cohort.core.process.lasting_objects import lasting_objects_uncollected
 from cohort.service.ending_server import KEEP_ALIVE_SECONDS, EndingServer
-from cohort.service.hosting.app import build_service_app
 from cohort.service.hosting.opening import OpenService
+from cohort.service.hosting.service_app import build_service_app
 from cohort.service.listening import stopped_by_signals
 from cohort.service.streams.lent_connection import LendingProtocol
 from cohort.service.usage_book import UsageBook

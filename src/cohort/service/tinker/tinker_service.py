@@ -19,9 +19,9 @@ from cohort.service.tinker.checkpoint_calls import CheckpointCalls
 from cohort.service.tinker.checkpoints import CheckpointStore
 from cohort.service.tinker.client_sessions import ClientSessions
 from cohort.service.tinker.durability import open_keeping
-from cohort.service.tinker.routes import TinkerRoutes
 from cohort.service.tinker.sampler_versions import SamplerVersions
 from cohort.service.tinker.sampling import SamplingCalls
+from cohort.service.tinker.tinker_routes import TinkerRoutes
 from cohort.service.tinker.training_calls import TrainingCalls
 from cohort.training.client_training.request_executor import RequestExecutor
 

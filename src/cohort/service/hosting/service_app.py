@@ -20,7 +20,7 @@ from cohort.service.hosting.inference_routes import inference_routes
 from cohort.service.hosting.opening import OpenService
 from cohort.service.hosting.service_metrics import ServiceMetrics
 from cohort.service.jobs.room import Room
-from cohort.service.tasks.routes import TaskParts, task_routes
+from cohort.service.tasks.task_routes import TaskParts, task_routes
 from cohort.service.usage_book import UsageBook
 from cohort.store.errors import StoreError
 from cohort.version import __version__

@@ -1,8 +1,6 @@
-"""The routes: OpenAI's completions and chat completions, vLLM's adapter calls, health and metrics."""
+"""The application of `cohort serve`: the routes of one served model, its health and its metrics, and its errors."""
 
 from __future__ import annotations
-
-import asyncio
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -10,12 +8,12 @@ from starlette.exceptions import HTTPException
 
 from cohort.core.errors import CohortError, InputError
 from cohort.service.access.request_guard import RequestGuard
-from cohort.service.adapter_routes import AdapterRoutes, NotAllowedError
+from cohort.service.adapter_routes import AdapterRoutes, NotAllowedError, adapter_routes
 from cohort.service.answers import error_body
 from cohort.service.completion_answers import CompletionAnswers
+from cohort.service.completion_routes import completion_routes
 from cohort.service.engine_thread import EngineThread, QueueFullError, ServerClosingError
 from cohort.service.metrics import ServerMetrics
-from cohort.service.schema import ChatRequest, CompletionRequest, parse_body
 from cohort.service.served_base import OtherBaseError
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServerSettings
@@ -60,7 +58,6 @@ def build_app(
         title="Cohort", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     completions = CompletionAnswers(model, thread, metrics)
-    adapters = AdapterRoutes(model, settings)
     thread.on_step = metrics.count_step
 
     @app.get("/health")
@@ -72,34 +69,8 @@ def build_app(
     async def numbers() -> Response:
         return PlainTextResponse(metrics.text(thread), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/v1/models")
-    async def models() -> Response:
-        return JSONResponse(adapters.listed())
-
-    @app.post("/v1/completions")
-    async def completion(request: Request) -> Response:
-        asked = parse_body(CompletionRequest, await request.body())
-        # a thread costs a short prompt of tokens more than it saves
-        is_quick = model.prepares_at_once(asked)
-        prepared = (
-            model.prepare_completion(asked) if is_quick else await asyncio.to_thread(model.prepare_completion, asked)
-        )
-        return await completions.answer(request, asked, prepared, is_chat=False)
-
-    @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        asked = parse_body(ChatRequest, await request.body())
-        prepared = await asyncio.to_thread(model.prepare_chat, asked)
-        return await completions.answer(request, asked, prepared, is_chat=True)
-
-    @app.post("/v1/load_lora_adapter")
-    async def load(request: Request) -> Response:
-        return PlainTextResponse(await asyncio.to_thread(adapters.load, await request.body()))
-
-    @app.post("/v1/unload_lora_adapter")
-    async def unload(request: Request) -> Response:
-        return PlainTextResponse(await asyncio.to_thread(adapters.unload, await request.body()))
-
+    app.include_router(completion_routes(model, completions))
+    app.include_router(adapter_routes(AdapterRoutes(model, settings)))
     if tinker is not None:
         app.include_router(tinker)
     _answer_errors(app)
