@@ -49,6 +49,8 @@ class Client:
         if self._is_asking:
             return
         self._is_asking = True
+        # between a runner's decision to write and its write: what is committed now is not the runner's
+        runner, self._invariants.writing = self._invariants.writing, None
         try:
             self._one_request()
         except (StoreUnavailable, StorageFull) as error:
@@ -60,7 +62,7 @@ class Client:
         except (QuotaExceededError, IllegalTransitionError) as error:
             self._world.say(f"client {self.project_id[-4:]} is refused: {error}")
         finally:
-            self._is_asking = False
+            self._is_asking, self._invariants.writing = False, runner
 
     def _one_request(self) -> None:
         chance, jobs = self._world.chance, self._store.project(self.project_id).jobs
