@@ -175,12 +175,21 @@ def test_an_old_clients_stream_is_written_here(apart: RunningServer, written: li
     assert not written
 
 
-def test_a_client_that_leaves_ends_its_sequences(apart: RunningServer) -> None:
+def test_a_client_that_leaves_ends_its_sequences_and_no_process_keeps_its_connection(apart: RunningServer) -> None:
+    writer = apart.opened.thread.writer
+    assert writer is not None
     body = {"model": "a0", "prompt": "1", "max_tokens": 300, "ignore_eos": True, "stream": True, "n": 4}
-    with httpx.stream("POST", f"{apart.url}/v1/completions", json=body, timeout=60) as response:
-        next(response.iter_raw())
+    # its end is told once its connection has been let go
+    assert apart.post("/v1/completions", {**body, "max_tokens": 2}).status_code == 200
+    num_open = len(os.listdir(f"/proc/{writer.process_id}/fd"))
+    for _ in range(3):
+        with httpx.stream("POST", f"{apart.url}/v1/completions", json=body, timeout=60) as response:
+            next(response.iter_raw())
     apart.assert_nothing_is_held()
-    assert not apart.opened.thread.writer._streams  # type: ignore[union-attr]
+    until = time.monotonic() + 10.0
+    while writer._streams or len(os.listdir(f"/proc/{writer.process_id}/fd")) > num_open:
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_too_many_requests_are_refused_before_a_stream_begins(apart: RunningServer) -> None:
