@@ -13,6 +13,7 @@ from cohort.store.jobs.transitions import may_become
 from cohort.store.pages import Order
 from cohort.store.records import Job
 from cohort.store.store import ProjectStore, Store
+from cohort.store.tenants.audit import list_audit
 from cohort.store.tenants.tenants import Quotas
 
 NEW = NewJob(base_model="base", request={})
@@ -167,3 +168,14 @@ def test_strange_ids_are_unknown(own: ProjectStore, strange: str) -> None:
         with pytest.raises(UnknownIdError):
             ask(strange)
     assert own.models.checkpoint(strange) is None
+
+
+def test_what_a_client_asks_for_is_in_the_audit_log_once_it_is_done(store: Store, own: ProjectStore) -> None:
+    job = in_status(store, own, JobStatus.RUNNING)
+    for action in ("pause", "resume", "cancel"):
+        getattr(own.jobs, action)(job.id, actor="key key_1")
+        newest = list_audit(store.database, project_id=own.project_id).items[0]
+        assert (newest.actor, newest.action, newest.target) == ("key key_1", f"job.{action}", job.id)
+    with pytest.raises(IllegalTransitionError):
+        own.jobs.pause(job.id, actor="key key_1")
+    assert list_audit(store.database, project_id=own.project_id).items[0] == newest

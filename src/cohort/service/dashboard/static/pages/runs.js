@@ -55,12 +55,12 @@ function Row({ run, price, isChosen, onChoose }) {
     <td><input type="checkbox" aria-label=${`Compare ${nameOf(run)}`} checked=${isChosen} onChange=${() => onChoose(run.name)} /></td>
     <td class="lead wrap"><a href=${link("sweep", { run: run.name })}><strong>${nameOf(run)}</strong></a><br /><span class="note">${run.job?.base_model ?? run.model}</span></td>
     <td data-label="state"><span class=${`badge ${stateOf(run) === "running" ? "live" : stateOf(run) === "failed" ? "lost" : ""}`}>${stateOf(run)}</span><br /><span class="note">${moment(run.updated_at)}</span></td>
-    <td class="n" data-label=${run.metric.label}>${number(run.best?.value)}<br /><span class="note"><span class="wide">${run.metric.label}${run.best ? ", " : ""}</span>${run.best ? `trial ${run.best.trial}` : ""}</span></td>
+    <td class="n" data-label=${run.metric.label}>${number(run.best?.value)}<br /><span class="note states"><span class="wide">${run.metric.label}${run.best ? ", " : ""}</span>${run.best ? `trial ${run.best.trial}` : ""}</span></td>
     <td><${Spark} points=${run.spark} label=${`Best ${run.metric.label} so far`} /></td>
     <td class="n" data-label="trials">${run.num_trials}<br /><span class="note states">${counts}</span></td>
-    <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${nameOf(run)}`} />${run.state === "done" && run.share_done < 0.995 ? html`<span class="note">the rest was saved</span>` : ""}</td>
+    <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${nameOf(run)}`} />${run.state === "done" && run.share_done < 0.995 ? html`<span class="note states">the rest was saved</span>` : ""}</td>
     <td class="n" data-label="time left">${isOver(run) ? stateOf(run) : duration(run.seconds_left)}<br /><span class="note">${duration(run.seconds)} so far</span></td>
-    <td class="n" data-label="cost left">${isOver(run) ? "" : html`${tokens(run.cost_tokens_left)}${paid(run.seconds_left, run, price)}<br />`}<span class="note">${tokens(run.cost_tokens)}${paid(run.seconds, run, price)} so far${run.planned_tokens ? html`<br />of ${count(run.planned_tokens)} in full` : ""}</span></td></tr>`;
+    <td class="n" data-label="cost left">${isOver(run) ? "" : html`${tokens(run.cost_tokens_left)}${paid(run.seconds_left, run, price)}<br />`}<span class="note states">${tokens(run.cost_tokens)}${paid(run.seconds, run, price)} so far${run.planned_tokens ? ` of ${count(run.planned_tokens)} in full` : ""}</span></td></tr>`;
 }
 
 /** What to do where there is no run yet. */
