@@ -94,7 +94,7 @@ cohort keys create acme/research</pre><//>` : html`<div class="scroll" tabindex=
       <tbody>${rows.map((project) => html`<${Row} key=${project.id} project=${project} price=${session.gpu_hour} />`)}</tbody></table></div>`}
     ${found.projects.length && !rows.length ? html`<p class="note">No project has “${query.q}”. <button onClick=${() => choose({ q: "" })}>Show all ${found.projects.length}</button></p>` : ""}
     <${Usage} byDay=${found.by_day} name="usage" />
-    ${session.can_change ? "" : html`<p class="note">These pages only show. To change tenants and keys here, write <code>dashboard: change</code> into service.yaml; <code>cohort tenants</code> and <code>cohort keys</code> on the server do it as well.</p>`}
+    ${session.can_change ? "" : html`<p class="note">This page only shows. To change tenants and keys here, write <code>dashboard: change</code> into service.yaml; <code>cohort tenants</code> and <code>cohort keys</code> on the server do it as well.</p>`}
     ${asked ? html`<${TenantChange} asked=${asked} onClose=${() => setAsked(null)} onDone=${again} />` : ""}`;
 }
 
