@@ -168,5 +168,6 @@ def test_a_hundred_random_requests(drawn_from: tuple[httpx.Client, dict[str, Any
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_two_thousand_random_requests(drawn_from: tuple[httpx.Client, dict[str, Any], list[str]]) -> None:
-    send(drawn_from, count=2000, seed=1)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_two_thousand_random_requests(drawn_from: tuple[httpx.Client, dict[str, Any], list[str]], seed: int) -> None:
+    send(drawn_from, count=2000, seed=seed)

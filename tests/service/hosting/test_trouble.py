@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import openai
 import pytest
@@ -106,3 +109,26 @@ def test_a_file_whose_bytes_somebody_removed_fails_its_job_alone(service: Runnin
     with pytest.raises(openai.InternalServerError, match="The server failed"):
         client.files.content(lost)
     assert service.opened.runner.is_leading
+
+
+def test_a_store_that_does_not_answer_is_asked_once_for_all_who_ask_whether_it_is_ready(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, goes_on = [], threading.Event()
+
+    def slow() -> None:
+        asked.append(1)
+        goes_on.wait(30)
+        raise StoreUnavailable("the bucket is away")
+
+    monkeypatch.setattr(service.opened.store, "check", slow)
+    with ThreadPoolExecutor(8) as threads:
+        answers = [threads.submit(httpx.get, f"{service.url}/ready", timeout=60) for _ in range(8)]
+        wait_for(lambda: asked)
+        # requests of all other kinds go on
+        assert service.client().models.list().data
+        goes_on.set()
+        assert {answer.result().status_code for answer in answers} == {503}
+    assert len(asked) <= 2
+    monkeypatch.undo()
+    assert httpx.get(f"{service.url}/ready").status_code == 200

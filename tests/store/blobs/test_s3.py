@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cohort.store.blobs.blob_folder import BlobFolder, open_blobs
+from cohort.store.blobs.s3 import s3_options
 from cohort.store.errors import StoreError, StoreUnavailable
 from tests.support.s3_server import S3Server, needs_s3, s3_server
 
@@ -143,3 +144,12 @@ def test_keys_that_are_refused(folder: BlobFolder, server: S3Server) -> None:
         assert isinstance(raised.value.__cause__, PermissionError)
     server.refuse_keys(refuses=False)
     assert content(folder, NAME) == b"1"
+
+
+def test_s3_is_not_waited_for_long_unless_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_MAX_ATTEMPTS", "AWS_RETRY_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    assert s3_options("s3://bucket/x")["config_kwargs"]["retries"]["max_attempts"] == 2
+    assert s3_options("/srv/blobs") == s3_options("gs://bucket/x") == {}
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "7")
+    assert s3_options("s3://bucket/x") == {}

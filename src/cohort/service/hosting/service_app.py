@@ -85,6 +85,8 @@ def build_service_app(opened: OpenService, book: UsageBook, *, more: Sequence[AP
 def _health_routes(opened: OpenService, metrics: ServiceMetrics) -> APIRouter:
     routes = APIRouter(tags=["health"])
     threads = [base.thread for base in opened.served.bases.values()]
+    # the one that runs
+    checks: list[asyncio.Future[None]] = []
 
     def is_well() -> bool:
         return opened.runner.is_alive and all(thread.is_alive and not thread.is_closing for thread in threads)
@@ -97,8 +99,11 @@ def _health_routes(opened: OpenService, metrics: ServiceMetrics) -> APIRouter:
     async def ready() -> Response:
         if not is_well():
             return JSONResponse({"status": "stopping"}, status_code=503)
+        # a store that does not answer must not take a thread for each of a supervisor's questions
+        if not checks or checks[-1].done():
+            checks[:] = [asyncio.ensure_future(asyncio.to_thread(opened.store.check))]
         try:
-            await asyncio.to_thread(opened.store.check)
+            await asyncio.shield(checks[-1])
         except StoreError as error:
             refusal = as_refusal(error)
             return JSONResponse({"status": refusal.code}, status_code=503, headers=refusal.headers)

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from cohort.core.durable_files import atomic_directory, atomic_file
 from cohort.core.errors import InputError, Problem, StorageFullError
-from cohort.store.blobs.unfinished_uploads import end_uploads
+from cohort.store.blobs.s3 import bound_patience, end_uploads, s3_options
 from cohort.store.errors import StorageFull, StoreError, StoreUnavailable, TooLargeError
 
 __all__ = ["BlobFolder", "Written", "open_blobs"]
@@ -289,10 +289,11 @@ def open_blobs(place: str | os.PathLike[str]) -> BlobFolder:
 
     try:
         # listings that it remembers would hide what other processes have written
-        filesystem, root = fsspec.core.url_to_fs(str(place), use_listings_cache=False)
+        filesystem, root = fsspec.core.url_to_fs(str(place), use_listings_cache=False, **s3_options(str(place)))
     except (ImportError, ValueError) as error:
         hint = "Use a folder, or install the library that the message names; for S3 pip install 'cohort-lora[s3]'."
         allowed = "a folder, or a URL that fsspec knows, such as s3://BUCKET/PREFIX"
         problem = Problem(where="blobs", found=f"{str(place)!r} ({error})", allowed=allowed, hint=hint)
         raise InputError(problem) from error
+    bound_patience(filesystem)
     return BlobFolder(filesystem, root, url=str(place))
