@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from cohort.core.statistics.estimates import Estimate
+from cohort.runs.results.comparison import Comparison, Contender
 from cohort.service.dashboard import app
 from cohort.service.dashboard.settings import DashboardSettings
+from tests.runs.small_run import write_small_run
 from tests.service.dashboard.conftest import client_of
 from tests.task_queue.small_queue import write_small_queue
 
@@ -185,3 +189,32 @@ def test_a_queue_is_shown_as_planned_and_as_it_goes(folder: Path) -> None:
     assert [task["name"] for task in tasks] == list("abcde")
     assert tasks[0]["start_seconds"] == 10.0
     assert client.get("/api/queue", params={"queue": "../night"}).status_code == 404
+
+
+def test_the_final_comparison_is_shown_with_its_rows_as_places_follow_from_it(tmp_path: Path) -> None:
+    _, store, _ = write_small_run(tmp_path / "small")
+
+    def page() -> dict[str, Any]:
+        found: dict[str, Any] = client_of(DashboardSettings(root=tmp_path / "small")).get("/api/run").json()
+        return found
+
+    assert page()["final_rows"] is None
+    # trial 1 has the better value so far, and trial 0 the better one on all rows
+
+    def contender(trial: int, step: int, value: float) -> Contender:
+        def estimate(found: float) -> dict[str, Estimate]:
+            return {"loss": Estimate(value=found, low=None, high=None, num_rows=64)}
+
+        return Contender(trial_id=trial, step=step, values=estimate(value), winner_minus=estimate(1.2 - value))
+
+    ranked = (contender(0, 4, 1.2), contender(1, 1, 1.3))
+    store.set_facts(finals=Comparison(num_rows=64, num_available=64, num_tokens=0, ranked=ranked, others=()))
+    store.close()
+    found = page()
+    rows = {row["id"]: row for row in found["trials"]}
+    assert found["final_rows"] == 64
+    assert [(rows[trial]["place"], rows[trial]["final"], rows[trial]["best"]) for trial in (0, 1)] == [
+        (1, 1.2, 1.5),
+        (2, 1.3, 1.25),
+    ]
+    assert (rows[3]["final"], found["best"]["trial"]) == (None, 0)

@@ -36,7 +36,7 @@ function Head({ data, name, connection, price, children }) {
     <${Place} data=${data} />${children}
     ${data.missing.length ? html`<div class="error">Results are gone: ${data.missing.join(", ")}. ${data.directory ? html`<code>cohort resume</code> writes them again.` : ""}</div>` : ""}
     <div class="cards">
-      <${Card} title=${`Best ${data.metric.label} so far`} value=${number(data.best?.value)}><p>${data.best ? html`<a href=${link("trial", { run: name, trial: data.best.trial })}>trial ${data.best.trial}</a>, step ${data.best.step}` : "no evaluation yet"}${data.base_value !== null ? `; base model ${number(data.base_value)}` : ""}</p><//>
+      <${Card} title=${`Best ${data.metric.label} so far`} value=${number(data.best?.value)}><p>${data.best ? html`<a href=${link("trial", { run: name, trial: data.best.trial })}>trial ${data.best.trial}</a>, step ${data.best.step}${data.final_rows ? `; ${number(data.trials.get(data.best.trial)?.final)} on ${data.final_rows} rows` : ""}` : "no evaluation yet"}${data.base_value !== null ? `; base model ${number(data.base_value)}` : ""}</p><//>
       <${Card} title="Time left" value=${left}><p>${duration(data.seconds)} so far</p><${Meter} share=${data.share_done} label="Steps done" /><p>${percent(data.share_done)} of all steps</p><//>
       <${Card} title="Cost left" value=${data.state === "done" ? "none" : data.cost_tokens_left === null ? "–" : `${count(data.cost_tokens_left)} tokens`}><p>${data.state !== "done" && ahead ? html`<strong>${ahead}</strong>; ` : ""}${count(data.cost_tokens)} tokens${price ? `, ${money(data.seconds, price, data.num_devices)},` : ""} so far${price ? html`<br />at ${money(3600, price)} an hour for ${data.num_devices === 1 ? "one device" : `each of ${data.num_devices} devices`}` : ""}</p><//>
       <${Card} title="Saved by early exits" value=${`${count(data.saved_tokens)} tokens`}><p>${percent(data.planned_tokens ? data.saved_tokens / data.planned_tokens : null)} of the full grid; spent ${count(data.cost_tokens)} of ${count(data.planned_tokens)} tokens, as much as ${number(data.full_runs, 3)} full runs</p><//>
@@ -96,7 +96,7 @@ function Key({ data, dark }) {
     ${Object.entries(data.outcomes).filter(([name]) => counts[name]).map(([name, outcome]) => html`<li><${Mark} shape=${outcome.shape} tone=${outcome.colours[dark ? 1 : 0]} />${outcome.label}: ${counts[name]}</li>`)}</ul>`;
 }
 
-const OWN_COLUMNS = { id: (row) => row.id, place: (row) => row.place, best: (row) => row.best, loss: (row) => row.loss, steps: (row) => row.steps / row.planned, tokens: (row) => row.tokens, state: (row) => row.state };
+const OWN_COLUMNS = { id: (row) => row.id, place: (row) => row.place, best: (row) => row.best, final: (row) => row.final, loss: (row) => row.loss, steps: (row) => row.steps / row.planned, tokens: (row) => row.tokens, state: (row) => row.state };
 
 function Trials({ data, rows, names, rollouts, sort, name, hot, onHot, pinned, onPin, dark, onControl, canControl, query }) {
   const [all, setAll] = useState(false);
@@ -106,22 +106,23 @@ function Trials({ data, rows, names, rollouts, sort, name, hot, onHot, pinned, o
   const latest = (row, key) => rollouts.latest[row.id]?.[key] ?? null;
   const head = (key, text, numeric) => html`<${Sorted} name=${key} sort=${sort} onSort=${onSort} numeric=${numeric}>${text}<//>`;
   const saved = () => download(`${data.title}-trials.csv`, csv(
-    ["trial", "place", "state", ...names, data.metric.name, "validation_loss", "best_step", "steps", "planned_steps", "tokens", "last_train_loss", ...drawn.map(([key]) => key)],
-    rows.map((row) => [row.id, row.place, row.state, ...names.map((one) => row.parameters[one]), row.best, row.best_loss, row.best_step, row.steps, row.planned, row.tokens, row.loss, ...drawn.map(([key]) => latest(row, key))]),
+    ["trial", "place", "state", ...names, data.metric.name, `${data.metric.name}_in_final_comparison`, "validation_loss", "best_step", "steps", "planned_steps", "tokens", "last_train_loss", ...drawn.map(([key]) => key)],
+    rows.map((row) => [row.id, row.place, row.state, ...names.map((one) => row.parameters[one]), row.best, row.final, row.best_loss, row.best_step, row.steps, row.planned, row.tokens, row.loss, ...drawn.map(([key]) => latest(row, key))]),
   ), "text/csv");
   return html`<div class="row"><h2 class="grow">Trials${rows.length < data.trials.size ? ` (${rows.length} of ${data.trials.size})` : ""}</h2><button onClick=${saved}>CSV</button>
       ${pinned.size ? html`<a class="button" href=${link("compare", { trials: [...pinned].map((id) => `${name}:${id}`).join("|") })}>Compare ${pinned.size}</a><button onClick=${() => choose({ pin: "" })}>Unpin all</button>` : ""}</div>
     <div class="scroll" tabindex="0" role="region" aria-label="Trials"><table class="stacks"><caption class="hidden">Trials of the sweep</caption><thead><tr><th scope="col"><span class="hidden">Pin</span></th>${head("id", "trial", true)}${head("place", "place", true)}${head("state", "state")}
-      ${names.map((one) => head(one, one, typeof rows[0]?.parameters[one] === "number"))}${head("best", data.metric.label, true)}${head("loss", "train loss", true)}${drawn.map(([key, text]) => head(`last ${key}`, text, true))}${head("steps", "steps", true)}${head("tokens", "tokens", true)}${canControl ? html`<th scope="col">change</th>` : ""}</tr></thead>
+      ${names.map((one) => head(one, one, typeof rows[0]?.parameters[one] === "number"))}${head("best", data.metric.label, true)}${data.final_rows ? head("final", `on ${data.final_rows} rows`, true) : ""}${head("loss", "train loss", true)}${drawn.map(([key, text]) => head(`last ${key}`, text, true))}${head("steps", "steps", true)}${head("tokens", "tokens", true)}${canControl ? html`<th scope="col">change</th>` : ""}</tr></thead>
       <tbody>${shown.map((row) => html`<tr key=${row.id} class=${`${data.best?.trial === row.id ? "best" : ""} ${hot === row.id ? "hot" : ""}`} onPointerEnter=${() => onHot(row.id)} onPointerLeave=${() => onHot(null)}>
         <td><input type="checkbox" aria-label=${`Pin trial ${row.id}`} checked=${pinned.has(row.id)} onChange=${() => onPin(row.id)} /></td>
         <td class="n lead" data-label="trial"><a href=${link("trial", { run: name, trial: row.id })} aria-label=${`Trial ${row.id}`}>${row.id}</a></td>
         <td class="n" data-label="place">${row.place ?? ""}</td>
         <td data-label="state"><span class="dot" style=${{ background: data.outcomes[row.outcome]?.colours[dark ? 1 : 0] }}></span>${row.state}</td>
         ${names.map((one) => html`<td class=${typeof row.parameters[one] === "number" ? "n" : ""} data-label=${one}>${setting(row.parameters[one])}</td>`)}
-        <td class="n" data-label=${data.metric.label}>${number(row.best)}</td><td class="n" data-label="train loss">${number(row.loss)}</td>${drawn.map(([key, text]) => html`<td class="n" data-label=${text}>${number(latest(row, key))}</td>`)}
+        <td class="n" data-label=${data.metric.label}>${number(row.best)}</td>${data.final_rows ? html`<td class="n" data-label=${row.final === null ? null : `on ${data.final_rows} rows`}>${row.final === null ? "" : number(row.final)}</td>` : ""}<td class="n" data-label="train loss">${number(row.loss)}</td>${drawn.map(([key, text]) => html`<td class="n" data-label=${text}>${number(latest(row, key))}</td>`)}
         <td class="n" data-label="steps">${row.steps}/${row.planned}</td><td class="n" data-label="tokens">${count(row.tokens)}</td>
         ${canControl ? html`<td><div class="row" style=${{ margin: 0, gap: "4px", flexWrap: "nowrap" }}>${row.can.map((kind) => html`<button onClick=${() => onControl({ kind, trial: row.id })} aria-label=${`${kind} trial ${row.id}`}>${kind}</button>`)}</div></td>` : ""}</tr>`)}</tbody></table></div>
+    ${data.final_rows ? html`<p class="note">The best few were measured once more, on ${data.final_rows} rows; their places follow from that.</p>` : ""}
     ${rows.length > shown.length ? html`<div class="row"><button onClick=${() => setAll(true)}>Show all ${rows.length} trials</button><span class="note">The first ${FIRST_ROWS} are shown.</span></div>` : ""}
     ${!rows.length ? html`<p class="note">No trial passes “${query.q}”. <button onClick=${() => choose({ q: "" })}>Show all ${data.trials.size}</button></p>` : ""}`;
 }
