@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from contextlib import suppress
 from typing import Any
@@ -19,9 +20,19 @@ def s3_options(place: str) -> dict[str, Any]:
     With the libraries' own numbers a network that swallows everything takes minutes, and each request a thread.
     What the user has set in the environment stays.
     """
-    if not place.startswith(("s3://", "s3a://")) or _ENVIRONMENT & os.environ.keys():
+    if not place.startswith(("s3://", "s3a://")):
         return {}
-    return {"config_kwargs": {"retries": {"mode": "standard", "max_attempts": _ATTEMPTS}}}
+    try:
+        # optional: fsspec says what is missing
+        session = importlib.import_module("aiobotocore.session").AioSession()
+        handlers = importlib.import_module("botocore.handlers")
+    except ImportError:
+        return {}
+    # A write that asks for leave first waits for it without bounds: aiohttp counts the time of answers alone.
+    session.unregister("before-call.s3", handlers.add_expect_header)
+    if _ENVIRONMENT & os.environ.keys():
+        return {"session": session}
+    return {"session": session, "config_kwargs": {"retries": {"mode": "standard", "max_attempts": _ATTEMPTS}}}
 
 
 def bound_patience(filesystem: Any) -> None:
