@@ -51,7 +51,7 @@ def test_logits_equal_transformers(family: str, dtype: str, tmp_path: Path) -> N
 
 
 def near_ties(folder: Path, sequences: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return which tokens, in any layer, choose their last expert by less than bfloat16 is allowed to be off."""
+    """Return which tokens, in any layer, choose their last expert by less than two scores in bfloat16 may be off."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -62,7 +62,7 @@ def near_ties(folder: Path, sequences: list[torch.Tensor]) -> list[torch.Tensor]
         is_near_T = torch.zeros(len(tokens), dtype=torch.bool)
         for scores_TE in scores:
             best_TE = scores_TE.reshape(len(tokens), -1).sort(dim=1, descending=True).values
-            is_near_T |= best_TE[:, count - 1] - best_TE[:, count] <= SCORES_ROUNDED * scores_TE.abs().max()
+            is_near_T |= best_TE[:, count - 1] - best_TE[:, count] <= 2 * SCORES_ROUNDED * scores_TE.abs().max()
         found.append(is_near_T)
     # most tokens are far from a tie, so that the comparison says something
     assert torch.cat(found).float().mean() < 0.5
