@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -202,7 +203,13 @@ def _opened(
 
 def _writer(settings: ServedSettings, tokenizer: Any, machine: Machine) -> StreamWriter | None:
     is_apart = machine.device.type == "cuda" if settings.writes_apart is None else settings.writes_apart
-    return StreamWriter(tokenizer) if is_apart else None
+    if not is_apart:
+        return None
+    try:
+        return StreamWriter(tokenizer)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # a tokenizer of own code that no other process can have: this one writes
+        return None
 
 
 def _engine(

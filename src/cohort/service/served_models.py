@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from collections.abc import Mapping
@@ -90,8 +91,9 @@ class ServedModels:
         """Remove the adapters in the cache whose models were deleted, on this server or another one."""
         if not self._cache.is_dir():
             return
-        # what is being fetched has another name until it is whole
-        folders = {path.name.replace(_SLASH, "/"): path for path in self._cache.iterdir() if _SLASH in path.name}
+        # until it is whole, what is being fetched has a name that begins with a point
+        whole = (path for path in self._cache.iterdir() if _SLASH in path.name and not path.name.startswith("."))
+        folders = {path.name.replace(_SLASH, "/"): path for path in whole}
         for name in folders.keys() - self._store.blobs.kept_of(folders):
             shutil.rmtree(folders[name], ignore_errors=True)
 
@@ -122,20 +124,23 @@ class ServedModels:
         with self._lock:
             lock = self._loading.setdefault(name, threading.Lock())
         # one fetch for all requests that wait for it
-        with lock:
-            folder = self._store.blobs.folder.local_path(blob)
-            if folder is None:
-                folder = self._cache / blob.replace("/", _SLASH)
-                if not folder.is_dir():
-                    self._drop_removed()
-                    try:
-                        self._store.blobs.folder.fetch_folder(blob, folder)
-                    except OSError as error:
-                        raise StorageFullError(f"no room for an adapter in {self._cache}") from error
-            try:
-                base.model.pool.load(name, folder)
-            except NameTakenError:
-                # a request that came a moment earlier has loaded it
-                return
-        with self._lock:
-            self._loading.pop(name, None)
+        try:
+            # a request that came a moment earlier may have loaded it
+            with lock, contextlib.suppress(NameTakenError):
+                base.model.pool.load(name, self._fetched(blob))
+        finally:
+            with self._lock:
+                self._loading.pop(name, None)
+
+    def _fetched(self, blob: str) -> Path:
+        """Return the folder of an adapter on this server's disk; it is fetched if it is not there."""
+        folder = self._store.blobs.folder.local_path(blob)
+        if folder is None:
+            folder = self._cache / blob.replace("/", _SLASH)
+            if not folder.is_dir():
+                self._drop_removed()
+                try:
+                    self._store.blobs.folder.fetch_folder(blob, folder)
+                except OSError as error:
+                    raise StorageFullError(f"no room for an adapter in {self._cache}") from error
+        return folder

@@ -91,3 +91,24 @@ def test_a_row_has_the_bits_of_a_training_pass() -> None:
         samples = SegmentTable.from_samples(counts, slots=[0, 1, 2], num_slots=3, num_rows=num_rows)
         trained = packed_linear(x.requires_grad_(), frozen=frozen, parts=[part], slots=slots, segments=samples)
         assert torch.equal(decoded, trained.detach())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("width", [6, 9, 10, 11, 16])
+def test_a_row_of_a_narrow_part_has_the_bits_of_many_rows(width: int, seed: int) -> None:
+    """A product into few rows has the strides of one into many: of rows that are not aligned its bits may follow."""
+    generator = torch.Generator().manual_seed(seed)
+    slots = SlotTable(row_starts=(0, 16, 32), ranks=(8, 16, 0), scales=(2.0, 1.0, 1.0), dropouts=(0.0,) * 3)
+    a = torch.randn(48, 64, generator=generator)
+    # the narrow part is some columns of a product of 48
+    columns = ((0, width), (width, 48 - width))
+    parts = [LoraPart(a_RK=a, b_RN=torch.randn(48, n, generator=generator), column_start=at) for at, n in columns]
+    frozen = FrozenLinear(torch.randn(48, 64, generator=generator))
+    rows = torch.randn(64, 64, generator=generator)
+
+    def outputs(count: int) -> torch.Tensor:
+        segments = table([count, 12], [0, 1], num_rows=64)
+        return packed_linear(rows, frozen=frozen, parts=parts, slots=slots, segments=segments)
+
+    with torch.no_grad():
+        assert torch.equal(outputs(2)[:2], outputs(20)[:2])

@@ -113,7 +113,7 @@ def test_what_is_forgotten_is_cut_off_and_its_connection_let_go(writer: StreamWr
         writer.flush()
         writer.forget(stream)
         # a pass that was under way
-        stream.put(0, token(2))
+        stream.put(0, token(2, finish=FinishReason.LENGTH))
         writer.flush()
         other, (own, far) = begin(writer), socket.socketpair()
         writer.attach(other, own.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import logging
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -254,3 +255,44 @@ def test_a_server_that_ends_has_no_process_left(model: Path) -> None:
         writer = server.opened.thread.writer
         assert writer is not None
     assert writer._process.returncode == 0
+
+
+def test_a_client_that_left_before_its_connection_was_lent_is_forgotten_there() -> None:
+    told: list[str] = []
+
+    class Writer:
+        """Keeps what it is asked for."""
+
+        def attach(self, stream: Any, descriptor: int) -> None:
+            raise OSError("the connection is closed")
+
+        def forget(self, stream: Any) -> None:
+            told.append("forgotten while it was open" if not stream.ended else "too late")
+
+    class Stream:
+        """Ends when it is told to."""
+
+        ended: Any = False
+
+        def end(self, *, is_whole: bool) -> None:
+            self.ended = True
+
+    class Connection:
+        """Has nothing left to write."""
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+        def get_extra_info(self, name: str) -> Any:
+            return self
+
+        def fileno(self) -> int:
+            return -1
+
+    writer, stream, connection = cast(Any, Writer()), cast(Any, Stream()), cast(Any, Connection())
+    response = written_response.WrittenResponse(
+        stream, writer=writer, connection=connection, headers={}, on_end=lambda: None
+    )
+    asyncio.run(response._lend())
+    assert told == ["forgotten while it was open"]
+    assert stream.ended

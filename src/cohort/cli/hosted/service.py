@@ -81,12 +81,23 @@ def _settings(
     workers: int | None,
     ray: str | None,
 ) -> ServiceFile:
+    from cohort.core.errors import InputError, Problem
+    from cohort.core.source_location import Place
     from cohort.service.hosting.service_file import default_service, load_service_file
 
     settings = default_service() if file is None else load_service_file(file)
     asked: dict[str, object] = {} if workers is None else {"cpu": workers, "gpus": None}
     if ray is not None:
         asked["ray"] = ray
+    if settings.workers.share_base and (ray is not None or (workers or 1) > 1):
+        raise InputError(
+            Problem(
+                where=Place(option="command line --ray" if ray is not None else "command line --workers"),
+                found=f"share_base: true in {file}, by which jobs train in the server's own process",
+                allowed="one of the two",
+                hint="Write share_base: false, or leave the option out.",
+            )
+        )
     given = {
         "folder": None if folder is None else str(folder.absolute()),
         "host": host,

@@ -2,8 +2,9 @@
 
 What is computed is what :mod:`.slot_stretches` computes slot by slot, product for product; only calls and views are
 fewer, which at 64 rows a slot take a third as long as the products. torch multiplies a batch item by item, by the same
-BLAS. Nothing promises that, so it is asked for the very shapes whether the bits are the same; where they are not, the
-slots take turns.
+BLAS. Nothing promises that, so it is asked for the very shapes whether the bits are the same: for slots that follow
+each other without a gap and for others, since torch multiplies them by other calls. Where they are not, the slots take
+turns.
 
 Shapes:  C slots · Z rows of each · H rows of one run of each · L rows of one sample of each · K input width
          N output width of one part · r true rank
@@ -138,15 +139,18 @@ def _asked(shape: TermShape, count: int, runs: tuple[int, ...], lengths: tuple[i
     generator = torch.Generator().manual_seed(0)
     # the first pass of a shape asks; a meter of its memory must not count what is asked only once
     with _disable_current_modes():
-        rows = {height: _Rows.drawn(shape, count, height, generator) for height in {*runs, *lengths}}
-        return all(rows[height].forward_and_dx_agree() for height in runs) and all(
-            rows[height].gradients_agree() for height in lengths
-        )
+        for per_slot in (1, 2):
+            rows = {height: _Rows.drawn(shape, count, height, per_slot, generator) for height in {*runs, *lengths}}
+            if not all(rows[height].forward_and_dx_agree() for height in runs):
+                return False
+            if not all(rows[height].gradients_agree() for height in lengths):
+                return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Rows:
-    """Drawn operands of one height, with the strides they have in a pass where a slot has as many rows again."""
+    """Drawn operands of one height, with the strides that they have in a pass."""
 
     x: Tensor
     y: Tensor
@@ -155,7 +159,10 @@ class _Rows:
     b: Tensor
 
     @classmethod
-    def drawn(cls, shape: TermShape, count: int, height: int, generator: torch.Generator) -> _Rows:
+    def drawn(cls, shape: TermShape, count: int, height: int, times: int, generator: torch.Generator) -> _Rows:
+        """Return operands of slots that have ``times`` as many rows: a batch of the first has no gaps."""
+        per_slot = times * height
+
         def rows(width: int, stride: int, per_slot: int, taken: int) -> Tensor:
             offset = _ALIGNED_ENTRIES * int(torch.randint(16, (1,), generator=generator))
             buffer = torch.randn(offset + count * per_slot * stride, generator=generator)
@@ -163,9 +170,9 @@ class _Rows:
 
         k, n, r = shape.in_features, shape.out_features, shape.rank
         return cls(
-            x=rows(k, k, 2 * height, height),
-            y=rows(n, max(shape.product_width, n), 2 * height, height),
-            s=rows(r, r, 2 * height, height),
+            x=rows(k, k, per_slot, height),
+            y=rows(n, max(shape.product_width, n), per_slot, height),
+            s=rows(r, r, per_slot, height),
             a=rows(k, max(shape.factor_stride, k), r, r),
             b=rows(n, max(shape.factor_stride, n), r, r),
         )

@@ -70,8 +70,14 @@ def _add_own(
         # the same products in a window of its rows and others', of which its own are kept
         start = min(rows.start, x_TK.shape[0] - least)
         s_Wr = torch.mm(x_TK[start : start + least], factors.a_Kr)
-        y_WN = y_TN[start : start + least].clone().addmm_(s_Wr, factors.b_rN, alpha=scale)
+        y_WN = _with_its_strides(y_TN[start : start + least]).addmm_(s_Wr, factors.b_rN, alpha=scale)
         y_TN[rows] = y_WN[rows.start - start : rows.stop - start]
+
+
+def _with_its_strides(y_WN: Tensor) -> Tensor:
+    """Return a copy with the strides of its original, from which the bits of a product into it may follow."""
+    stride = y_WN.stride(0)
+    return y_WN.new_empty(len(y_WN) * stride).as_strided(y_WN.shape, (stride, 1)).copy_(y_WN)
 
 
 def _slot_rows(segments: SegmentTable) -> list[tuple[int, slice]]:

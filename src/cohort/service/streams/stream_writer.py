@@ -84,6 +84,7 @@ class StreamWriter:
 
     def __init__(self, tokenizer: Any) -> None:
         """Start the process, which ends with this one and with the thread that started it."""
+        sent = SentTokenizer.of(tokenizer)
         self._link, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -106,7 +107,7 @@ class StreamWriter:
         self._outputs = Outputs(plain=[], others=[])
         self._is_alive, self._is_closing = True, False
         self.on_times: TimesListener = lambda *_: None
-        self._send(SentTokenizer.of(tokenizer))
+        self._send(sent)
         self._threads = [
             threading.Thread(target=target, name=f"cohort-streams-{name}", daemon=True)
             for name, target in (("send", self._send_all), ("hear", self._hear_all))
@@ -250,5 +251,6 @@ class StreamWriter:
         with self._lock:
             stream = self._streams.get(number)
         # a loop that has ended has no client either
-        if stream is not None and not stream.loop.is_closed():
-            stream.loop.call_soon_threadsafe(functools.partial(stream.end, is_whole=is_whole))
+        if stream is not None:
+            with contextlib.suppress(RuntimeError):
+                stream.loop.call_soon_threadsafe(functools.partial(stream.end, is_whole=is_whole))

@@ -63,7 +63,8 @@ class WrittenResponse(StreamingResponse):
         try:
             self._writer.attach(self._stream, self._connection.get_extra_info("socket").fileno())
         except OSError:
-            # the client has left, or this process may open no more files
+            # the client has left, or this process may open no more files: the other process has it begun
+            self._writer.forget(self._stream)
             self._stream.end(is_whole=False)
 
 
