@@ -59,13 +59,17 @@ class ProjectModels:
             )
 
     def delete(self, model_id: str) -> None:
-        """Delete a finished adapter. Its bytes go with the next collection of blobs.
+        """Delete a finished adapter or a checkpoint, by the name under which it is served; the other one stays.
+
+        Its bytes count no more, and go with the next collection of blobs.
 
         Raises:
             UnknownIdError: the project has no such model.
         """
+        checkpoint = self.checkpoint(model_id)
+        table, name = (models, model_id) if checkpoint is None else (checkpoints, checkpoint.id)
         with self._database.write() as connection:
-            row = self._scope.row(connection, models, "model", model_id)
+            row = self._scope.row(connection, table, "model", name)
             now = self._database.now(connection)
-            connection.execute(self._scope.update(models).where(models.c.id == model_id).values(deleted_at=now))
+            connection.execute(self._scope.update(table).where(table.c.id == name).values(deleted_at=now))
             remove_blob_row(connection, row.blob, now=now)

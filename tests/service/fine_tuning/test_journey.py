@@ -114,6 +114,9 @@ def test_auto_is_searched_and_the_winner_answers_better_than_its_base(service: R
         answer(client, model, prompt)
     # a checkpoint is a model of its own
     assert answer(client, checkpoint.fine_tuned_model_checkpoint, prompt) == tuned
+    assert client.models.delete(checkpoint.fine_tuned_model_checkpoint).deleted
+    with pytest.raises(openai.NotFoundError):
+        answer(client, checkpoint.fine_tuned_model_checkpoint, prompt)
 
 
 def test_pause_resume_and_cancel(service: RunningService) -> None:

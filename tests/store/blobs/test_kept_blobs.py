@@ -11,6 +11,7 @@ from cohort.store.enums import JobStatus
 from cohort.store.errors import QuotaExceededError, StoreUnavailable, UnknownIdError
 from cohort.store.jobs.claims import NewCheckpoint, NewModel
 from cohort.store.jobs.project_jobs import NewJob
+from cohort.store.records import Project
 from cohort.store.store import ProjectStore, Store
 from cohort.store.tenants.tenants import Quotas
 
@@ -105,6 +106,32 @@ def test_adapters_are_kept_with_their_rows_and_go_with_them(
     own.models.delete("ft:x")
     assert store.collect_blobs() == 1
     assert _names(store) == [first]
+    own.models.delete("ft:x:ckpt-step-1")
+    assert own.usage.stored_bytes() == 0
+    assert store.collect_blobs() == 1
+    assert _names(store) == []
+
+
+def test_a_checkpoint_is_deleted_by_its_name_and_only_in_its_project(
+    store: Store, own: ProjectStore, other_project: Project
+) -> None:
+    job = own.jobs.create(NewJob(base_model="base", request={}, status=JobStatus.QUEUED))
+    found = store.claims.claim(job.id, "runner", seconds=60)
+    assert found is not None
+    name = "ft:x:ckpt-step-1"
+    made = NewCheckpoint(step_number=1, model=name, metrics={}, blob=None)
+    store.claims.update(found[0], checkpoint=made, model=NewModel(id="ft:x", blob=None))
+    with pytest.raises(UnknownIdError):
+        store.project(other_project.id).models.delete(name)
+    own.models.delete(name)
+    assert own.models.checkpoint(name) is None
+    assert not own.jobs.checkpoints(job.id).items
+    assert own.models.get("ft:x").id == "ft:x"
+    # a second time it is unknown, and a runner that comes by its step again does not bring it back
+    with pytest.raises(UnknownIdError):
+        own.models.delete(name)
+    store.claims.update(found[0], checkpoint=made)
+    assert own.models.checkpoint(name) is None
 
 
 def test_stored_bytes_have_a_quota(store: Store, own: ProjectStore) -> None:

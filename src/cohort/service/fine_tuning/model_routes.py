@@ -73,7 +73,7 @@ def model_routes(store: Store, served: ServedModels) -> APIRouter:
         project = caller_of(request.scope).project
         return JSONResponse(await asyncio.to_thread(one, project.id, project.organisation_id, model_id))
 
-    @routes.delete("/{model_id:path}", summary="Delete a fine-tuned model")
+    @routes.delete("/{model_id:path}", summary="Delete a fine-tuned model or a checkpoint")
     async def deleted(request: Request, model_id: str) -> Response:
         try:
             await asyncio.to_thread(delete, caller_of(request.scope).project.id, model_id)
