@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -215,12 +215,11 @@ def _problem(kind: type[Body], error: Any) -> Problem:
             hint="Send JSON with Content-Type application/json.",
         )
     if error["type"] == "extra_forbidden":
-        if len(path) > 1:
-            hint = "Leave it out: this server does not support it."
-            return Problem(where=Place(key=path), found="an unknown key", allowed="the keys it supports", hint=hint)
-        nearest = difflib.get_close_matches(str(path[-1]), kind.model_fields, n=1)
-        hint = f"Did you mean {nearest[0]}?" if nearest else "Leave it out: this server does not support it."
-        return Problem(where=Place(key=path), found="an unknown key", allowed=", ".join(kind.model_fields), hint=hint)
+        known = _known_keys(kind, path[:-1])
+        nearest = _nearest(str(path[-1]), known)
+        hint = f"Did you mean {nearest}?" if nearest else "Leave it out: this server does not support it."
+        allowed = ", ".join(known) or "the keys it supports"
+        return Problem(where=Place(key=path), found="an unknown key", allowed=allowed, hint=hint)
     name = str(path[-1]) if path else "body"
     allowed = _ALLOWED.get(name) or allowed_value(error)
     is_optional = len(path) == 1 and not kind.model_fields[name].is_required()
@@ -228,6 +227,30 @@ def _problem(kind: type[Body], error: Any) -> Problem:
     if error["type"] == "missing":
         hint = f"Add {name}."
     return Problem(where=Place(key=path) if path else name, found=found, allowed=allowed, hint=hint)
+
+
+def _known_keys(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """Return the keys of the object at a place of a body; of its forms, those of all; none where that is no model."""
+    kinds = {kind: None}
+    for part in path:
+        # a number is a place in a list, whose entries have the forms of the key before it
+        if isinstance(part, str):
+            fields = [each.model_fields[part] for each in kinds if part in each.model_fields]
+            kinds = dict.fromkeys(model for field in fields for model in _models_in(field.annotation))
+    return list(dict.fromkeys(name for each in kinds for name in each.model_fields))
+
+
+def _models_in(form: object) -> Iterator[type[BaseModel]]:
+    if isinstance(form, type) and issubclass(form, BaseModel):
+        yield form
+    for inner in get_args(form):
+        yield from _models_in(inner)
+
+
+def _nearest(word: str, known: Sequence[str]) -> str | None:
+    # a key that someone shortened is also the start of the longer one: learning_rate
+    nearest = difflib.get_close_matches(word, known, n=1) or [name for name in known if name.startswith(f"{word}_")]
+    return nearest[0] if nearest else None
 
 
 def _shown(value: object) -> str:
