@@ -11,7 +11,7 @@ __all__ = ["lasting_objects_uncollected"]
 
 @contextmanager
 def lasting_objects_uncollected() -> Iterator[None]:
-    """Inside the block, leave the objects that exist at its beginning out of collections.
+    """Inside the block, leave the objects that exist at its beginning out of collections; such blocks do not nest.
 
     A full collection walks over the quarter of a million objects of torch, transformers and a tokenizer, for 0.1 s or
     more, in which no thread computes; a burst of requests sets one off.

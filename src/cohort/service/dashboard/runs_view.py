@@ -27,7 +27,7 @@ class RunRows:
     """The rows of the list, each made again only where its run has gone on. Use it from one event loop."""
 
     def __init__(self, *, most: int | None = None) -> None:
-        """Begin without any; at ``most`` so many are kept to be compared with."""
+        """Begin without any. Between calls at most ``most`` rows are remembered (None: all)."""
         self._most = most
         self._known: dict[str, tuple[RunMoment, dict[str, Any]]] = {}
         self._reading: dict[str, asyncio.Future[dict[str, Any]]] = {}
@@ -48,8 +48,10 @@ class RunRows:
             if task.done() and self._reading.get(name) is task:
                 del self._reading[name]
             rows.append(task.result() if task.done() else {"name": name, "is_reading": True})
-        while self._most is not None and len(self._known) > self._most:
-            self._known.pop(next(iter(self._known)), None)
+        # rows are added in threads meanwhile
+        excess = 0 if self._most is None else len(self._known) - self._most
+        for name in list(self._known)[: max(0, excess)]:
+            self._known.pop(name, None)
         return rows
 
     def _row(self, name: str, followed: FollowedRun) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def _require_blobs(store: Store, file: ServiceFile) -> None:
         if isinstance(error.__cause__, FileNotFoundError | PermissionError):
             raise InputError(
                 Problem(
-                    where="service.yaml: blobs",
+                    where="service.yaml: blobs" if file.blobs else "folder",
                     found=f"{file.blobs or file.folder} ({error.__cause__})",
                     allowed="a folder or a bucket that is there, and that this server may read, write and list",
                     hint="Make it, or give this server keys for it (S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY).",

@@ -58,7 +58,7 @@ function Row({ run, price, isChosen, onChoose }) {
     <td class="n" data-label=${run.metric.label}>${number(run.best?.value)}<br /><span class="note states"><span class="wide">${run.metric.label}${run.best ? ", " : ""}</span>${run.best ? `trial ${run.best.trial}` : ""}</span></td>
     <td><${Spark} points=${run.spark} label=${`Best ${run.metric.label} so far`} /></td>
     <td class="n" data-label="trials">${run.num_trials}<br /><span class="note states">${counts}</span></td>
-    <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${nameOf(run)}`} />${run.state === "done" && run.share_done < 0.995 ? html`<span class="note states">the rest was saved</span>` : ""}</td>
+    <td data-label="steps done">${percent(run.share_done)}<${Meter} share=${run.share_done} label=${`Steps done of ${nameOf(run)}`} />${run.state === "done" && run.share_done < 0.995 ? html`<span class="note states">the rest was not needed</span>` : ""}</td>
     <td class="n" data-label="time left">${isOver(run) ? stateOf(run) : duration(run.seconds_left)}<br /><span class="note">${duration(run.seconds)} so far</span></td>
     <td class="n" data-label="cost left">${isOver(run) ? "" : html`${tokens(run.cost_tokens_left)}${paid(run.seconds_left, run, price)}<br />`}<span class="note states">${tokens(run.cost_tokens)}${paid(run.seconds, run, price)} so far${run.planned_tokens ? ` of ${count(run.planned_tokens)} in full` : ""}</span></td></tr>`;
 }
