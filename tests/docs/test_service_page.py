@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,12 @@ SOONER = {"[:40]": "[:24]", '"suffix": "cafe"': '"suffix": "cafe", "hyperparamet
 
 def commands(section: str) -> str:
     """Return the shell commands of a section: its blocks in which a request is sent."""
+    return "\n".join(block for block in blocks(section) if "curl" in block)
+
+
+def blocks(section: str) -> list[str]:
     text = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return "\n".join(block for block in blocks if "curl" in block)
+    return re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def test_the_commands_lead_from_rows_to_an_answer_of_the_tuned_model(tmp_path: Path) -> None:
@@ -46,7 +50,13 @@ def test_the_commands_lead_from_rows_to_an_answer_of_the_tuned_model(tmp_path: P
             check=False,
             env={**os.environ, "NO_PROXY": "127.0.0.1"},
         )
-    assert done.returncode == 0, done.stderr + done.stdout
+        assert done.returncode == 0, done.stderr + done.stdout
+        python = blocks("From Python")[0].replace("http://127.0.0.1:8000/v1", f"{service.url}/v1")
+        names: dict[str, Any] = {"KEY": service.key}
+        exec(python.replace("rows.jsonl", str(tmp_path / "rows.jsonl")), names)
+        job = names["client"].fine_tuning.jobs.retrieve(names["job"].id)
+        names["client"].close()
+        assert job.status in ("queued", "running", "succeeded")
     assert "succeeded" in done.stdout
     answer = json.loads(done.stdout[done.stdout.rindex('{"id"') :])
     assert answer["model"].startswith("ft:quickstart:default:cafe:")
