@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -47,6 +48,9 @@ def test_a_task_is_planned_before_it_is_submitted(http: httpx.Client, rows: str)
     assert plan["tokens"]["most"] == 2 * plan["tokens_per_trial"][1] > 1000
     assert plan["most_seconds"] > 0
     assert plan["memory_bytes"] > 1_000_000
+    # files have their ids: a path would be the server's
+    assert list(plan["data"]["file_hashes"]) == [rows]
+    assert "/plan-" not in answer.text
 
 
 def test_trials_are_listed_changed_and_exported(http: httpx.Client, rows: str) -> None:
@@ -65,6 +69,12 @@ def test_trials_are_listed_changed_and_exported(http: httpx.Client, rows: str) -
         found = http.get(f"{path}/trials")
         return found.json()["trials"] if found.status_code == 200 else []
 
+    wait_for(lambda: bool(trials()))
+    young = http.get(f"{path}/export")
+    assert (young.status_code, young.json()["error"]["code"]) == (400, "no_adapter")
+    assert re.search(r"has no (checkpoint|best adapter) yet", young.text), young.text
+    assert "process" not in young.text
+    assert "cohort resume" not in young.text
     wait_for(lambda: any(trial["best_value"] is not None for trial in trials()))
     added = http.post(f"{path}/trials", json={"values": {"learning_rate": 3e-3, "r": 4}}).json()
     assert added["is_taken_up"], added
@@ -89,7 +99,9 @@ def test_trials_are_listed_changed_and_exported(http: httpx.Client, rows: str) -
     assert {"adapter_config.json", "adapter_model.safetensors"} <= set(archive.namelist())
     # the trial that was added has the task's own rank, and which of them wins follows from when each was stopped
     assert json.loads(archive.read("adapter_config.json"))["r"] in (4, 16)
-    assert http.get(f"{path}/export?trial=99").status_code == 400
+    missing = http.get(f"{path}/export?trial=99")
+    assert missing.status_code == 400
+    assert "choose one with ?trial=N" in missing.text
 
 
 @pytest.mark.parametrize(

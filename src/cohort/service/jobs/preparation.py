@@ -69,13 +69,30 @@ def task_of_document(document: Mapping[str, Any], *, name: str) -> TaskFile:
 
 def client_words(text: str, *, job: Job, folder: JobFolder, base: BaseForJobs) -> str:
     """Return an error's text with ids in the place of the server's paths."""
-    names = {
-        str(folder.path / "train.jsonl"): job.training_file,
-        str(folder.path / "validation.jsonl"): job.validation_file,
-    }
-    for path, name in names.items():
-        text = text.replace(path, name or "the file")
+    for path, file_id in _file_ids(job, folder).items():
+        text = text.replace(path, file_id)
     return text.replace(str(folder.path), job.id).replace(base.path, base.name)
+
+
+def _file_ids(job: Job, folder: JobFolder) -> dict[str, str]:
+    """Return the ids of a job's files by the paths at which its rows lie."""
+    if job.kind is JobKind.FINE_TUNING:
+        own = {"train": job.training_file, "validation": job.validation_file}
+        return {str(folder.path / f"{split}.jsonl"): name or "the file" for split, name in own.items()}
+    return {
+        str(path): file_id
+        for split, written in job.request.get("task", {}).get("dataset", {}).items()
+        if split in _SPLITS
+        for path, file_id in _split_files(split, written, folder)
+    }
+
+
+def _split_files(split: str, written: Any, folder: JobFolder) -> list[tuple[Path, str]]:
+    """Return where the files of a task's split lie, with their ids; none where it is a share."""
+    if written is None or isinstance(written, int | float):
+        return []
+    ids = [written] if isinstance(written, str) else written
+    return [(folder.path / f"{split}-{number}.jsonl", file_id) for number, file_id in enumerate(ids)]
 
 
 def _fine_tuning_document(
@@ -103,16 +120,11 @@ def _task_document(
     dataset = dict(document["dataset"])
     reads, is_chat = _reads(document), False
     for split in _SPLITS:
-        written = dataset.get(split)
-        if written is None or isinstance(written, int | float):
-            continue
-        ids = [written] if isinstance(written, str) else written
-        paths = []
-        for number, file_id in enumerate(ids):
-            path = folder.path / f"{split}-{number}.jsonl"
+        files = _split_files(split, dataset.get(split), folder)
+        for path, file_id in files:
             is_chat |= _checked(file_id, f"task.dataset.{split}", path, reads, content, limits).is_chat
-            paths.append(str(path))
-        dataset[split] = paths
+        if files:
+            dataset[split] = [str(path) for path, _ in files]
     if base.chat_template is not None and is_chat:
         dataset["chat_template"] = base.chat_template
     dataset.setdefault("max_length", base.max_length)

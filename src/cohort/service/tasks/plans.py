@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ __all__ = ["plan_task"]
 
 
 def plan_task(job: Job, *, base: BaseForJobs, content: Content, limits: CheckLimits, folder: Path) -> dict[str, Any]:
-    """Return what a task would take.
+    """Return what a task would take; its files are named by their ids.
 
     Args:
         job: The task as a job that was not submitted.
@@ -54,5 +56,17 @@ def plan_task(job: Job, *, base: BaseForJobs, content: Content, limits: CheckLim
         answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
         if "error" in answer:
             raise ServiceError(client_words(answer["error"], job=job, folder=own, base=base), code="invalid_task")
-        plan: dict[str, Any] = answer["plan"]
+        words = partial(client_words, job=job, folder=own, base=base)
+        plan: dict[str, Any] = _in_words(answer["plan"], words)
         return plan
+
+
+def _in_words(value: Any, words: Callable[[str], str]) -> Any:
+    """Return a value of JSON with each of its texts, keys included, in other words."""
+    if isinstance(value, str):
+        return words(value)
+    if isinstance(value, list):
+        return [_in_words(each, words) for each in value]
+    if isinstance(value, dict):
+        return {words(key): _in_words(each, words) for key, each in value.items()}
+    return value

@@ -16,7 +16,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import ValidationError
 from starlette.background import BackgroundTask
 
-from cohort.adapter_files.choose import chosen_adapter
+from cohort.adapter_files.choose import chosen_adapter, trials_with_adapters
 from cohort.core.errors import InputError
 from cohort.report.writing import write_report
 from cohort.runs.directory import RunDirectory
@@ -270,13 +270,26 @@ def _zipped(run: Path, *, trial: int | None, scratch: Path) -> Path:
             for path in sorted(folder.rglob("*")):
                 if path.is_file():
                     archive.write(path, path.relative_to(folder).as_posix())
-    except InputError as error:
+    except InputError:
         Path(name).unlink()
-        raise ServiceError(str(error).replace(str(run), run.name), param="trial", code="no_adapter") from None
+        raise ServiceError(_why_no_adapter(run, trial=trial), param="trial", code="no_adapter") from None
     except BaseException:
         Path(name).unlink()
         raise
     return Path(name)
+
+
+def _why_no_adapter(run: Path, *, trial: int | None) -> str:
+    """Return why there is no adapter, in words of the API: those of a run name processes and paths of the server."""
+    there = trials_with_adapters(RunDirectory(run))
+    if not there:
+        return f"The job {run.name} has no checkpoint yet; ask again when a trial has been evaluated."
+    if trial in there:
+        return f"The adapter of trial {trial} cannot be made: the base model that {run.name} began with is gone."
+    known = f"These trials have an adapter: {', '.join(map(str, there))}; choose one with ?trial=N."
+    if trial is None:
+        return f"The job {run.name} has no best adapter yet: it is written when the job ends. {known}"
+    return f"Trial {trial} of the job {run.name} has no adapter. {known}"
 
 
 def _changed(parts: TaskParts, job: Job, change: TrialRequest, *, actor: str) -> dict[str, Any]:
