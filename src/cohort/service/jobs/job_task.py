@@ -11,9 +11,10 @@ from cohort.service.fine_tuning.schema import AUTO, CreateJob, DpoHyperparameter
 from cohort.service.jobs.auto_search import BASE_RATES, auto_space, most_epochs
 from cohort.service.jobs.client_limits import require_harmless
 
-__all__ = ["BaseForJobs", "JobRows", "base_keys", "job_document", "require_usable_options"]
+__all__ = ["BaseForJobs", "JobRows", "base_keys", "job_document", "require_usable_options", "share_aside"]
 
 _EVALUATION_ROWS = 64
+_SHARE_ASIDE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ def job_document(asked: CreateJob, *, rows: JobRows, base: BaseForJobs, seed: in
     document: dict[str, Any] = {
         "dataset": {
             "train": str(rows.train),
-            "validation": _validation(rows, options.dataset),
+            "validation": share_aside(asked) if rows.validation is None else str(rows.validation),
             "max_length": base.max_length,
             "on_long_rows": "truncate",
             **({"chat_template": base.chat_template} if base.chat_template is not None and rows.is_chat else {}),
@@ -118,11 +119,10 @@ def base_keys(base: BaseForJobs) -> dict[str, Any]:
     return own if base.quantization is None else {**own, "quantization": base.quantization}
 
 
-def _validation(rows: JobRows, written: Mapping[str, Any]) -> Any:
-    if rows.validation is not None:
-        return str(rows.validation)
-    share = written.get("validation")
-    return share if isinstance(share, float) else 0.1
+def share_aside(asked: CreateJob) -> float:
+    """Return the share of the training rows that is put aside to compare by, where there is no validation file."""
+    share = asked.options.dataset.get("validation")
+    return share if isinstance(share, float) else _SHARE_ASIDE
 
 
 def _evaluation(written: Mapping[str, Any], metric: str | None) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cohort.core.durable_files import atomic_file
 from cohort.core.errors import CohortError, InputError
+from cohort.core.units import counted
 from cohort.service.fine_tuning.schema import CreateJob
 from cohort.service.jobs.client_limits import require_harmless
 from cohort.service.jobs.job_folder import JobFolder
-from cohort.service.jobs.job_task import BaseForJobs, JobRows, base_keys, job_document
+from cohort.service.jobs.job_task import BaseForJobs, JobRows, base_keys, job_document, share_aside
 from cohort.service.jobs.row_checks import CheckedRows, CheckLimits, RowsRefusedError, check_rows
 from cohort.store.enums import JobKind
 from cohort.store.errors import UnknownIdError
@@ -103,13 +105,26 @@ def _fine_tuning_document(
         asked.training_file, "training_file", folder.path / "train.jsonl", asked.method_type, content, limits
     )
     validation = None
-    if asked.validation_file is not None:
+    if asked.validation_file is None:
+        _require_rows_to_compare_by(train.num_rows, share=share_aside(asked), file_id=asked.training_file)
+    else:
         path = folder.path / "validation.jsonl"
         _checked(asked.validation_file, "validation_file", path, asked.method_type, content, limits)
         validation = path
     path = folder.path / "train.jsonl"
     rows = JobRows(train=path, num_rows=train.num_rows, is_chat=train.is_chat, validation=validation)
     return job_document(asked, rows=rows, base=base, seed=job.seed)
+
+
+def _require_rows_to_compare_by(num_rows: int, *, share: float, file_id: str) -> None:
+    # other shares are refused with the task
+    if not 0 < share < 1 or 0 < round(share * num_rows) < num_rows:
+        return
+    missing = "to compare by" if round(share * num_rows) == 0 else "to train on"
+    leaves = "leaves" if num_rows == 1 else "leave"
+    enough = math.ceil(round(1 / min(share, 1 - share), 6))
+    text = f"{counted(num_rows, 'row')} {leaves} none {missing}: add rows ({enough} or more), or send validation_file"
+    raise _refused(f"{file_id}: {text}", param="training_file")
 
 
 def _task_document(
@@ -155,7 +170,10 @@ def _checked(file_id: str, param: str, path: Path, method: str, content: Content
         text = f"{file_id}: the file does not exist any more; upload it again and create another job"
     except RowsRefusedError as error:
         text = str(error)
+    raise _refused(text, param=param)
+
+
+def _refused(text: str, *, param: str) -> JobRefusedError:
     kind = "training" if param == "training_file" else "validation" if param == "validation_file" else "data"
-    raise JobRefusedError(
-        f"The job failed due to an invalid {kind} file. {text}", code=f"invalid_{kind}_file", param=param
-    )
+    text = f"The job failed due to an invalid {kind} file. {text}"
+    return JobRefusedError(text, code=f"invalid_{kind}_file", param=param)
