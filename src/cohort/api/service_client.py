@@ -50,7 +50,14 @@ class ServiceClient:
         Args:
             url: Such as ``http://127.0.0.1:8000``; ``/v1`` at its end is understood.
             key: What opens it; None: that of ``$COHORT_API_KEY``.
+
+        Raises:
+            InputError: the address does not begin with ``http://`` or ``https://``.
         """
+        if not url.lower().startswith(("http://", "https://")):
+            hint = f"Write http://{url.rpartition('://')[2]}"
+            allowed = "an address that begins with http:// or https://"
+            raise InputError(Problem(where="server", found=repr(url)[:120], allowed=allowed, hint=hint))
         self.url = url.rstrip("/").removesuffix("/v1")
         self._key = os.environ.get(KEY_VARIABLE) if key is None else key
 
@@ -202,10 +209,13 @@ class ServiceClient:
         if isinstance(entry, str) and entry.startswith("file-"):
             return entry
         path = directory / str(entry)
-        if not isinstance(entry, str) or path.suffix.lower() != ".jsonl" or not path.is_file():
-            allowed = "local .jsonl files, or ids of uploaded files"
-            hint = "Write the rows as JSON lines: a service reads no other files."
-            raise InputError(Problem(where=where, found=repr(entry)[:120], allowed=allowed, hint=hint))
+        allowed = "local .jsonl files, or ids of uploaded files"
+        found, hint = repr(entry)[:120], "Write the rows as JSON lines: a service reads no other files."
+        if not isinstance(entry, str) or path.suffix.lower() != ".jsonl":
+            raise InputError(Problem(where=where, found=found, allowed=allowed, hint=hint))
+        if not path.is_file():
+            hint = f"There is no such file: {path}. Correct the path, which begins at the task file's folder."
+            raise InputError(Problem(where=where, found=found, allowed=allowed, hint=hint))
         return self.upload(path)
 
     def _json(

@@ -44,7 +44,7 @@ def test_a_project_gets_a_share_quotas_and_keys(at: tuple[str, str], capsys: pyt
     assert caller is not None
     assert (caller.project.name, caller.key.name) == ("default", "laptop")
     assert caller.key.expires_at == pytest.approx(caller.key.created_at + 30 * 86400)
-    _, listed, _ = cohort(capsys, "keys", "list", "acme/default", *at)
+    _, listed, _ = cohort(capsys, "keys", "list", "acme", *at)
     assert key.strip() not in listed
     assert caller.key.prefix in listed
     assert "acme/default" in listed

@@ -44,6 +44,19 @@ def test_forms_that_are_refused(client: openai.OpenAI, form: dict[str, object], 
     assert refused.value.param == param
 
 
+@pytest.mark.parametrize(("form", "found"), [({"file": "rows.jsonl"}, "file is a text"), ({}, "no field file")])
+def test_a_form_without_a_file_is_told_how_curl_sends_one(
+    service: RunningService, client: openai.OpenAI, form: dict[str, str], found: str
+) -> None:
+    # a field without a name of a file, as curl sends `-F file=rows.jsonl`
+    fields = {name: (None, value) for name, value in {"purpose": "fine-tune", **form}.items()}
+    headers = {"authorization": f"Bearer {client.api_key}"}
+    answer = httpx.post(f"{service.url}/v1/files", files=fields, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "missing_file")
+    assert found in answer.text
+    assert "-F file=@rows.jsonl" in answer.text
+
+
 def test_a_file_that_is_too_large_is_refused_while_it_streams(service: RunningService, client: openai.OpenAI) -> None:
     row = _GOOD.splitlines(keepends=True)[0]
     with pytest.raises(openai.APIStatusError, match="at most 1 MiB") as refused:

@@ -84,3 +84,12 @@ def test_the_client_in_python(service: RunningService, task: Path) -> None:
     other.write_text(_TASK.replace("rows.jsonl", "rows.csv"))
     with pytest.raises(package.InputError, match="JSON lines"):
         client.submit(other)
+    other.write_text(_TASK.replace("rows.jsonl", "raws.jsonl"))
+    with pytest.raises(package.InputError, match=r"There is no such file: .*raws\.jsonl"):
+        client.submit(other)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8000", "localhost:8000", "ftp://localhost:8000"])
+def test_an_address_without_http_is_told_what_to_write(address: str) -> None:
+    with pytest.raises(package.InputError, match=f"Write http://{address.removeprefix('ftp://')}"):
+        package.ServiceClient(address, key="x")

@@ -31,8 +31,11 @@ def test_names_are_unique_among_those_that_are_there(store: Store, project: Proj
 def test_projects_are_found_by_id_and_by_name(store: Store, project: Project) -> None:
     assert store.tenants.project(project.id) == project
     assert store.tenants.project("acme/default") == project
+    assert store.tenants.project("acme") == project
+    bare = store.tenants.add_organisation("bare", actor="test")
+    store.tenants.add_project(bare.id, "other", actor="test")
     assert store.tenants.organisation("acme").id == project.organisation_id
-    for unknown in ("acme/none", "none/default", "default", "proj_none"):
+    for unknown in ("acme/none", "none/default", "default", "proj_none", "bare", "acme/"):
         with pytest.raises(UnknownIdError):
             store.tenants.project(unknown)
     with pytest.raises(UnknownIdError):

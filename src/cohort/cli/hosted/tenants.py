@@ -48,14 +48,14 @@ def add(
     """Add a project, and its organisation if that is new."""
     with exits(as_json=as_json, debug=debug), opened_accounts(folder, database, creates=True) as accounts:
         from cohort.cli.tables.tenant_tables import project_json
-        from cohort.store.tenants.tenants import check_name
+        from cohort.store.tenants.tenants import DEFAULT_PROJECT, check_name
 
         organisation, _, project = name.partition("/")
         # before anything is made: an organisation without a project would be left behind
-        check_name(project or "default")
+        check_name(project or DEFAULT_PROJECT)
         known = {each.name: each for each in accounts.tenants.organisations()}
         owner = known.get(organisation) or accounts.tenants.add_organisation(organisation, actor=actor())
-        made = accounts.tenants.add_project(owner.id, project or "default", actor=actor(), weight=weight)
+        made = accounts.tenants.add_project(owner.id, project or DEFAULT_PROJECT, actor=actor(), weight=weight)
         shown = f"{owner.name}/{made.name}"
         text = f"added {shown} ({made.id})\nnext: cohort keys create {shown}"
         print(json.dumps(project_json(made, organisation=owner)) if as_json else text)

@@ -16,7 +16,7 @@ from cohort.store.enums import KeyScope
 from cohort.store.errors import NameTakenError
 from cohort.store.store import Store
 from cohort.store.tenants.keys import TENANT_SCOPES, read_scopes
-from cohort.store.tenants.tenants import Quotas, check_name
+from cohort.store.tenants.tenants import DEFAULT_PROJECT, Quotas, check_name
 
 __all__ = ["Change", "read_change"]
 
@@ -71,7 +71,7 @@ def read_change(store: Store, body: Mapping[str, Any]) -> Change:
 def _add(store: Store, body: Mapping[str, Any]) -> Change:
     name, weight = _text(body, "name"), _positive(body, "weight")
     organisation, _, project = name.partition("/")
-    project = project or "default"
+    project = project or DEFAULT_PROJECT
     # before anything is made: an organisation of its own would be left behind
     check_name(organisation)
     check_name(project)

@@ -152,7 +152,10 @@ async def receive_upload(request: Request, *, folder: Path, most_bytes: int) -> 
             form = _Form(file, most_bytes=most_bytes)
             await _receive(request, form, boundary, path)
         if form.filename is None:
-            raise ServiceError("The form has no file.", param="file", code="missing_file")
+            # curl sends the name itself as a field where @ is missing
+            found = "file is a text" if "file" in form.fields else "there is no field file"
+            text = f"The form has no file: {found}. With curl: -F purpose=fine-tune -F file=@rows.jsonl"
+            raise ServiceError(text, param="file", code="missing_file")
         yield Upload(fields=form.fields, filename=form.filename, path=path, num_bytes=form.num_bytes)
     finally:
         path.unlink(missing_ok=True)

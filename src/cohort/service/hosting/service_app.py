@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from cohort.service.access.error_answers import add_error_answers, as_refusal
 from cohort.service.access.gate import CallerCache, Gate, GateLimits
@@ -77,9 +77,15 @@ def build_service_app(opened: OpenService, book: UsageBook, *, more: Sequence[AP
             key_seconds=gate_limits.key_cache_seconds,
         )
         app.state.end_streams = pages.state.end_streams
+        app.add_api_route("/dashboard", _to_the_pages, include_in_schema=False)
         app.mount("/dashboard", pages)
     app.add_middleware(Gate, callers=callers, limits=gate_limits, count_answer=metrics.count_answer)
     return app
+
+
+def _to_the_pages() -> Response:
+    # relative: a proxy may serve all of this below a path of its own
+    return RedirectResponse("dashboard/")
 
 
 def _health_routes(opened: OpenService, metrics: ServiceMetrics) -> APIRouter:

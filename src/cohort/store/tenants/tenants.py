@@ -18,7 +18,10 @@ from cohort.store.records import Organisation, Project, read_record
 from cohort.store.tables import IS_OPEN, blobs, checkpoints, files, jobs, keys, models, organisations, projects
 from cohort.store.tenants.audit import record_action
 
-__all__ = ["Quotas", "Tenants", "check_name"]
+__all__ = ["DEFAULT_PROJECT", "Quotas", "Tenants", "check_name"]
+
+DEFAULT_PROJECT = "default"
+"""The project that an organisation's name alone stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +113,11 @@ class Tenants:
         return read_record(Organisation, row)
 
     def project(self, id: str) -> Project:  # noqa: A002
-        """Return a project by its id, or by ``ORGANISATION/NAME``."""
+        """Return a project by its id, or by ``ORGANISATION/NAME``; without ``/NAME`` it is the ``default``."""
         with self._database.read() as connection:
             row = connection.execute(self._by_id_or_name(id)).first()
+            if row is None and "/" not in id:
+                row = connection.execute(self._by_id_or_name(f"{id}/{DEFAULT_PROJECT}")).first()
         if row is None:
             raise UnknownIdError("project", id)
         return read_record(Project, row)
