@@ -17,6 +17,7 @@ from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.trial_status import TrialStatus
 from tests.runs.log_entries import decided, evaluated, new_trials, step_done
+from tests.runs.small_run import write_small_run
 from tests.runs.synthetic_run import new_best
 
 
@@ -104,3 +105,9 @@ def test_what_steps_come_to_is_known_without_reading_them_and_follows_a_resume(t
         # a run of an earlier release keeps no sums: its steps are read
         connection.executescript("DROP TRIGGER step_added; DROP TRIGGER step_removed; DROP TABLE step_sums")
     assert taken() == found
+
+
+def test_tokens_are_those_of_all_steps_and_evaluations(tmp_path: Path) -> None:
+    _, store, _ = write_small_run(tmp_path / "small")
+    assert store.reader.num_tokens() == (4 * 100 + 100 + 50, 3 * 50)
+    store.close()

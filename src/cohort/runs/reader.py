@@ -105,6 +105,11 @@ class RunReader:
             query = "SELECT trial_id, max(step), sum(num_tokens), loss FROM steps NOT INDEXED GROUP BY trial_id"
         return {trial_id: StepsTaken(done, tokens, number(loss)) for trial_id, done, tokens, loss in rows(query)}
 
+    def num_tokens(self) -> tuple[int, int]:
+        """Return the tokens trained and evaluated so far; the evaluated ones without those of the final comparison."""
+        trained = sum(taken.tokens for taken in self.steps_taken().values())
+        return trained, self._database.one("SELECT coalesce(sum(num_tokens), 0) FROM evaluations")
+
     def planned_steps(self) -> dict[int, int]:
         """Return the optimizer steps of each trial's full training, by trial id."""
         return dict(self._database.rows("SELECT trial_id, planned_steps FROM trials ORDER BY trial_id"))

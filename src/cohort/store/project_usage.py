@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cohort.store.enums import UsageKind
+from cohort.store.jobs.transitions import ENDED
 from cohort.store.records import UsageRow, read_record
 from cohort.store.scope import Scope
-from cohort.store.tables import usage
-from cohort.store.tenants.usage import add_usage, check_tokens, known_project, stored_bytes
+from cohort.store.tables import jobs, usage
+from cohort.store.tenants.usage import add_job_usage, add_usage, check_tokens, known_project, stored_bytes
 
 __all__ = ["ProjectUsage"]
 
@@ -25,6 +26,20 @@ class ProjectUsage:
         with self._database.write() as connection:
             now = self._database.now(connection)
             add_usage(connection, project_id=self._scope.project_id, seconds=now, amounts=amounts)
+
+    def settle_job(self, job_id: str, totals: Mapping[UsageKind, float]) -> None:
+        """Bring a job that has ended up to ``totals``: one that is cancelled is taken from its runner while it trains.
+
+        Nothing is written for a job that has not ended, of which its runner tells; told twice, it counts once.
+
+        Raises:
+            UnknownIdError: the project has no such job.
+        """
+        with self._database.write() as connection:
+            row = self._scope.row(connection, jobs, "fine-tuning job", job_id)
+            if row.status in ENDED:
+                own, now = self._scope.project_id, self._database.now(connection)
+                add_job_usage(connection, project_id=own, job_id=job_id, seconds=now, totals=totals)
 
     def check_tokens(self, wanted: int = 1) -> None:
         """Raise :class:`QuotaExceededError` if today's quota has no room for ``wanted`` tokens."""

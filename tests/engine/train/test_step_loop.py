@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from cohort.engine.callbacks.callbacks import Callbacks
 from cohort.engine.train.step_loop import StepLoop, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.turns.base_turns import BaseTurns
+from cohort.engine.turns.step_turns import EveryoneSteps, ReadyStep
 from cohort.engine.turns.sweep_turns import SweepTurns
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Capacity
@@ -290,3 +293,26 @@ def test_requests_for_room_of_one_tenant_are_as_they_were(
     session.join(task.supervisor, tenant="one")
     session.run()
     assert executor.packs == [(0, 1), (0, 1), (0,), (0,)]
+
+
+class LateTurns(EveryoneSteps):
+    """Each step waits for another thread's pass of five seconds."""
+
+    is_shared = True
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    @contextmanager
+    def step(self, ready: Sequence[ReadyStep]) -> Iterator[list[int]]:
+        self._clock.advance(5.0)
+        yield [trial.key for trial in ready]
+
+
+def test_waiting_for_a_turn_is_no_time_of_the_task(tmp_path: Path, clock: ManualClock, executor: FakeExecutor) -> None:
+    task = Task(tmp_path / "run", executor, [spec_of(0)], clock=clock)
+    session = session_of(executor, clock, turns=LateTurns(clock))
+    session.join(task.supervisor)
+    session.run()
+    # four steps of a second
+    assert task.run.time_spent.total(Activity.TRAIN) == pytest.approx(4.0)

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from cohort.core.clock import ManualClock
-from cohort.store.enums import UsageKind
-from cohort.store.errors import QuotaExceededError
+from cohort.store.enums import JobStatus, UsageKind
+from cohort.store.errors import QuotaExceededError, UnknownIdError
+from cohort.store.jobs.project_jobs import NewJob
 from cohort.store.records import Project
 from cohort.store.store import ProjectStore, Store
 from cohort.store.tenants.tenants import Quotas
@@ -61,3 +62,24 @@ def test_writers_at_once_lose_nothing(store: Store, own: ProjectStore) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(add, range(40)))
     assert [row.amount for row in own.usage.by_day()] == [40, 40, 40]
+
+
+def test_a_job_that_has_ended_is_brought_up_to_its_total_once(store: Store, own: ProjectStore) -> None:
+    job = own.jobs.create(NewJob(base_model="base", request={}, status=JobStatus.QUEUED))
+    claimed = store.claims.claim(job.id, "node", seconds=10)
+    assert claimed is not None
+    store.claims.update(claimed[0], usage={UsageKind.TRAINED_TOKENS: 10})
+    # while it has not ended its runner tells
+    own.usage.settle_job(job.id, {UsageKind.TRAINED_TOKENS: 30})
+    assert [row.amount for row in own.usage.by_day()] == [10]
+    own.jobs.cancel(job.id)
+    for total in (30, 30, 20):
+        own.usage.settle_job(job.id, {UsageKind.TRAINED_TOKENS: total})
+    assert [row.amount for row in own.usage.by_day()] == [30]
+
+
+def test_a_job_of_another_project_is_not_charged(store: Store, own: ProjectStore, other_project: Project) -> None:
+    job = own.jobs.create(NewJob(base_model="base", request={}, status=JobStatus.QUEUED))
+    own.jobs.cancel(job.id)
+    with pytest.raises(UnknownIdError):
+        store.project(other_project.id).usage.settle_job(job.id, {UsageKind.TRAINED_TOKENS: 30})

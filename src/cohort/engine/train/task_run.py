@@ -226,6 +226,9 @@ class TaskRun:
     def abandon(self) -> None:
         """Let go of what would outlive a run that ends without its results."""
         self._weights.close()
+        with contextlib.suppress(StorageFullError):
+            # since the last checkpoint
+            self.run.store.add_seconds(self.run.time_spent.take())
         self.close_trackers()
 
     def close_trackers(self) -> None:

@@ -26,8 +26,9 @@ from cohort.service.jobs.local_queue import LocalQueue
 from cohort.service.jobs.preparation import JobRefusedError, client_words, prepare_job, task_of_document
 from cohort.service.jobs.publishing import publish
 from cohort.service.jobs.run_news import read_news
+from cohort.service.jobs.run_usage import usage_of_run
 from cohort.service.jobs.runner_settings import RunnerSettings
-from cohort.store.enums import EventLevel, JobKind, JobStatus
+from cohort.store.enums import EventLevel, JobKind, JobStatus, UsageKind
 from cohort.store.errors import IllegalTransitionError, LeaseLostError, StorageFull, StoreUnavailable
 from cohort.store.jobs.claims import Claim
 from cohort.store.jobs.events import NewEvent
@@ -77,6 +78,7 @@ class HeldJob:
         self.folder.keep_claim(claim)
         self._base = parts.base_of(job.base_model)
         self._work: Future[Any] | None = None
+        self._told: Mapping[UsageKind, float] = {}
         self.is_over = False
 
     def renewed(self, job: Job) -> None:
@@ -106,10 +108,26 @@ class HeldJob:
     def lost(self) -> None:
         """Take in that the job is another node's, or was cancelled."""
         if self._parts.queue.take_out(self.job.id):
+            project = self._parts.store.project(self.claim.project_id)
             if self.job.status not in ENDED:
                 # cancelled: the claim was taken away with the change, and the job read before it
-                self.renewed(self._parts.store.project(self.claim.project_id).jobs.get(self.job.id))
+                self.renewed(project.jobs.get(self.job.id))
+            if self.job.status in ENDED and (usage := self._usage()):
+                # its run went on until now
+                project.usage.settle_job(self.job.id, usage)
             self._give_up()
+
+    def tell_usage(self) -> None:
+        """Tell what the job has used so far, if that is more than was told.
+
+        Raises:
+            LeaseLostError: the job is another node's, or was cancelled.
+        """
+        if self._usage() != self._told:
+            self._update()
+
+    def _usage(self) -> Mapping[UsageKind, float]:
+        return usage_of_run(self._parts.queue.run_directory(self.job.id))
 
     def step(self, task: QueuedTask | None) -> None:
         """Do what is next.
@@ -225,7 +243,7 @@ class HeldJob:
         self.folder.note(waits_for_room=self.job.project_id)
         text = "The server's disk is nearly full: the job is paused, and resumes by itself once there is room"
         event = NewEvent(message=text, level=EventLevel.WARN)
-        self.renewed(self._parts.store.claims.update(self.claim, status=JobStatus.PAUSING, events=[event]))
+        self._update(status=JobStatus.PAUSING, events=[event])
 
     def park(self) -> None:
         """Give the job back because this node stops: another, or the same later, goes on."""
@@ -249,7 +267,13 @@ class HeldJob:
         # from the folder of all nodes on: NODE/runs/JOB says which server has it
         values.setdefault("run_directory", "/".join(self._parts.queue.run_directory(self.job.id).parts[-3:]))
         events = [NewEvent(message=message)]
-        self.renewed(self._parts.store.claims.update(self.claim, status=status, events=events, **values))
+        self._update(status=status, events=events, **values)
+
+    def _update(self, **values: Any) -> None:
+        # whatever is told, what the run has used is told with it
+        usage = self._usage()
+        self.renewed(self._parts.store.claims.update(self.claim, usage=usage, **values))
+        self._told = usage
 
     def _fail(self, message: str, *, code: str, param: str | None) -> None:
         text = client_words(message, job=self.job, folder=self.folder, base=self._base)
@@ -257,7 +281,7 @@ class HeldJob:
         text = text.replace(str(self._parts.folders.parent), "")[:_MOST_ERROR_LETTERS]
         error: Mapping[str, Any] = {"code": code, "message": text, "param": param}
         event = NewEvent(message=text, level=EventLevel.ERROR)
-        self.renewed(self._parts.store.claims.update(self.claim, status=JobStatus.FAILED, error=error, events=[event]))
+        self._update(status=JobStatus.FAILED, error=error, events=[event])
         self._give_up()
 
     def _tell_news(self, run: Path) -> None:
@@ -288,15 +312,7 @@ class HeldJob:
         if status.seconds_left is not None:
             with self._parts.store.database.read() as connection:
                 finish = self._parts.store.database.now(connection) + status.seconds_left
-        compute = status.results.compute
-        self.renewed(
-            self._parts.store.claims.update(
-                self.claim,
-                events=events,
-                estimated_finish=finish,
-                trained_tokens=compute.trained_tokens,
-            )
-        )
+        self._update(events=events, estimated_finish=finish, trained_tokens=status.results.compute.trained_tokens)
         # killed before this, the same events are told once more, and the store knows them by their keys
         self.folder.note(position=news[-1].position)
 
@@ -322,8 +338,7 @@ class HeldJob:
                     continue
         self.folder.note(is_over_budget=True)
         text = f"The time budget of {budget:g} seconds is used up: trials that still run are stopped"
-        events = [NewEvent(message=text, level=EventLevel.WARN)]
-        self.renewed(self._parts.store.claims.update(self.claim, events=events))
+        self._update(events=[NewEvent(message=text, level=EventLevel.WARN)])
 
     def _budget(self) -> float | None:
         return CreateJob.model_validate(dict(self.job.request)).options.time_budget_seconds

@@ -9,7 +9,7 @@ from cohort.service.fine_tuning.schema import CreateJob
 from cohort.service.jobs.auto_search import chosen_hyperparameters
 from cohort.service.jobs.job_folder import JobFolder
 from cohort.service.jobs.run_outcome import RunOutcome, read_outcome
-from cohort.store.enums import JobKind, JobStatus, UsageKind
+from cohort.store.enums import JobKind, JobStatus
 from cohort.store.jobs.claims import Claim, NewCheckpoint, NewModel
 from cohort.store.jobs.events import NewEvent
 from cohort.store.records import Job
@@ -54,7 +54,7 @@ def publish(store: Store, claim: Claim, job: Job, *, folder: JobFolder, run: Pat
             NewEvent(message=f"New fine-tuned model created: {name}"),
             NewEvent(message="The job has successfully completed"),
         ],
-        usage=usage_of(outcome),
+        usage=outcome.usage,
         checkpoint=NewCheckpoint(
             step_number=outcome.step,
             model=f"{name}:ckpt-step-{outcome.step}",
@@ -66,14 +66,6 @@ def publish(store: Store, claim: Claim, job: Job, *, folder: JobFolder, run: Pat
         trained_tokens=outcome.trained_tokens,
         result_files=[results],
     )
-
-
-def usage_of(outcome: RunOutcome) -> dict[UsageKind, float]:
-    return {
-        UsageKind.TRAINED_TOKENS: outcome.trained_tokens,
-        UsageKind.EVALUATED_TOKENS: outcome.evaluated_tokens,
-        UsageKind.GPU_SECONDS: outcome.seconds,
-    }
 
 
 def _hyperparameters(job: Job, outcome: RunOutcome) -> dict[str, Any]:

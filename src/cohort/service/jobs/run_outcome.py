@@ -13,6 +13,8 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import read_results
 from cohort.service.jobs.results_file import results_csv
+from cohort.service.jobs.run_usage import read_usage
+from cohort.store.enums import UsageKind
 
 __all__ = ["RunOutcome", "read_outcome"]
 
@@ -27,8 +29,8 @@ class RunOutcome:
         parameters: The trial's hyperparameters by their task-file names.
         epochs: Passes over the rows up to ``step``.
         metrics: ``train_loss``, ``valid_loss`` and further metrics at ``step``.
-        trained_tokens, evaluated_tokens: Of all trials.
-        seconds: Run time.
+        trained_tokens: Of all trials.
+        usage: What the run used in total.
         results: The results file, CSV.
     """
 
@@ -38,8 +40,7 @@ class RunOutcome:
     epochs: float
     metrics: Mapping[str, float | None]
     trained_tokens: int
-    evaluated_tokens: int
-    seconds: float
+    usage: Mapping[UsageKind, float]
     results: bytes
 
 
@@ -57,6 +58,7 @@ def read_outcome(directory: Path) -> RunOutcome:
             raise RunStateError(
                 "no trial reached a finite loss; use a smaller learning_rate_multiplier, or leave it auto"
             )
+        usage = read_usage(reader)
         steps, evaluations = reader.log.steps(best.trial_id), reader.log.evaluations(best.trial_id)
     settings = {**(results.facts.task.training or {}), **best.parameters}
     rows, batch = results.facts.inputs.num_train_rows or 1, int(str(settings.get("batch_size", 1)))
@@ -69,7 +71,6 @@ def read_outcome(directory: Path) -> RunOutcome:
         epochs=best.best_step / steps_of_epoch,
         metrics={"train_loss": train_loss, "valid_loss": best.best_loss, **best.best_metrics},
         trained_tokens=results.compute.trained_tokens,
-        evaluated_tokens=results.compute.evaluation_tokens,
-        seconds=results.run_seconds,
+        usage=usage,
         results=results_csv(steps, evaluations, steps_of_epoch=steps_of_epoch),
     )

@@ -237,6 +237,7 @@ class JobRunner:
             try:
                 if is_due:
                     held.renewed(self._store.claims.renew(held.claim, seconds=self._settings.lease_seconds))
+                    held.tell_usage()
                 else:
                     held.look()
             except LeaseLostError:
