@@ -23,7 +23,7 @@ def test_a_dispatcher_that_cannot_work_says_why_in_the_log(
     start = subprocess.Popen
 
     def failing(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        return start([sys.executable, "-c", _FAILING], **options)
+        return start([sys.executable, "-u", "-c", _FAILING], **options)
 
     monkeypatch.setattr("cohort.service.jobs.dispatcher.subprocess.Popen", failing)
     process = DispatcherProcess(tmp_path / "queue", PoolRequest(ray="192.0.2.1:1"))

@@ -49,7 +49,8 @@ class DispatcherProcess:
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / _LOG_NAME).open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cohort.service.jobs.dispatcher_program"],
+                # unbuffered: the reason of its end is the last line, whichever stream it goes to
+                [sys.executable, "-u", "-m", "cohort.service.jobs.dispatcher_program"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
