@@ -101,6 +101,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_log() -> Iterator[None]:
     """Leave Cohort's log as it was: a test may run what sends it to standard error as JSON lines."""
     log = logging.getLogger("cohort")
+    # what a fixture of a module or another library left must not hide what a test listens for
+    log.propagate, log.disabled = True, False
+    logging.disable(logging.NOTSET)
     before = log.handlers[:], log.propagate, log.level
     yield
     log.handlers, log.propagate, level = before
