@@ -142,7 +142,7 @@ def test_what_the_package_is_built_from_is_in_the_container(repository: Path, de
         project["tool"]["hatch"]["version"]["path"],
     ]
     assert [name for name in needed if not any(Path(name).is_relative_to(source) for source in copied)] == []
-    # and what pip is told to install
+    # and what pip installs
     (line,) = re.findall(r"^RUN (pip install .+)$", text, re.MULTILINE)
     words = shlex.split(line)
     assert words[words.index("-c") + 1] in copied

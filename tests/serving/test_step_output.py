@@ -1,4 +1,4 @@
-"""What a pass gives is said in OpenAI's words, and read by processes that have no torch."""
+"""Outputs of a pass use OpenAI's terms, and are read by processes that have no torch."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Link:
     """Connections from a port of its own to another one of this machine, which can be cut as by a lost network.
 
     Attributes:
-        swallows: Whether what is sent gets nowhere, and nobody is told.
+        swallows: Whether what is sent is dropped without an error.
     """
 
     def __init__(self, target: int) -> None:

@@ -222,7 +222,7 @@ class Decoder:
         return self.final_norm(residual_TD, delta_TD)
 
     def _begins_graph_later(self, lora: LoraContext) -> bool:
-        """Return whether an adapted linear begins the graph, so that nobody computes a gradient of the token rows.
+        """Return whether an adapted linear begins the graph, so that no gradient of the token rows is computed.
 
         On a CPU, where that is 1 to 2 % of a step; what reads its input's gradient otherwise keeps the stream's.
         """

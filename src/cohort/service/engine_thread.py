@@ -121,7 +121,7 @@ class EngineThread:
         return subscription
 
     def submit_to(self, listener: Listener, requests: Sequence[SequenceRequest], *, tenant: str = "") -> None:
-        """Do the same for a request that is told of its outputs in another way."""
+        """Submit for another kind of listener."""
         with self._lock:
             if self._is_closing:
                 raise ServerClosingError("the server is shutting down")

@@ -214,7 +214,7 @@ def padded_logits(decoder: PassModel, hidden_BD: Tensor) -> Tensor:
 
 
 def _rows_of(num_used: int, device: torch.device) -> int:
-    """Return the rows of a stream with so many of sequences."""
+    """Return the rows of a stream, given those that sequences use."""
     if device.type == "cpu":
         return stream_rows(num_used, on_gpu=False)
     return -(-(num_used + FILLER_ROWS) // FILLER_ROWS) * FILLER_ROWS

@@ -6,9 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,10 @@ from starlette.testclient import TestClient
 
 from cohort.runs.directory import RunDirectory
 from cohort.runs.fact_groups import TaskFacts
-from cohort.runs.requests.trial_requests import Answer, RequestSpool, TrialRequest
+from cohort.runs.requests.trial_requests import Answer, RequestSpool
 from cohort.service.dashboard.settings import DashboardSettings
 from cohort.tasks.loading import task_from_mapping
+from tests.runs.answered_run import answering
 from tests.runs.small_run import write_small_run
 from tests.service.dashboard.conftest import client_of
 
@@ -60,29 +59,6 @@ def client(run: RunDirectory) -> TestClient:
     client.headers["x-csrf-token"] = client.get("/api/session").json()["csrf"]
     client.params = client.params.merge({"run": "mine"})
     return client
-
-
-@contextmanager
-def answering(run: RunDirectory, answer: Answer) -> Iterator[list[TrialRequest]]:
-    """Train nothing, hold the run's lock and answer what is asked; yield what was."""
-    spool, asked, is_over = RequestSpool(run.requests), list[TrialRequest](), threading.Event()
-
-    def work() -> None:
-        while not is_over.wait(0.01):
-            for name in spool.waiting():
-                found = spool.read(name)
-                assert found is not None
-                asked.append(found)
-                spool.answer(name, answer)
-
-    thread = threading.Thread(target=work)
-    with run.lock():
-        thread.start()
-        try:
-            yield asked
-        finally:
-            is_over.set()
-            thread.join()
 
 
 @pytest.mark.parametrize(

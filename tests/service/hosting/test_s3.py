@@ -164,7 +164,7 @@ def test_keys_that_are_refused_are_told_as_a_server_that_is_away(on_s3: RunningS
     with pytest.raises(openai.InternalServerError) as refused:
         upload(client, chat_rows(4))
     assert (refused.value.status_code, refused.value.code) == (503, "store_unavailable")
-    # which keys the server has is nobody's business
+    # the answer does not name the server's own keys
     assert "Key" not in refused.value.message
 
 

@@ -1,4 +1,4 @@
-"""A service on https: the unmodified client trusts its certificate, and nobody is answered without TLS."""
+"""A service on https: the unmodified client trusts its certificate, and plain HTTP gets no answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job has used is told while it trains, and however it ends: by a pause, an error or its client."""
+"""A job's usage is written while it trains, and at every kind of end: pause, error, cancel."""
 
 from __future__ import annotations
 

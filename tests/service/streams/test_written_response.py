@@ -180,7 +180,7 @@ def test_a_client_that_leaves_ends_its_sequences_and_no_process_keeps_its_connec
     writer = apart.opened.thread.writer
     assert writer is not None
     body = {"model": "a0", "prompt": "1", "max_tokens": 300, "ignore_eos": True, "stream": True, "n": 4}
-    # its end is told once its connection has been let go
+    # the writer reports its end after it has closed the connection
     assert apart.post("/v1/completions", {**body, "max_tokens": 2}).status_code == 200
     num_open = len(os.listdir(f"/proc/{writer.process_id}/fd"))
     for _ in range(3):
@@ -270,7 +270,7 @@ def test_a_client_that_left_before_its_connection_was_lent_is_forgotten_there() 
             told.append("forgotten while it was open" if not stream.ended else "too late")
 
     class Stream:
-        """Ends when it is told to."""
+        """Ends on request."""
 
         ended: Any = False
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from starlette.testclient import TestClient
 
 from cohort.runs.directory import RunDirectory
 from cohort.runs.fact_groups import TaskFacts
-from cohort.runs.requests.trial_requests import Answer, RequestSpool, TrialRequest
 from cohort.store.enums import JobKind, JobStatus, KeyScope
 from cohort.store.jobs.events import NewEvent
 from cohort.store.jobs.project_jobs import NewJob
@@ -25,7 +23,7 @@ from cohort.tasks.loading import task_from_mapping
 from tests.runs.small_run import write_small_run
 from tests.service.admin.tenant_store import pages_of
 
-__all__ = ["API", "SCRIPT", "TenantRuns", "answering", "page_client", "tenant_runs"]
+__all__ = ["API", "SCRIPT", "TenantRuns", "page_client", "tenant_runs"]
 
 API = "/dashboard/api"
 SCRIPT = "<img src=x onerror=alert(1)>"
@@ -79,7 +77,7 @@ def tenant_runs(folder: Path) -> TenantRuns:
 
 
 def page_client(tenants: TenantRuns, who: str = "", *, can_change: bool = True) -> TestClient:
-    """Return a browser, signed in with a key of that name; of nobody without one."""
+    """Return a browser, signed in with the key of that name; without a name, not signed in."""
     app = pages_of(tenants.store, nodes=tenants.nodes, can_change=can_change)
     client = TestClient(app, base_url="http://127.0.0.1:8000")
     if who:
@@ -87,29 +85,6 @@ def page_client(tenants: TenantRuns, who: str = "", *, can_change: bool = True) 
         assert opened.status_code == 200, opened.text
         client.headers["x-csrf-token"] = opened.json()["csrf"]
     return client
-
-
-@contextmanager
-def answering(run: RunDirectory, answer: Answer) -> Iterator[list[TrialRequest]]:
-    """Train nothing, hold the run's lock and answer what is asked; yield what was."""
-    spool, asked, is_over = RequestSpool(run.requests), list[TrialRequest](), threading.Event()
-
-    def work() -> None:
-        while not is_over.wait(0.01):
-            for name in spool.waiting():
-                found = spool.read(name)
-                assert found is not None
-                asked.append(found)
-                spool.answer(name, answer)
-
-    thread = threading.Thread(target=work)
-    with run.lock():
-        thread.start()
-        try:
-            yield asked
-        finally:
-            is_over.set()
-            thread.join()
 
 
 def _job(store: Store, project_id: str, *, suffix: str, node: str | None) -> Job:

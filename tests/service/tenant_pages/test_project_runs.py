@@ -19,9 +19,10 @@ from cohort.service.access.gate import CallerCache, Gate, GateLimits
 from cohort.store.enums import JobStatus, KeyScope
 from cohort.store.jobs.events import NewEvent
 from cohort.store.tenants.audit import list_audit
+from tests.runs.answered_run import answering
 from tests.service.admin.tenant_store import pages_of
 from tests.service.dashboard.chromium import served_app
-from tests.service.tenant_pages.tenant_runs import API, TenantRuns, answering, page_client, tenant_runs
+from tests.service.tenant_pages.tenant_runs import API, TenantRuns, page_client, tenant_runs
 
 OF_A_RUN = (
     "run",

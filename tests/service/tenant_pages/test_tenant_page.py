@@ -11,9 +11,10 @@ from cohort.core.events import StepDone
 from cohort.runs.requests.trial_requests import Answer
 from cohort.runs.store import RunStore
 from cohort.store.enums import JobStatus, KeyScope
+from tests.runs.answered_run import answering
 from tests.service.admin.tenant_store import pages_of
 from tests.service.dashboard.chromium import axe_script, serious_findings, served_app, watched_page
-from tests.service.tenant_pages.tenant_runs import SCRIPT, TenantRuns, answering, tenant_runs
+from tests.service.tenant_pages.tenant_runs import SCRIPT, TenantRuns, tenant_runs
 
 pytestmark = pytest.mark.browser
 

@@ -94,7 +94,7 @@ def test_a_network_that_is_lost_in_an_upload_leaves_nothing_that_is_not_collecte
         with pytest.raises(StoreUnavailable):
             use()
     server.link.mend()
-    # nobody can read a part of it
+    # no part of it is listed
     assert list(folder.names()) == []
     # as the collection does, a day later
     folder.remove(NAME)

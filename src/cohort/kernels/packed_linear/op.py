@@ -90,7 +90,7 @@ def packed_linear(
     # autograd sees the factors whose gradients it is to hand on
     factors = [factor for part in parts if part.grad_a_RK is None for factor in (part.a_RK, part.b_RN)]
     if not x_TK.requires_grad and len(factors) < 2 * len(parts) and torch.is_grad_enabled():
-        # a stream without a gradient begins the graph here: the sinks get theirs, and nobody computes dx
+        # a stream without a gradient begins the graph here: the sinks get theirs, and dx is not computed
         factors.append(torch.empty(0, requires_grad=True))
     call = _Call(frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, room)
     result: Tensor = _PackedLinearFunction.apply(x_TK, call, *factors)

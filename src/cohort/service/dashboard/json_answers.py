@@ -28,7 +28,7 @@ def answering(
 
     Args:
         statuses: The status of each kind of error; 503 for the others.
-        words: What a viewer is told of an error.
+        words: The text of an error that a viewer reads.
     """
     known: dict[type[Exception], int] = {NotAllowedError: 403, **statuses}
 

@@ -64,8 +64,8 @@ class RunFeed:
             number: Of the moment that the viewer holds.
             stride: The viewer draws every n-th step.
             ending: Once it is set, the iterator ends.
-            is_allowed: Is asked before each look; a viewer who may see no more is told to load again, and is refused
-                there. None allows all.
+            is_allowed: Called before each look; where it returns False the page loads again, and that is refused. None
+                allows all.
         """
         known: RunMoment | None = None
         said_at = time.monotonic()

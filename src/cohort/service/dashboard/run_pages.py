@@ -75,7 +75,7 @@ class RunFeeds:
 
         Args:
             poll_seconds: The shortest time between two looks at a run.
-            most: So many are kept, each with the trials of its run; one that is forgotten is read again for its next
+            most: Feeds that are kept, each with the trials of its run; a dropped one is read again for its next
                 viewer. None keeps all.
         """
         self._poll_seconds, self._most = poll_seconds, most

@@ -50,7 +50,7 @@ def header_view(status: RunStatus) -> dict[str, Any]:
         "base_value": results.base_value,
         "default_value": results.default_value,
         "best": None if best is None else {"trial": best.trial_id, "value": best.best_value, "step": best.best_step},
-        # the best few were compared once more on so many rows, and their places follow from that
+        # rows of the final comparison, which decides the places of the best few
         "final_rows": next((entry.final_rows for entry in results.ranked if entry.final_value is not None), None),
         "verdicts": list(verdicts(results)),
         "seconds": results.run_seconds,

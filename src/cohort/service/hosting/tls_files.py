@@ -51,7 +51,7 @@ def _of_key(path: Path, where: Place) -> list[Problem]:
     if isinstance(content, str):
         return [Problem(where=where, found=content, allowed="a PEM file that this user can read", hint=hint)]
     if _ENCRYPTED.search(content):
-        # a server that nobody watches cannot be told a password
+        # a server runs unattended: there is no prompt for a password
         hint = f"Write one with `openssl pkey -in {path} -out NEW`, readable for the server's user only."
         allowed = "a private key without a password"
         return [Problem(where=where, found=f"{path}, which has a password", allowed=allowed, hint=hint)]

@@ -270,7 +270,7 @@ class HeldJob:
         self._update(status=status, events=events, **values)
 
     def _update(self, **values: Any) -> None:
-        # whatever is told, what the run has used is told with it
+        # each write to the store carries what the run has used so far
         usage = self._usage()
         self.renewed(self._parts.store.claims.update(self.claim, usage=usage, **values))
         self._told = usage

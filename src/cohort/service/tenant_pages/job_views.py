@@ -22,7 +22,7 @@ class JobChange:
     Attributes:
         action: The method of the project's jobs that does it.
         statuses: When it can be asked.
-        does, undo, when: What is said before it is done.
+        does, undo, when: Texts of the preview.
     """
 
     def __init__(self, action: str, statuses: frozenset[JobStatus], *, does: str, undo: str, when: str) -> None:

@@ -53,8 +53,8 @@ class _Asked:
 class ProjectRuns:
     """Finds runs by the ids of their jobs.
 
-    Names of runs are ids of jobs of the viewer's project, and for administrators ``PROJECT/JOB`` as well. A job that is
-    another project's is unknown, in the same words as one that is nobody's.
+    Names of runs are ids of jobs of the viewer's project, and for administrators ``PROJECT/JOB`` as well. A job of
+    another project gets the same error as an id that does not exist.
     """
 
     def __init__(self, store: Store, *, nodes: Path, feeds: RunFeeds, most: int) -> None:
@@ -62,7 +62,7 @@ class ProjectRuns:
 
         Args:
             nodes: The folder of all nodes that this process sees.
-            most: Rows of so many runs are kept.
+            most: Runs whose rows are kept.
         """
         self._store, self._nodes, self._feeds = store, nodes, feeds
         self._rows = RunRows(most=most)

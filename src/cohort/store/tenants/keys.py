@@ -23,7 +23,7 @@ from cohort.store.tenants.audit import record_action
 __all__ = ["TENANT_SCOPES", "Caller", "Keys", "NewKey", "find_caller", "read_scopes"]
 
 TENANT_SCOPES = frozenset(KeyScope) - {KeyScope.ADMIN, KeyScope.METRICS}
-"""What a key opens unless it is said: everything of its project, nothing of all tenants."""
+"""Default scopes of a key: everything of its project, nothing of all tenants."""
 # tinker's client refuses keys that begin otherwise
 _PREFIX, _TINKER_PREFIX = "sk-cohort-", "tml-cohort-"
 _SHOWN_LETTERS = 6
