@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cohort.service.dashboard.plain_json import plain
 from cohort.store.enums import JobStatus
+from cohort.store.jobs.project_jobs import ProjectJobs
 from cohort.store.jobs.transitions import OPEN
 from cohort.store.records import Job, JobEvent
 
@@ -16,37 +18,46 @@ _GOING_ON = frozenset({JobStatus.QUEUED, JobStatus.RUNNING})
 _HELD_UP = frozenset({JobStatus.PAUSING, JobStatus.PAUSED})
 
 
+@dataclass(frozen=True, kw_only=True)
 class JobChange:
     """What a page asks of a whole job.
 
     Attributes:
-        action: The method of the project's jobs that does it.
+        action: What it is called in answers.
+        act: Does it, for the client that ``actor`` names.
         statuses: When it can be asked.
         does, undo, when: Texts of the preview.
     """
 
-    def __init__(self, action: str, statuses: frozenset[JobStatus], *, does: str, undo: str, when: str) -> None:
-        self.action, self.statuses, self.does, self.undo, self.when = action, statuses, does, undo, when
+    action: str
+    act: Callable[..., Job]
+    statuses: frozenset[JobStatus]
+    does: str
+    undo: str
+    when: str
 
 
 JOB_CHANGES: Mapping[str, JobChange] = {
     "pause-job": JobChange(
-        "pause",
-        _GOING_ON,
+        action="pause",
+        act=ProjectJobs.pause,
+        statuses=_GOING_ON,
         does="The job stops training and keeps its state: its GPU time goes to others.",
         undo="Resume the job: it goes on from there with the same result.",
         when="After the present step, once its state is saved; at once where it has not begun.",
     ),
     "resume-job": JobChange(
-        "resume",
-        _HELD_UP,
+        action="resume",
+        act=ProjectJobs.resume,
+        statuses=_HELD_UP,
         does="The job waits for its turn again and goes on from where it stood, with the same result.",
         undo="Pause the job again.",
         when="As soon as a server has room for it.",
     ),
     "cancel-job": JobChange(
-        "cancel",
-        OPEN,
+        action="cancel",
+        act=ProjectJobs.cancel,
+        statuses=OPEN,
         does="The job ends without a model. What it trained so far is lost to you.",
         undo="There is none: submit the task again.",
         when="At once.",

@@ -103,8 +103,8 @@ class ProjectRuns:
         job, actor = asked.job, f"key {caller_of_page(request).key.id}, from the pages"
         change = JOB_CHANGES.get(str(body.get("kind")))
         if change is not None:
-            act = getattr(self._store.project(job.project_id).jobs, change.action)
-            changed = await asyncio.to_thread(act, job.id, actor=actor)
+            jobs = self._store.project(job.project_id).jobs
+            changed = await asyncio.to_thread(change.act, jobs, job.id, actor=actor)
             return {"text": f"{label_of(job)} is {changed.status}.", "is_taken_up": True}
         run, wanted = await self.run(request), read_request(body)
 
