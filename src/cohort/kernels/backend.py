@@ -118,7 +118,7 @@ def choose_backend(tensor: Tensor, *, backend: Backend | None = None) -> Backend
     """
     asked = backend if backend is not None else _forced_backend.get()
     if asked is None:
-        # every op of every pass asks; the reason is for people
+        # on the hot path: describe_backend also builds a reason, which only people read
         if tensor.device.type != "cuda" or tensor.dtype not in TRITON_DTYPES:
             return Backend.REFERENCE
         return describe_backend(tensor.device).backend

@@ -224,7 +224,7 @@ class Decoder:
     def _begins_graph_later(self, lora: LoraContext) -> bool:
         """Return whether an adapted linear begins the graph, so that no gradient of the token rows is computed.
 
-        On a CPU, where that is 1 to 2 % of a step; what reads its input's gradient otherwise keeps the stream's.
+        Only on a CPU and for plain adapters: divided layers, experts, magnitudes and saved modules read the stream's.
         """
         is_plain = self.device.type == "cpu" and self.ring is None and not self._is_divided
         if not is_plain or self.config.mixture is not None or lora.magnitudes is not None or lora.saved:

@@ -181,9 +181,14 @@ def _opened(
         base=served,
     )
     turns = open_turns(settings)
-    is_shared, writer = settings.tinker is not None or budget is not None, _writer(settings, tokenizer, machine)
-    asked = turns if is_shared else None
-    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turns=asked, writer=writer)
+    is_shared = settings.tinker is not None or budget is not None
+    thread = EngineThread(
+        engine,
+        pool,
+        max_waiting=limits.max_waiting,
+        turns=turns if is_shared else None,
+        writer=_writer(settings, tokenizer, machine),
+    )
     tinker = None
     if settings.tinker is not None:
         tinker = open_tinker(settings, limits, model=model, decoder=decoder, thread=thread, turns=turns)

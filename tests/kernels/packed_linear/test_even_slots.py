@@ -1,4 +1,4 @@
-"""Slots with the same samples are multiplied in one call, and have the bits that they have one by one."""
+"""Slots whose samples have the same lengths are multiplied in one call, and have the bits that they have one by one."""
 
 from __future__ import annotations
 

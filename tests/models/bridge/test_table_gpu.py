@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore"), pytest.mark
 TOLERANCE = 2e-4
 # of losses in bfloat16: operands of 8 bits of mantissa through four layers; a router may choose another expert
 ROUNDED_TOLERANCE = 0.05
-# its layers choose keys as well as experts, so more choices can turn
+# its layers choose keys as well as experts, so more choices can turn: 7 % in one loss of five on an H200
 MORE_CHOICES = {"hy_v4": 0.1}
 # transformers' plain form of their scan multiplies float32 and bfloat16, on a CPU as well
 FLOAT32_ALONE = ("falcon_mamba", "mamba")
@@ -49,8 +48,12 @@ def losses_of(
 def test_an_architecture_is_proved_and_trains_on_a_gpu_as_the_table_says(tmp_path: Path, name: str) -> None:
     folder, row = save_tiny(name, tmp_path), row_of_page(name)
     if name in NARROWLY_REFUSED:
-        with suppress(InputError):
-            assert not getattr(load_decoder(folder, dtype="float32", device="cuda"), "is_packed", True)
+        try:
+            decoder = load_decoder(folder, dtype="float32", device="cuda")
+        except InputError:
+            return
+        assert not getattr(decoder, "is_packed", True)
+        assert torch.isfinite(torch.tensor(losses_of(folder, "cuda"))).all()
         return
     if "| refused: " in row:
         for dtype in ("float32", "bfloat16"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ def test_a_dispatcher_that_cannot_work_says_why_in_the_log(
 ) -> None:
     start = subprocess.Popen
 
-    def failing(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        return start([sys.executable, "-u", "-c", _FAILING], **options)
+    def failing(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        # with the options that the program is started with
+        return start([*command[: command.index("-m")], "-c", _FAILING], **options)
 
     monkeypatch.setattr("cohort.service.jobs.dispatcher.subprocess.Popen", failing)
     process = DispatcherProcess(tmp_path / "queue", PoolRequest(ray="192.0.2.1:1"))

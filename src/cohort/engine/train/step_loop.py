@@ -206,7 +206,7 @@ class StepLoop:
         return max(0.0, 1 - max(used, sum(request.r for request in inside) / capacity.rank_rows))
 
     def _step(self) -> None:
-        """Step the resident trials of every task: once, or a window of steps. Who waits for a turn does not compute."""
+        """Step the resident trials of every task: once, or a window of steps. Waiting for a turn is not counted."""
         began = self._clock.monotonic()
         if self._window_steps > 1 and not self._is_careful:
             self._take_window(began)

@@ -1,8 +1,8 @@
 """The path for CPUs: one frozen product over the stream, adapter products slot by slot or sample by sample.
 
 Bits are the reason for the loops. Where the BLAS gives a row the same bits at any height (:mod:`.term_heights`), a
-row's term is computed with the others of its slot, and slots with the same samples take one call. Elsewhere one product
-takes one sample at its true rank, which has the same shape alone and in any pack. Weight gradients are sums over rows:
+row's term is computed with the others of its slot, and slots whose samples have the same lengths take one call.
+Elsewhere one product takes one sample at its true rank, which has the same shape alone and in any pack. Weight gradients are sums over rows:
 always one product a sample, added to the sinks in sample order, so micro-batch splits change nothing. The frozen
 product is the only one over all rows; its rows are bit-stable when the stream has at least 32 rows, a multiple of 16.
 

@@ -123,8 +123,9 @@ class HeldJob:
         Raises:
             LeaseLostError: the job is another node's, or was cancelled.
         """
-        if self._usage() != self._told:
-            self._update()
+        usage = self._usage()
+        if usage != self._told:
+            self._update(usage)
 
     def _usage(self) -> Mapping[UsageKind, float]:
         return usage_of_run(self._parts.queue.run_directory(self.job.id))
@@ -269,9 +270,9 @@ class HeldJob:
         events = [NewEvent(message=message)]
         self._update(status=status, events=events, **values)
 
-    def _update(self, **values: Any) -> None:
+    def _update(self, usage: Mapping[UsageKind, float] | None = None, **values: Any) -> None:
         # each write to the store carries what the run has used so far
-        usage = self._usage()
+        usage = self._usage() if usage is None else usage
         self.renewed(self._parts.store.claims.update(self.claim, usage=usage, **values))
         self._told = usage
 

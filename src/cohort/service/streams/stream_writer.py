@@ -241,11 +241,12 @@ class StreamWriter:
             self._end(number, is_whole=False)
 
     def _hear(self, report: Report) -> None:
-        for number, is_whole in report.ended:
-            self._end(number, is_whole=is_whole)
+        # before the ends: a client that has its whole answer finds its times counted
         each = IntervalCounts()
         each.add_counts(report.counts, report.total_seconds)
         self.on_times(report.first, report.whole, each)
+        for number, is_whole in report.ended:
+            self._end(number, is_whole=is_whole)
 
     def _end(self, number: int, *, is_whole: bool) -> None:
         with self._lock:
