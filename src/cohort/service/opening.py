@@ -181,14 +181,9 @@ def _opened(
         base=served,
     )
     turns = open_turns(settings)
-    is_shared = settings.tinker is not None or budget is not None
-    thread = EngineThread(
-        engine,
-        pool,
-        max_waiting=limits.max_waiting,
-        turns=turns if is_shared else None,
-        writer=_writer(settings, tokenizer, machine),
-    )
+    shared_turns = None if settings.tinker is None and budget is None else turns
+    writer = _writer(settings, tokenizer, machine)
+    thread = EngineThread(engine, pool, max_waiting=limits.max_waiting, turns=shared_turns, writer=writer)
     tinker = None
     if settings.tinker is not None:
         tinker = open_tinker(settings, limits, model=model, decoder=decoder, thread=thread, turns=turns)

@@ -2,9 +2,10 @@
 
 Bits are the reason for the loops. Where the BLAS gives a row the same bits at any height (:mod:`.term_heights`), a
 row's term is computed with the others of its slot, and slots whose samples have the same lengths take one call.
-Elsewhere one product takes one sample at its true rank, which has the same shape alone and in any pack. Weight gradients are sums over rows:
-always one product a sample, added to the sinks in sample order, so micro-batch splits change nothing. The frozen
-product is the only one over all rows; its rows are bit-stable when the stream has at least 32 rows, a multiple of 16.
+Elsewhere one product takes one sample at its true rank, which has the same shape alone and in any pack. Weight
+gradients are sums over rows: always one product a sample, added to the sinks in sample order, so micro-batch splits
+change nothing. The frozen product is the only one over all rows; its rows are bit-stable when the stream has at least
+32 rows, a multiple of 16.
 
 Shapes:  T rows of the stream · Z rows of one slot · L rows of one sample · K input width · N output width · r true rank
 """
