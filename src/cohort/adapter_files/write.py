@@ -26,6 +26,7 @@ from cohort.core.durable_files import (
     write_bytes,
     write_text,
 )
+from cohort.models.known_tokenizer import KnownTokenizer
 
 __all__ = [
     "AdapterContent",
@@ -65,6 +66,10 @@ class AdapterContent:
 
 def tokenizer_files(tokenizer: Any) -> Mapping[Path, bytes]:
     """Return the files of a tokenizer by relative path; made once, they serve all adapters of a run."""
+    return tokenizer.files(_saved_files) if isinstance(tokenizer, KnownTokenizer) else _saved_files(tokenizer)
+
+
+def _saved_files(tokenizer: Any) -> Mapping[Path, bytes]:
     with TemporaryDirectory(prefix="cohort-tokenizer-") as saved, storage_full_named(saved):
         tokenizer.save_pretrained(saved)
         paths = sorted(path for path in Path(saved).rglob("*") if path.is_file())

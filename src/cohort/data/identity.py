@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cohort.data.files.reading import InputSource
 from cohort.data.settings import DatasetSettings, RowReading
+from cohort.models.known_tokenizer import answer_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,8 +35,6 @@ def identity_of(
     evaluation_max_examples: int | None,
 ) -> str:
     """Return a digest of everything that shapes the rows, wherever they lie, the code and its libraries apart."""
-    # a call without padding and truncation clears both, which a tokenizer file or an earlier call may have set
-    tokenizer("", verbose=False)
     share = settings.validation if isinstance(settings.validation, int | float) else None
     # which files a weight is for
     entries = [entry.number for entry in sources if entry.split == "train"]
@@ -55,6 +54,13 @@ def identity_of(
 
 
 def _tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    parts: dict[str, Any] = answer_of(tokenizer, "identity", _parts_of)
+    return parts
+
+
+def _parts_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    # a call without padding and truncation clears both, which a tokenizer file or an earlier call may have set
+    tokenizer("", verbose=False)
     return {
         "tokenizer": tokenizer.backend_tokenizer.to_str(),
         "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},

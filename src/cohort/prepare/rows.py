@@ -9,10 +9,11 @@ from typing import Any
 from cohort.core.errors import InputError, Problem
 from cohort.core.setting_fields import setting_fields
 from cohort.data.chat import use_chat_template
+from cohort.data.chat_templates import template_text
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.settings import DatasetSettings
 from cohort.models.config import DecoderConfig
-from cohort.models.tokenizer import load_tokenizer
+from cohort.models.known_tokenizer import known_tokenizer
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["context_problems", "read_rows"]
@@ -35,8 +36,14 @@ def read_rows(
         max_problems, can_skip: As for :func:`cohort.data.loading.load_dataset`.
     """
     try:
-        tokenizer = load_tokenizer(task.model_name_or_path)
-        use_chat_template(tokenizer, task.dataset.chat_template, task.dataset.chat_template_kwargs)
+        template, variables = task.dataset.chat_template, task.dataset.chat_template_kwargs
+        tokenizer = known_tokenizer(
+            task.model_name_or_path,
+            prepare=lambda loaded: use_chat_template(loaded, template, variables),
+            how=[template, None if template is None else template_text(template), variables],
+            # answers are asked for and read in words
+            is_needed=bool(task.evaluation.measured),
+        )
         load = partial(
             load_dataset,
             tokenizer=tokenizer,

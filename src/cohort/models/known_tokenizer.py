@@ -1,0 +1,191 @@
+"""A tokenizer that is loaded when more is asked of it than an earlier load has written down.
+
+Rows that are tokenised already, and adapters that get the tokenizer's files, need no tokenizer: only what it said when
+it was loaded last. To load one means importing transformers, which takes 0.7 s of a quick host and 3 s of a slow one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cohort.core.cache_directory import default_cache_directory
+from cohort.core.durable_files import write_bytes, write_text
+from cohort.models.remote_code import may_run_code
+from cohort.models.source import find_model
+from cohort.models.tokenizer import load_tokenizer
+
+__all__ = ["KnownTokenizer", "answer_of", "known_tokenizer"]
+
+_FOLDER = "tokenizers"
+_FACTS = "facts.json"
+_FILES = "files"
+# part of every key: raise it with any change to what is written down
+_VERSION = 1
+# plain values that a tokenizer has once it is loaded
+_ATTRIBUTES = (
+    "name_or_path",
+    "is_fast",
+    "bos_token",
+    "bos_token_id",
+    "eos_token",
+    "eos_token_id",
+    "unk_token",
+    "unk_token_id",
+    "chat_template",
+)
+# what a checkpoint keeps besides its tokenizer
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".msgpack", ".h5")
+# beyond them the one that was used longest ago goes
+_MOST_KEPT = 16
+
+
+class KnownTokenizer:
+    """Stands for a tokenizer of transformers: what is known is answered, and for anything else it is loaded."""
+
+    def __init__(self, load: Callable[[], Any], *, kept: Path | None, is_needed: bool) -> None:
+        """Read what is known, or load.
+
+        Args:
+            load: Returns the tokenizer.
+            kept: The folder for what is known; None where nothing may be.
+            is_needed: Whether it will be loaded anyhow.
+
+        Raises:
+            InputError: it had to be loaded, and does not load.
+        """
+        self._load, self._kept, self._lock = load, kept, threading.RLock()
+        self._loaded: Any = None
+        self._files: Mapping[Path, bytes] | None = None
+        self._answers: dict[str, Any] = {}
+        facts = None if kept is None or is_needed else _read(kept)
+        if facts is None:
+            self._attributes = {name: getattr(self.loaded(), name, None) for name in _ATTRIBUTES}
+        else:
+            self._attributes, self._answers, self._files = facts
+
+    def loaded(self) -> Any:
+        """Return the tokenizer itself.
+
+        Raises:
+            InputError: it does not load.
+        """
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def answer(self, question: str, ask: Callable[[Any], Any]) -> Any:
+        """Return what ``ask`` returns for the tokenizer, or returned when it was asked before: something for JSON."""
+        if question not in self._answers:
+            self._answers[question] = ask(self.loaded())
+        return self._answers[question]
+
+    def files(self, save: Callable[[Any], Mapping[Path, bytes]]) -> Mapping[Path, bytes]:
+        """Return the files that ``save`` returns for the tokenizer; with the first ones all that is known is kept."""
+        if self._files is None:
+            self._files = save(self.loaded())
+            if self._kept is not None:
+                # a cache that cannot be written only costs time
+                with contextlib.suppress(Exception):
+                    _write(self._kept, self._attributes, self._answers, self._files)
+        return self._files
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ATTRIBUTES:
+            return self._attributes[name]
+        return getattr(self.loaded(), name)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.loaded()(*arguments, **options)
+
+    def __len__(self) -> int:
+        return len(self.loaded())
+
+
+def known_tokenizer(
+    name_or_path: str | Path, *, prepare: Callable[[Any], None], how: object, is_needed: bool = False
+) -> KnownTokenizer:
+    """Return the tokenizer of a model, loaded only if it is not known well enough.
+
+    Args:
+        prepare: Changes it after each load, such as its chat template.
+        how: All that ``prepare`` follows, as JSON can hold it.
+        is_needed: Whether it will be loaded anyhow.
+
+    Raises:
+        InputError: there is none, or it does not load.
+    """
+    folder = find_model(name_or_path)
+
+    def load() -> Any:
+        tokenizer = load_tokenizer(folder)
+        prepare(tokenizer)
+        return tokenizer
+
+    # code of the model's own may read anything
+    kept = None if may_run_code(folder) else _place(folder, how)
+    return KnownTokenizer(load, kept=kept, is_needed=is_needed)
+
+
+def answer_of(tokenizer: Any, question: str, ask: Callable[[Any], Any]) -> Any:
+    """Return what ``ask`` returns for a tokenizer, without asking where that is known."""
+    return tokenizer.answer(question, ask) if isinstance(tokenizer, KnownTokenizer) else ask(tokenizer)
+
+
+def _place(folder: Path, how: object) -> Path | None:
+    """Return where a tokenizer is kept: by its files, where they lie, and the libraries that load it."""
+    libraries = [version("transformers"), version("tokenizers")]
+    digest = hashlib.sha256(json.dumps([_VERSION, *libraries, str(folder.absolute()), how], default=repr).encode())
+    try:
+        for path in sorted((*folder.iterdir(), *folder.glob("additional_chat_templates/*"))):
+            if path.suffix not in _WEIGHTS and path.is_file():
+                digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    except OSError:
+        return None
+    return default_cache_directory() / _FOLDER / digest.hexdigest()[:32]
+
+
+def _read(kept: Path) -> tuple[dict[str, Any], dict[str, Any], dict[Path, bytes]] | None:
+    """Return attributes, answers and files; None where there are none, or damaged ones."""
+    try:
+        facts = json.loads((kept / _FACTS).read_text(encoding="utf-8"))
+        files = {Path(name): (kept / _FILES / name).read_bytes() for name in facts["files"]}
+        if {str(path): _digest(content) for path, content in files.items()} != facts["files"]:
+            return None
+        attributes = {name: facts["attributes"][name] for name in _ATTRIBUTES}
+        answers = dict(facts["answers"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(kept)
+    return attributes, answers, files
+
+
+def _write(kept: Path, attributes: Mapping[str, Any], answers: Mapping[str, Any], files: Mapping[Path, bytes]) -> None:
+    for path, content in files.items():
+        write_bytes(kept / _FILES / path, content, is_flushed=False)
+    digests = {str(path): _digest(content) for path, content in files.items()}
+    facts = {"attributes": attributes, "answers": answers, "files": digests}
+    # last: without it there is nothing
+    write_text(kept / _FACTS, json.dumps(facts) + "\n", is_flushed=False)
+    others = sorted((path for path in kept.parent.iterdir() if path.is_dir()), key=_modified, reverse=True)
+    for old in others[_MOST_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _modified(path: Path) -> float:
+    # another process may remove it at the same time
+    return path.stat().st_mtime if path.exists() else 0.0
