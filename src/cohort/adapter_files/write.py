@@ -76,12 +76,15 @@ def _saved_files(tokenizer: Any) -> Mapping[Path, bytes]:
         return {path.relative_to(saved): path.read_bytes() for path in paths}
 
 
-def write_adapter_files(folder: Path, content: AdapterContent, *, written: Path | None = None) -> None:
+def write_adapter_files(
+    folder: Path, content: AdapterContent, *, written: Path | None = None, is_flushed: bool = True
+) -> None:
     """Write adapter, model card and tokenizer into an existing folder, each file whole or not at all.
 
     Args:
         written: A folder that holds this adapter's weights already, perhaps ``folder`` itself. They never change, so
             they are linked, or copied where the file system has no links; those of ``content`` are not read.
+        is_flushed: As of :func:`~cohort.core.durable_files.atomic_file`, for each file.
 
     Raises:
         StorageFullError: the disk is full.
@@ -98,22 +101,30 @@ def write_adapter_files(folder: Path, content: AdapterContent, *, written: Path 
     )
     # the configuration after the weights: a folder that has it counts as an adapter
     if written is None:
-        write_adapter_weights(folder, layout=content.layout, spec=content.spec, weights_rD=content.weights_rD)
+        write_adapter_weights(
+            folder,
+            layout=content.layout,
+            spec=content.spec,
+            weights_rD=content.weights_rD,
+            is_flushed=is_flushed,
+        )
     elif written != folder:
         _link_or_copy(written / WEIGHTS_FILE, folder / WEIGHTS_FILE)
-    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
-    write_text(folder / "README.md", content.card)
+    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n", is_flushed=is_flushed)
+    write_text(folder / "README.md", content.card, is_flushed=is_flushed)
     for path, file in content.tokenizer_files.items():
-        write_bytes(folder / path, file)
+        write_bytes(folder / path, file, is_flushed=is_flushed)
 
 
-def write_adapter_weights(folder: Path, *, layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> None:
-    """Write the weights of an adapter [r, D] into an existing folder, whole or not at all.
+def write_adapter_weights(
+    folder: Path, *, layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor, is_flushed: bool = True
+) -> None:
+    """Write the weights of an adapter [r, D] into an existing folder, whole or not at all; ``is_flushed`` as above.
 
     Raises:
         StorageFullError: the disk is full.
     """
-    with atomic_file(folder / WEIGHTS_FILE) as partial, partial.open("wb") as stream:
+    with atomic_file(folder / WEIGHTS_FILE, is_flushed=is_flushed) as partial, partial.open("wb") as stream:
         for part in weight_parts(layout, spec, weights_rD):
             stream.write(part)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from cohort.core import durable_files
 from cohort.engine.train.finish import has_importances
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
@@ -88,3 +89,15 @@ def test_a_finished_run_is_whole_again_from_what_it_keeps(folder: Path, tmp_path
     (tmp_path / "run" / "run.db").write_bytes(b"")
     resume(tmp_path / "run")
     assert outcome_of(tmp_path / "run") == before
+
+
+def test_a_run_waits_for_the_disk_with_its_best_adapter_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(durable_files, "flush_to_disk", flushed.append)
+    tune(tiny_task(folder, early_exit="none"), tmp_path / "run")
+    names = {path.name for path in flushed if any(part.startswith(".best.") for part in path.parts)}
+    assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= names
+    # no adapter of a trial: its folder and its checkpoints' manifest are others
+    assert not [path for path in flushed if "trials" in path.parts]

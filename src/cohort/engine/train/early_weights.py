@@ -104,7 +104,8 @@ class EarlyWeights:
             weights_rD = self.copies.copied({"weights": weights_rD}, ready)["weights"]
         folder = self._folder_of(trial_id)
         folder.mkdir(parents=True, exist_ok=True)
-        write_adapter_weights(folder, layout=self._layout, spec=spec, weights_rD=weights_rD)
+        # those of the best one are flushed in `best/`
+        write_adapter_weights(folder, layout=self._layout, spec=spec, weights_rD=weights_rD, is_flushed=False)
 
 
 def _is_elsewhere(weights_rD: Tensor) -> bool:

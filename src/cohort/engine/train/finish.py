@@ -91,7 +91,8 @@ def finish_run(
         )
         folder = directory.trial(trial_id)
         folder.mkdir(parents=True, exist_ok=True)
-        write_adapter_files(folder, content, written=folder if are_written else None)
+        # the process waits for the disk with the best one alone, which has these weights and a copy of the rest
+        write_adapter_files(folder, content, written=folder if are_written else None, is_flushed=False)
         if trial_id == best_id:
             write_adapter_directory(directory.best, content, written=folder)
 
