@@ -17,9 +17,17 @@ import torch
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.dora import Magnitudes
+from cohort.core.numerics import Numerics
 from cohort.machine.compile_ahead import launches as training_ahead
 from cohort.machine.compile_ahead.launched_model import stand_in_decoder
-from cohort.machine.compile_ahead.launches import _lengths, _run, collect_launches, covering_sizes, kinds_of_adapters
+from cohort.machine.compile_ahead.launches import (
+    _lengths,
+    _run,
+    collect_launches,
+    covering_sizes,
+    kinds_of_adapters,
+    launch_once,
+)
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
@@ -101,6 +109,39 @@ def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(
         _run(decoder, specs, target_linears=decoder.linears, usual=20, pass_tokens=(200, 64), step_tokens=(100, 64))
     assert names == ["200 SUMS", "200 MEASURES", "64 SUMS", "64 MEASURES"]
     assert (decoder.layers, decoder.part) == (layers, part)
+
+
+def test_kernels_are_loaded_by_one_pack_of_all_adapters_and_by_one_without_dropout_which_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_llama(tmp_path, num_layers=3)
+    decoder = stand_in_decoder(read_config(tmp_path), dtype=torch.float32, device=torch.device("cpu"))
+    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: names.append(kind.name))
+    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
+    packs, own = list[list[float]](), training_ahead._run
+
+    def run(decoder: Any, specs: Any, **named: Any) -> None:
+        packs.append([spec.lora_dropout for spec in specs])
+        own(decoder, specs, **named)
+
+    monkeypatch.setattr(training_ahead, "_run", run)
+    for dropouts, expected in (((0.0,), [[0.0, 0.0]]), ((0.0, 0.1), [[0.0, 0.0], [0.0, 0.1, 0.0, 0.1]])):
+        packs.clear()
+        names: list[str] = []
+        adapters = kinds_of_adapters(
+            [AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=dropout) for r in (16, 32) for dropout in dropouts]
+        )
+        launch_once(
+            decoder,
+            target_linears=decoder.linears,
+            adapters=adapters,
+            usual=20,
+            pass_tokens=(64,),
+            numerics=Numerics.FAST,
+        )
+        assert packs == expected
+        assert names == ["SUMS", "MEASURES"]
+    assert len(decoder.layers) == 3
 
 
 def test_packs_launch_no_kernel_that_was_not_handed_to_workers(repository: Path) -> None:

@@ -119,6 +119,32 @@ def test_kernels_are_collected_before_the_weights_are_there_where_nothing_depend
     assert said == ["compiling kernels, once for this model, these ranks and this GPU"] * ("wait" in calls)
 
 
+@pytest.mark.parametrize(("quantization", "is_loaded"), [("none", True), ("nf4", False)])
+def test_kernels_of_an_earlier_start_are_loaded_while_weights_are_read(
+    on_gpu: Path, monkeypatch: pytest.MonkeyPatch, quantization: str, is_loaded: bool
+) -> None:
+    launched: list[str] = []
+    monkeypatch.setattr(kernels, "launch_once", lambda decoder, **_: launched.append(decoder))
+    with warm_up("cuda", say=str, workers=Workers(), quantization=quantization) as found:
+        found.load()
+    assert launched == [], "they are being compiled"
+    mark(on_gpu / "cohort-0.compiled")
+    with warm_up("cuda", say=str, quantization=quantization) as found:
+        found.load()
+    assert launched == ["stand-in"] * is_loaded
+    with warm_up("cpu", say=str) as found:
+        found.load()
+
+    def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("no room")
+
+    # the passes load them
+    monkeypatch.setattr(kernels, "launch_once", refused)
+    with warm_up("cuda", say=str) as found:
+        found.load()
+    assert len(launched) == is_loaded
+
+
 @pytest.mark.parametrize(
     ("quantization", "calls"), [("none", ["collect shard of it", "wait", "end"]), ("nf4", ["end"])]
 )

@@ -71,9 +71,13 @@ class Kernels:
     def __init__(self, *, collects_first: bool) -> None:
         self.collects_first, self.collected = collects_first, threading.Event()
         self.finished: list[object] = []
+        self.num_loads = 0
 
     def begin(self) -> None:
         self.collected.set()
+
+    def load(self) -> None:
+        self.num_loads += 1
 
     def finish(self, decoder: object) -> None:
         self.finished.append(decoder)
@@ -124,3 +128,4 @@ def test_a_model_that_is_being_loaded_is_not_loaded_again(monkeypatch: pytest.Mo
     )
     found: Any = placed_model._load(demand, Path("model"), ALL_RESIDENT, kernels=kernels, begun=begun)
     assert (found, kernels.collected.is_set(), kernels.finished) == ("decoder", True, ["decoder"])
+    assert kernels.num_loads == 1, "while it is being loaded"

@@ -25,7 +25,7 @@ from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.memory_probe import ProbePass, probe_rows
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["collect_launches", "covering_sizes", "kinds_of_adapters"]
+__all__ = ["collect_launches", "covering_sizes", "kinds_of_adapters", "launch_once"]
 
 
 def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...]:
@@ -78,6 +78,39 @@ def collect_launches(
                 usual=usual,
                 pass_tokens=pass_tokens,
                 step_tokens=step_tokens,
+                numerics=numerics,
+            )
+    release_cached(decoder.device)
+
+
+def launch_once(
+    decoder: Decoder,
+    *,
+    target_linears: Mapping[str, tuple[int, int]],
+    adapters: Sequence[AdapterSpec],
+    usual: int,
+    pass_tokens: Sequence[int],
+    numerics: Numerics,
+) -> None:
+    """Launch the kernels of training, evaluation and recorded passes: the first launch of each loads it.
+
+    Args:
+        decoder: On the GPU, of any weights: no result is read.
+        adapters: One of each kind; all of them in one pack.
+        usual: Tokens of a usual row.
+        pass_tokens: Sizes of passes.
+        numerics: Those of the passes.
+    """
+    # a graph knows no dropout, and a pack with dropout is recorded nowhere
+    plain = [spec for spec in adapters if not spec.lora_dropout]
+    with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=AdapterLayout(dict(target_linears))):
+        for specs in ([plain] if plain else []) + ([list(adapters)] if len(plain) < len(adapters) else []):
+            _run(
+                decoder,
+                specs,
+                target_linears=target_linears,
+                usual=usual,
+                pass_tokens=pass_tokens,
                 numerics=numerics,
             )
     release_cached(decoder.device)

@@ -23,7 +23,7 @@ from cohort.machine.compile_ahead.kernel_cache import (
     triton_cache,
 )
 from cohort.machine.compile_ahead.launched_model import LaunchedModel, stand_in_decoder
-from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters, launch_once
 from cohort.machine.compile_ahead.workers import Compiled, KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
@@ -36,6 +36,8 @@ __all__ = ["KernelWarmUp", "workers_ahead"]
 PASS_TOKENS = (16384, 4096, 1024, 256)
 # between them, other strips of columns alone: they halve as a stream doubles
 STEP_TOKENS = (8192, 2048, 512)
+# those of a sweep's first passes, whose kernels are loaded while the weights are read
+LOADED_TOKENS = (8192, 2048)
 
 
 @contextlib.contextmanager
@@ -115,10 +117,27 @@ class KernelWarmUp:
     def begin(self) -> None:
         """Collect the kernels before the weights are there, so that they are compiled while these are read."""
         if self.collects_first:
-            dtype: torch.dtype = getattr(torch, self._machine.dtype)
-            model = self._model
-            self._collect(
-                lambda: stand_in_decoder(model.config, dtype=dtype, device=self._machine.device, region=model.region)
+            self._collect(self._stand_in)
+
+    def load(self) -> None:
+        """Load the kernels that an earlier start has compiled, while the weights are read.
+
+        A kernel is loaded by its first launch: its source is read again, to tell that it is the same, then its machine
+        code. Those of a first step take a second, in which a GPU would wait.
+        """
+        if self._marker is None or self._compiler is not None or self._model.config.bridged is not None:
+            return
+        if self._machine.quantization != PLAIN.name:
+            return
+        # whatever is wrong: the pass that needs a kernel loads it, or raises by itself
+        with contextlib.suppress(Exception):
+            launch_once(
+                self._stand_in(),
+                target_linears=self._model.layout.linears,
+                adapters=self._adapters,
+                usual=self._usual,
+                pass_tokens=LOADED_TOKENS,
+                numerics=self._machine.numerics,
             )
 
     def finish(self, decoder: Decoder | None) -> Compiled:
@@ -146,6 +165,11 @@ class KernelWarmUp:
         if compiled.num_kernels and self._has_collected:
             mark(self._marker)
         return compiled
+
+    def _stand_in(self) -> Decoder:
+        dtype: torch.dtype = getattr(torch, self._machine.dtype)
+        model = self._model
+        return stand_in_decoder(model.config, dtype=dtype, device=self._machine.device, region=model.region)
 
     def _are_there(self, marker: Path) -> bool:
         num_damaged = remove_damaged(marker.parent)

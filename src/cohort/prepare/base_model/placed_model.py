@@ -163,8 +163,9 @@ def _load(
         if begun is None and kernels.collects_first and streaming is None and _has_room_for_both(demand):
             begun = begin_in_thread("cohort-loading", on_same_gpu(load, machine.device))
         if begun is not None:
-            # to collect is work of the interpreter, to load hardly any
+            # to collect kernels, or to load them, is work of the interpreter; to load weights hardly any
             kernels.begin()
+            kernels.load()
             decoder = begun.result()
         else:
             kernels.begin()
