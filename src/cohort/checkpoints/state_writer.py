@@ -17,9 +17,10 @@ from torch import Tensor
 
 from cohort.core.durable_files import atomic_file, flush_to_disk
 from cohort.core.file_digest import file_digest
+from cohort.kernels.device_blocks import OfThread
 from cohort.ranks.divided_states.divided_rows import whole_rows
 from cohort.training.checkpoint import write_state
-from cohort.training.transfers.transfer_threads import BUFFER_BYTES, OfThread, ready_events, state_threads
+from cohort.training.transfers.transfer_threads import ready_events, state_threads
 
 __all__ = ["StateWriter"]
 
@@ -170,26 +171,8 @@ class StateWriter:
             write_state(stream, tensors, step=step, read=self._read)
 
     def _read(self, tensor: Tensor) -> Iterator[memoryview]:
-        """Yield the bytes of a tensor; of one on a GPU through two small buffers, one filled while one is used."""
         # parts on ranks are put together here and not before: one tensor at a time for each thread
-        tensor = whole_rows(tensor)
-        parts = tensor.reshape(-1).view(torch.uint8).split(BUFFER_BYTES)
-        if not tensor.is_cuda:
-            yield from (part.numpy().data for part in parts)
-            return
-        stream, arrived = self._own.stream(tensor.device), list[torch.cuda.Event]()
-
-        def fill(index: int) -> None:
-            with torch.cuda.stream(stream):
-                self._own.buffer(index % 2)[: len(parts[index])].copy_(parts[index], non_blocking=True)
-                arrived.append(stream.record_event())
-
-        fill(0)
-        for index, part in enumerate(parts):
-            if index + 1 < len(parts):
-                fill(index + 1)
-            arrived[index].synchronize()
-            yield self._own.buffer(index % 2)[: len(part)].numpy().data
+        yield from self._own.blocks(whole_rows(tensor))
 
 
 def _secured(path: Path, written: Future[str | None] | None, is_flushed: bool) -> str:  # noqa: FBT001 - as above

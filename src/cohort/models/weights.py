@@ -14,10 +14,12 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.source_location import Place
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.bridge.loading import load_bridged
-from cohort.models.checkpoint.checkpoint_reading import MOST_AHEAD, FusedContent, read_fused, read_quantised
+from cohort.models.checkpoint.checkpoint_reading import MOST_AHEAD, FusedContent, read_fused
 from cohort.models.checkpoint.quantised_files import QuantisedFiles
+from cohort.models.checkpoint.quantised_reading import read_quantised
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint.stored_tensors import match_layout
+from cohort.models.checkpoint.writing_behind import write_behind
 from cohort.models.checkpoint_layout import FusedTensor, checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
@@ -94,7 +96,7 @@ def load_decoder(
 
     Args:
         weight_format: One of :data:`~cohort.models.weight_formats.declaration.FORMAT_DECLARATIONS`.
-        cache_directory: Where quantised weights are kept for the next load; None quantises them each time.
+        cache_directory: Where quantised weights are kept for the next load, written behind this one; None for nowhere.
         room_bytes: What the model may take of a GPU; None for all of it. No number depends on it.
         streaming: The layers that are not to be resident, and where their weights are kept; None for no layer.
         part: The layers of a stage of a pipeline: the rest of the model is not read. None for all.
@@ -122,20 +124,31 @@ def load_decoder(
     stored = match_layout(layout, read_headers(folder), config=config, folder=folder, weight_format=kept)
     if part is not None:
         layout = tuple(fused for fused in layout if _is_of_part(fused.name, part, config=config, has_head=has_head))
-    if kept.quantisation is None:
-        # streamed layers leave the device one by one: no more of them are there at once
-        most_ahead = MOST_AHEAD if device.type == "cuda" and streaming is None else 0
-        read: Iterator[tuple[FusedTensor, FusedContent]] = read_fused(
-            layout, stored, dtype=chosen, device=device, most_ahead=most_ahead
-        )
+    # streamed layers leave the device one by one: no more of them are there at once
+    most_ahead = MOST_AHEAD if device.type == "cuda" and streaming is None else 0
+    quantisation, cache, disassemble = kept.quantisation, None, None
+    if quantisation is None:
+        read = read_fused(layout, stored, dtype=chosen, device=device, most_ahead=most_ahead)
     else:
-        files = {place.file for place in stored.values()}
-        cache = None
         if cache_directory is not None:
+            files = {place.file for place in stored.values()}
             cache = QuantisedFiles(cache_directory, files=files, weight_format=kept)
-        read = read_quantised(layout, stored, dtype=chosen, device=device, quantisation=kept.quantisation, cache=cache)
+        # streamed layers keep no weight of their own
+        disassemble = quantisation.disassemble if streaming is None else None
+        read = read_quantised(
+            layout,
+            stored,
+            dtype=chosen,
+            device=device,
+            quantisation=quantisation,
+            cache=cache,
+            is_written=disassemble is None,
+            most_ahead=most_ahead,
+        )
     read = refusing_non_finite(read if stop is None else _until(stop, read), stored)
     tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes, streaming=streaming)
+    if cache is not None and disassemble is not None:
+        write_behind(cache, layout, products, disassemble=disassemble, device=device)
     ring = None if streaming is None else streaming.ring()
     return Decoder(config, tensors=tensors, products=products, ring=ring, part=part)
 

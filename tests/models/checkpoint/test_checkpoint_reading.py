@@ -1,4 +1,4 @@
-"""Reading a checkpoint for a format: siblings are quantised one by one, everything else keeps the model's dtype."""
+"""Tensors that are copied ahead are those that are read in turn."""
 
 from __future__ import annotations
 
@@ -6,41 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from cohort.core.errors import InputError
-from cohort.models.checkpoint.checkpoint_reading import read_fused, read_quantised
+from cohort.models.checkpoint.checkpoint_reading import read_fused
 from cohort.models.checkpoint.safetensors_files import read_headers
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config_file import read_config
-from cohort.models.weight_formats.kinds.fp8 import FORMAT
 from tests.models.fixtures.tiny_checkpoints import save_checkpoint
-
-
-def test_linears_are_quantised_by_checkpoint_tensor(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path, "Qwen2")
-    stored, layout = read_headers(folder).tensors, checkpoint_layout(read_config(folder))
-    assert FORMAT.quantisation is not None
-    tensors = load_file(folder / "model.safetensors")
-    read = read_quantised(
-        layout,
-        stored,
-        dtype=torch.bfloat16,
-        device=torch.device("cpu"),
-        quantisation=FORMAT.quantisation,
-        cache=None,
-    )
-    found = {fused.name: content for fused, content in read}
-    pieces = found["layers.1.qkv.weight"]
-    assert isinstance(pieces, list)
-    for piece, name in zip(pieces, "qkv", strict=True):
-        expected = FORMAT.quantisation.quantise(tensors[f"model.layers.1.self_attn.{name}_proj.weight"])
-        assert torch.equal(piece["codes"].float(), expected["codes"].float())
-        assert torch.equal(piece["scales"], expected["scales"])
-    for name in ("embed", "layers.0.qkv.bias", "norm"):
-        content = found[name]
-        assert isinstance(content, torch.Tensor)
-        assert content.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

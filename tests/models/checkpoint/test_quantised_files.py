@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from cohort.models.weights import load_decoder
 from tests.models.fixtures.tiny_checkpoints import edit_tensors, save_checkpoint
 from tests.models.test_decoder import MINE, run
 
+CPU = torch.device("cpu")
 FORMATS = sorted(name for name, kept in WEIGHT_FORMATS.items() if kept.quantisation is not None)
 
 
@@ -28,7 +31,7 @@ def assert_same(found: Decoder, expected: Decoder) -> None:
 def test_the_second_load_reads_what_the_first_kept(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, cache = save_checkpoint(tmp_path / "model", "Qwen2"), tmp_path / "cache"
     expected = load_decoder(folder, weight_format=name)
-    first = load_decoder(folder, weight_format=name, cache_directory=cache)
+    first = written(folder, weight_format=name, cache_directory=cache)
     kept = WEIGHT_FORMATS[name].quantisation
     assert kept is not None
     with monkeypatch.context() as patched:
@@ -39,21 +42,30 @@ def test_the_second_load_reads_what_the_first_kept(tmp_path: Path, name: str, mo
     assert_same(second, expected)
 
 
+def written(*args: Any, **keys: Any) -> Decoder:
+    """Return a decoder whose quantised weights are in the cache."""
+    found = load_decoder(*args, **keys)
+    for thread in threading.enumerate():
+        if thread.name == "cohort-quantised":
+            thread.join()
+    return found
+
+
 def double_a_weight(tensors: dict[str, torch.Tensor]) -> None:
     tensors["model.layers.0.self_attn.q_proj.weight"].mul_(2)
 
 
 def test_damaged_files_and_changed_checkpoints_count_as_absent(tmp_path: Path) -> None:
     folder, cache = save_checkpoint(tmp_path / "model", "Llama"), tmp_path / "cache"
-    expected = load_decoder(folder, weight_format="fp8", cache_directory=cache)
+    expected = written(folder, weight_format="fp8", cache_directory=cache)
     for file in cache.rglob("*.safetensors"):
         content = bytearray(file.read_bytes())
         content[-3] ^= 1
         file.write_bytes(content)
-    assert_same(load_decoder(folder, weight_format="fp8", cache_directory=cache), expected)
+    assert_same(written(folder, weight_format="fp8", cache_directory=cache), expected)
     for file in cache.rglob("*.safetensors"):
         file.write_bytes(b"short")
-    assert_same(load_decoder(folder, weight_format="fp8", cache_directory=cache), expected)
+    assert_same(written(folder, weight_format="fp8", cache_directory=cache), expected)
     time.sleep(0.01)
     edit_tensors(folder, double_a_weight)
     changed = load_decoder(folder, weight_format="fp8", cache_directory=cache)
@@ -75,7 +87,10 @@ def test_only_the_newest_models_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
         assert files.write("layers.0.qkv", {"q": {"codes": torch.zeros(3, 5)}})
         time.sleep(0.01)
     assert len(list((tmp_path / "quantised").iterdir())) == 2
-    found = files.read("layers.0.qkv", device=torch.device("cpu"))
+    read = files.begin_reading("layers.0.qkv", ["q"], device=CPU)
+    assert read is not None
+    found = read()
     assert found is not None
     assert torch.equal(found["q"]["codes"], torch.zeros(3, 5))
-    assert files.read("layers.1.qkv", device=torch.device("cpu")) is None
+    assert files.begin_reading("layers.1.qkv", ["q"], device=CPU) is None
+    assert files.absent == ["layers.1.qkv"]

@@ -12,7 +12,6 @@ Shapes:  r rank · D entries of a rank row · K input width · N output width
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +46,7 @@ from cohort.adapters.variants.block_diagonal import BlockDiagonal, BlockFactor
 from cohort.adapters.variants.block_factors import expanded, packed
 from cohort.adapters.variants.vera import Projections
 from cohort.core.errors import InputError, Problem
+from cohort.core.safetensors_header import safetensors_header
 
 __all__ = [
     "CONFIG_FILE",
@@ -215,19 +215,11 @@ def weight_parts(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -
     if spec.use_vera is not None:
         yield serialised_weights(layout, spec, weights_rD)
         return
-    tensors = peft_tensors(layout, spec, weights_rD)
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name in sorted(tensors):
-        end = offset + tensors[name].nbytes
-        header[name] = {"dtype": "F32", "shape": list(tensors[name].shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    # the data begins at a multiple of eight
-    text += b" " * (-len(text) % 8)
-    yield struct.pack("<Q", len(text)) + text
-    for name in sorted(tensors):
-        yield tensors[name].reshape(-1).view(torch.uint8).numpy().data
+    tensors = dict(sorted(peft_tensors(layout, spec, weights_rD).items()))
+    sizes = {name: ("F32", tensor.shape, tensor.nbytes) for name, tensor in tensors.items()}
+    yield safetensors_header(sizes, metadata={"format": "pt"})
+    for tensor in tensors.values():
+        yield tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def serialised_weights(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> bytes:

@@ -1,11 +1,11 @@
-"""Reads the tensors of a checkpoint in the order of the decoder's layout, as they are or as a format keeps them."""
+"""Reads the tensors of a checkpoint in the order of the decoder's layout, several ahead of the one that is taken."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
-from cohort.models.checkpoint.copies_ahead import CopiesAhead
-from cohort.models.checkpoint.quantised_files import QuantisedFiles
+from cohort.models.checkpoint.copies_ahead import CopiesAhead, OwnCopies
 from cohort.models.checkpoint.safetensors_files import StoredTensor
-from cohort.models.checkpoint.stored_nf4 import is_stored, read_stored
-from cohort.models.checkpoint_layout import FusedTensor, Piece
-from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors
+from cohort.models.checkpoint_layout import FusedTensor
+from cohort.models.weight_formats.weight_format import StoredTensors
 
-__all__ = ["MOST_AHEAD", "FusedContent", "read_fused", "read_quantised"]
+__all__ = ["MOST_AHEAD", "Begun", "CheckpointReader", "FusedContent", "in_order", "read_fused"]
 
 FusedContent = Tensor | Sequence[StoredTensors]
 """A fused tensor, or what a format keeps of each of its pieces."""
@@ -30,68 +28,92 @@ FusedContent = Tensor | Sequence[StoredTensors]
 MOST_AHEAD = 8
 
 
-class _CheckpointReader:
-    """Reads tensors of open checkpoint files, each into memory of its own.
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A fused tensor whose copies have begun.
 
-    Mapped ones could be changed or cut short by other processes, and bits may depend on the alignment that only an
-    allocator promises.
+    Attributes:
+        finish: Waits for them and returns the content; called once.
+        passing_bytes: Bytes of the device that the copies take and the content does not.
     """
+
+    finish: Callable[[], FusedContent]
+    passing_bytes: int = 0
+
+
+def in_order(
+    layout: tuple[FusedTensor, ...],
+    begin: Callable[[FusedTensor], Begun],
+    *,
+    most_ahead: int,
+    most_passing_bytes: int | None = None,
+) -> Iterator[tuple[FusedTensor, FusedContent]]:
+    """Yield the tensors of ``layout``, of which at most ``most_ahead`` begin before the one before them is taken.
+
+    Args:
+        most_passing_bytes: Beyond these none begins ahead; None for no limit.
+    """
+    begun: deque[tuple[FusedTensor, Begun]] = deque()
+
+    def is_enough() -> bool:
+        passing = sum(each.passing_bytes for _, each in begun)
+        return len(begun) > most_ahead or (most_passing_bytes is not None and passing > most_passing_bytes)
+
+    for fused in layout:
+        begun.append((fused, begin(fused)))
+        while begun and is_enough():
+            first, content = begun.popleft()
+            yield first, content.finish()
+    while begun:
+        first, content = begun.popleft()
+        yield first, content.finish()
+
+
+class CheckpointReader:
+    """Reads tensors of open checkpoint files, each into memory of its own: see :class:`OwnCopies`."""
 
     def __init__(self, stack: ExitStack, stored: Mapping[str, StoredTensor]) -> None:
         self._stack, self._stored = stack, stored
         self._opened: dict[Path, tuple[Any, set[str]]] = {}
 
-    def copy_into(self, target: Tensor, key: str) -> None:
-        """Copy the tensor ``key`` into ``target``.
+    def fused(
+        self, fused: FusedTensor, *, dtype: torch.dtype, device: torch.device, copies: CopiesAhead | None
+    ) -> Begun:
+        """Begin to read a fused tensor in ``dtype``.
 
         Raises:
             InputError: its file is damaged.
         """
-        target.copy_(self._of_file(key))
+        tensor, own = torch.empty(fused.shape, dtype=dtype, device=device), OwnCopies(copies)
+        rows = tensor.split([piece.shape[0] for piece in fused.pieces])
+        for place, piece in zip(rows, fused.pieces, strict=True):
+            own.into(place, self.mapped(piece.key))
 
-    def begin_copy(self, copies: CopiesAhead, target: Tensor, key: str) -> Future[None] | None:
-        """Begin to copy the tensor ``key`` into ``target``; None where that took a conversion, and is done.
+        def finish() -> Tensor:
+            own.wait()
+            return tensor
+
+        return Begun(finish=finish)
+
+    def file(self, key: str) -> Path:
+        """Return where the tensor ``key`` is stored."""
+        return self._stored[key].file
+
+    def mapped(self, key: str) -> Tensor:
+        """Return the tensor ``key`` as its file is mapped.
 
         Raises:
             InputError: its file is damaged.
         """
-        source = self._of_file(key)
-        if source.dtype == target.dtype and source.shape == target.shape and source.is_contiguous():
-            return copies.begin(target, source)
-        target.copy_(source)
-        return None
-
-    def quantised(self, piece: Piece, *, device: torch.device) -> StoredTensors:
-        """Return what is kept of a weight that is stored quantised.
-
-        Raises:
-            InputError: its file is damaged, or it is stored in another layout.
-        """
-        file = self._stored[piece.key].file
+        file = self.file(key)
         try:
-            return read_stored(
-                lambda key: self._mapped(self._stored[key].file, key),
-                piece.key,
-                piece.shape,
-                where=str(file),
-                device=device,
-            )
+            if file not in self._opened:
+                handle = self._stack.enter_context(safe_open(file, framework="pt"))
+                self._opened[file] = (handle, set(handle.keys()))
+            handle, keys = self._opened[file]
+            found: Tensor = handle.get_tensor(key if key in keys else key.removeprefix("model."))
         except (SafetensorError, OSError) as error:
             raise _damaged(file, error) from error
-
-    def _of_file(self, key: str) -> Tensor:
-        file = self._stored[key].file
-        try:
-            return self._mapped(file, key)
-        except (SafetensorError, OSError) as error:
-            raise _damaged(file, error) from error
-
-    def _mapped(self, file: Path, key: str) -> Tensor:
-        if file not in self._opened:
-            handle = self._stack.enter_context(safe_open(file, framework="pt"))
-            self._opened[file] = (handle, set(handle.keys()))
-        handle, keys = self._opened[file]
-        found: Tensor = handle.get_tensor(key if key in keys else key.removeprefix("model."))
         return found
 
 
@@ -106,15 +128,6 @@ def _damaged(file: Path, error: Exception) -> InputError:
     )
 
 
-def _fused(fused: FusedTensor, reader: _CheckpointReader, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    tensor = torch.empty(fused.shape, dtype=dtype, device=device)
-    row = 0
-    for piece in fused.pieces:
-        reader.copy_into(tensor[row : row + piece.shape[0]], piece.key)
-        row += piece.shape[0]
-    return tensor
-
-
 def read_fused(
     layout: tuple[FusedTensor, ...],
     stored: Mapping[str, StoredTensor],
@@ -127,56 +140,15 @@ def read_fused(
 
     Args:
         most_ahead: Tensors that threads copy while the one before them is taken; they take memory of the device then.
+
+    Raises:
+        InputError: a file is damaged.
     """
     with ExitStack() as stack:
-        reader = _CheckpointReader(stack, stored)
-        if not most_ahead:
-            for fused in layout:
-                yield fused, _fused(fused, reader, dtype=dtype, device=device)
-            return
-        copies = stack.enter_context(CopiesAhead())
-        begun: deque[tuple[FusedTensor, Tensor, list[Future[None]]]] = deque()
-        for place, fused in enumerate(layout):
-            tensor = torch.empty(fused.shape, dtype=dtype, device=device)
-            rows = tensor.split([piece.shape[0] for piece in fused.pieces])
-            parts = [reader.begin_copy(copies, own, piece.key) for own, piece in zip(rows, fused.pieces, strict=True)]
-            begun.append((fused, tensor, [part for part in parts if part is not None]))
-            while begun and (len(begun) > most_ahead or place + 1 == len(layout)):
-                first, content, copied = begun.popleft()
-                for part in copied:
-                    part.result()
-                yield first, content
-
-
-def read_quantised(
-    layout: tuple[FusedTensor, ...],
-    stored: Mapping[str, StoredTensor],
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    quantisation: Quantisation,
-    cache: QuantisedFiles | None,
-) -> Iterator[tuple[FusedTensor, FusedContent]]:
-    """Yield the linears as they are kept, from the cache where it has them, and everything else as it is read."""
-    with ExitStack() as stack:
-        reader = _CheckpointReader(stack, stored)
-        for fused in layout:
-            if not fused.is_linear:
-                yield fused, _fused(fused, reader, dtype=dtype, device=device)
-                continue
-            if is_stored(stored, fused.pieces[0].key):
-                yield fused, [reader.quantised(piece, device=device) for piece in fused.pieces]
-                continue
-            group = fused.name.removesuffix(".weight")
-            kept = None if cache is None else cache.read(group, device=device)
-            if kept is None or kept.keys() != {piece.key for piece in fused.pieces}:
-                kept = {}
-                for piece in fused.pieces:
-                    # float32 holds every dtype of a checkpoint but float64, whose last digits no format keeps
-                    weight_NK = torch.empty(piece.shape, dtype=torch.float32, device=device)
-                    reader.copy_into(weight_NK, piece.key)
-                    kept[piece.key] = dict(quantisation.quantise(weight_NK))
-                    del weight_NK
-                if cache is not None:
-                    cache.write(group, kept)
-            yield fused, [kept[piece.key] for piece in fused.pieces]
+        reader = CheckpointReader(stack, stored)
+        copies = stack.enter_context(CopiesAhead()) if most_ahead else None
+        yield from in_order(
+            layout,
+            lambda fused: reader.fused(fused, dtype=dtype, device=device, copies=copies),
+            most_ahead=most_ahead,
+        )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["CopiesAhead"]
+__all__ = ["CopiesAhead", "OwnCopies"]
 
 MOST_THREADS = 6
 # of pinned memory: two blocks for each thread, one of which is filled while the device takes the other
@@ -72,6 +72,38 @@ class CopiesAhead:
             own.stream = torch.cuda.Stream(device)
             own.blocks = [(_pinned_block(), torch.cuda.Event()) for _ in range(2)]
         return own.stream, own.blocks
+
+
+class OwnCopies:
+    """Copies of mapped tensors into memory of their own, by threads where there are some, else at once.
+
+    Mapped ones could be changed or cut short by other processes, and bits may depend on the alignment that only an
+    allocator promises.
+    """
+
+    def __init__(self, copies: CopiesAhead | None) -> None:
+        self._copies = copies
+        self._begun: list[Future[None]] = []
+
+    def into(self, target: Tensor, source: Tensor) -> None:
+        """Copy ``source`` into ``target``, which has it after :meth:`wait`."""
+        is_alike = source.dtype == target.dtype and source.shape == target.shape and source.is_contiguous()
+        if self._copies is None or not is_alike:
+            target.copy_(source)
+        else:
+            self._begun.append(self._copies.begin(target, source))
+
+    def of(self, source: Tensor, *, device: torch.device) -> Tensor:
+        """Return a tensor on ``device`` that is like ``source`` after :meth:`wait`."""
+        target = torch.empty(source.shape, dtype=source.dtype, device=device)
+        self.into(target, source)
+        return target
+
+    def wait(self) -> None:
+        """Wait until all of them are there, on the device too."""
+        for copy in self._begun:
+            copy.result()
+        self._begun.clear()
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:

@@ -10,27 +10,42 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from cohort.core.durable_files import atomic_file
+from cohort.core.durable_files import PARTIAL_SUFFIX, atomic_file
 from cohort.core.errors import StorageFullError
+from cohort.kernels.device_blocks import OfThread
+from cohort.models.checkpoint.copies_ahead import CopiesAhead, OwnCopies
+from cohort.models.checkpoint.summed_file import SUM_KEY, sum_of, write_summed
 from cohort.models.weight_formats import WeightFormat
+from cohort.models.weight_formats.weight_format import StoredTensors
 
-__all__ = ["QuantisedFiles"]
+__all__ = ["QuantisedFiles", "WritingStoppedError"]
 
 # base models, each in one format; beyond them the one that was used longest ago goes
 _MOST_FOLDERS = 4
+# what a process that was killed left; no file takes as long to write
+_LEFTOVER_SECONDS = 3600
+
+
+class WritingStoppedError(Exception):
+    """A file was not wanted to its end."""
 
 
 class QuantisedFiles:
-    """Reads and writes what a format keeps of a checkpoint's tensors, by the group that shares a file."""
+    """Reads and writes what a format keeps of a checkpoint's tensors, by the group that shares a file.
+
+    Attributes:
+        absent: The groups that were asked for and are not there.
+    """
 
     def __init__(self, cache_directory: Path, *, files: Iterable[Path], weight_format: WeightFormat) -> None:
         """Name the folder for ``files``, the checkpoint's, in ``weight_format``; nothing is read or written yet."""
@@ -39,38 +54,85 @@ class QuantisedFiles:
         identity = json.dumps([weight_format.name, weight_format.quantisation.version, stamps])
         self._parent = cache_directory / "quantised"
         self._folder = self._parent / f"{weight_format.name}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
+        self.absent: list[str] = []
+        # the files that were found wanting
+        self._damaged: dict[str, tuple[int, int] | None] = {}
 
-    def read(self, group: str, *, device: torch.device) -> dict[str, dict[str, Tensor]] | None:
-        """Return what is kept of each tensor of the group, by key and name; None where that is not known."""
-        found: dict[str, dict[str, Tensor]] = {}
+    def begin_reading(
+        self, group: str, keys: Collection[str], *, device: torch.device, copies: CopiesAhead | None = None
+    ) -> Callable[[], dict[str, dict[str, Tensor]] | None] | None:
+        """Begin to read what is kept of the tensors ``keys``, a group; None where there is no file that can be read.
+
+        Returns:
+            What waits for it, and returns it by key and name; None where it is damaged or has other tensors.
+        """
+        own, found = OwnCopies(copies), dict[str, dict[str, Tensor]]()
+        self._damaged[group] = _identity(self._file(group))
         try:
             with safe_open(self._file(group), framework="pt") as opened:
-                expected = (opened.metadata() or {}).get("sum")
+                expected = (opened.metadata() or {}).get(SUM_KEY)
                 for entry in opened.keys():  # noqa: SIM118 - no mapping
                     key, _, name = entry.rpartition("/")
-                    stored = opened.get_tensor(entry)
-                    # memory of its own: what is mapped could be cut short by another process
-                    found.setdefault(key, {})[name] = torch.empty_like(stored, device=device).copy_(stored)
+                    found.setdefault(key, {})[name] = own.of(opened.get_tensor(entry), device=device)
         except (OSError, SafetensorError, ValueError, RuntimeError):
+            self.absent.append(group)
             return None
-        if str(_sum(found)) != expected:
-            return None
-        with suppress(OSError):
-            os.utime(self._folder)
-        return found
 
-    def write(self, group: str, kept: Mapping[str, Mapping[str, Tensor]]) -> bool:
-        """Keep a group; return whether that was possible. The cache only saves time: a full disk is no error."""
-        tensors = {f"{key}/{name}": tensor for key, own in kept.items() for name, tensor in own.items()}
+        def finish() -> dict[str, dict[str, Tensor]] | None:
+            own.wait()
+            if found.keys() != set(keys) or str(sum_of(_by_name(found).values())) != expected:
+                self.absent.append(group)
+                return None
+            with suppress(OSError):
+                os.utime(self._folder)
+            return found
+
+        return finish
+
+    def write(
+        self,
+        group: str,
+        kept: Mapping[str, StoredTensors],
+        *,
+        blocks: Callable[[Tensor], Iterator[memoryview]] | None = None,
+        stop: threading.Event | None = None,
+    ) -> bool:
+        """Keep a group; return whether that was possible. The cache only saves time: a full disk is no error.
+
+        Nothing waits for the disk: a machine that stops may leave a part of a file, which then has another sum.
+
+        Args:
+            blocks: As of :func:`write_summed`; the default copies a device's tensor as a whole.
+            stop: Set from another thread, it ends the writing at the next block.
+
+        Raises:
+            WritingStoppedError: ``stop`` was set; there is no such file then.
+        """
+        file = self._file(group)
+        if _identity(file) not in (None, self._damaged.get(group)):
+            # another process has written it meanwhile
+            return True
+
+        def read(tensor: Tensor) -> Iterator[memoryview]:
+            for block in OfThread().blocks(tensor.cpu()) if blocks is None else blocks(tensor):
+                if stop is not None and stop.is_set():
+                    raise WritingStoppedError
+                yield block
+
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with atomic_file(self._file(group)) as partial:
-                contents = {entry: tensor.cpu().contiguous() for entry, tensor in tensors.items()}
-                save_file(contents, partial, metadata={"sum": str(_sum(kept))})
+            with atomic_file(file, is_flushed=False) as partial:
+                write_summed(partial, _by_name(kept), blocks=read)
             self._prune()
-        except (OSError, StorageFullError, SafetensorError):
+        except (OSError, StorageFullError, ValueError):
             return False
         return True
+
+    def remove_leftovers(self) -> None:
+        """Remove what processes left that were killed as they wrote."""
+        with suppress(OSError):
+            for partial in self._folder.glob(f".*{PARTIAL_SUFFIX}"):
+                if time.time() - _modified(partial) > _LEFTOVER_SECONDS:
+                    partial.unlink(missing_ok=True)
 
     def _file(self, group: str) -> Path:
         return self._folder / f"{group}.safetensors"
@@ -82,24 +144,24 @@ class QuantisedFiles:
                 shutil.rmtree(old, ignore_errors=True)
 
 
+def _by_name(kept: Mapping[str, StoredTensors]) -> dict[str, Tensor]:
+    return {f"{key}/{name}": tensor for key, own in kept.items() for name, tensor in own.items()}
+
+
 def _stamp(file: Path) -> list[str | int]:
     resolved = file.resolve()
     found = resolved.stat()
     return [str(resolved), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Return what another file by this name has otherwise; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def _modified(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
-
-
-def _sum(kept: Mapping[str, Mapping[str, Tensor]]) -> int:
-    """Return a number that a flipped bit changes, computed where the tensors are."""
-    total = 0
-    for key in sorted(kept):
-        for name in sorted(kept[key]):
-            content = kept[key][name].detach().contiguous().flatten().view(torch.uint8)
-            whole = content.numel() // 8 * 8
-            words = content[:whole].view(torch.int64)
-            # wraps around, which loses nothing
-            total += int(words.sum()) + int(content[whole:].sum())
-    return total

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.nf4_weight.reference import BLOCK, NESTED_BLOCK, VALUES
+from cohort.models.checkpoint.copies_ahead import OwnCopies
 from cohort.models.checkpoint.safetensors_files import StoredTensor
 from cohort.models.weight_formats.weight_format import StoredTensors
 
@@ -83,9 +84,15 @@ def tensor_problems(tensors: Mapping[str, StoredTensor], key: str, shape: tuple[
 
 
 def read_stored(
-    read: Callable[[str], Tensor], key: str, shape: tuple[int, ...], *, where: str, device: torch.device
+    read: Callable[[str], Tensor],
+    key: str,
+    shape: tuple[int, ...],
+    *,
+    where: str,
+    device: torch.device,
+    copies: OwnCopies,
 ) -> StoredTensors:
-    """Return what the format keeps of a weight, exactly as it is stored.
+    """Return what the format keeps of a weight, exactly as it is stored; ``copies`` has to be waited for.
 
     Args:
         read: Returns a tensor of the checkpoint by its key.
@@ -110,9 +117,7 @@ def read_stored(
         )
 
     def copied(name: str) -> Tensor:
-        # memory of its own: what is mapped could be cut short by another process
-        mapped = read(name).flatten()
-        return torch.empty_like(mapped, device=device).copy_(mapped)
+        return copies.of(read(name).flatten(), device=device)
 
     return {
         "codes": copied(key),

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from cohort.kernels.packed_linear import FrozenProduct
 
-__all__ = ["Quantisation", "StoredTensors", "WeightFormat"]
+__all__ = ["Disassemble", "Quantisation", "StoredTensors", "WeightFormat"]
 
 StoredTensors = Mapping[str, Tensor]
 """What a format keeps of one checkpoint tensor, by name."""
+
+Disassemble = Callable[[FrozenProduct, Sequence[int]], Sequence[StoredTensors]]
+"""From products and the rows of each sibling to what is kept of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +25,12 @@ class Quantisation:
     """How a format that does not keep weights as they are reads and keeps them.
 
     Attributes:
-        quantise: From a checkpoint tensor [n, K] of any float dtype to what is kept of it. Siblings are quantised one
-            by one, so that a linear has the same numbers fused and alone.
+        quantise: From a checkpoint tensor [n, K] of any float dtype to what is kept of it, the same as of its float32
+            values. Siblings are quantised one by one, so that a linear has the same numbers fused and alone.
         assemble: From what is kept of the siblings of one fused linear, in the order of their rows, its bias [N] or
             None, and the dtype of inputs and outputs, to the products.
+        disassemble: The inverse of ``assemble``, by views of the memory that the products keep: what is kept on disk is
+            written from it while the model is used. None where that is not possible: it is written within the load.
         finish: Takes all linears' products, and the bytes that the model may take of their device, None for all of it;
             may keep more to save time.
         version: Counted up whenever ``quantise`` gives other numbers: what was kept on disk is then quantised again.
@@ -33,6 +38,7 @@ class Quantisation:
 
     quantise: Callable[[Tensor], StoredTensors]
     assemble: Callable[[Sequence[StoredTensors], Tensor | None, torch.dtype], FrozenProduct]
+    disassemble: Disassemble | None = None
     finish: Callable[[Collection[FrozenProduct], int | None], None] | None = None
     version: int = 1
 

@@ -12,7 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from cohort.training.transfers.transfer_threads import BUFFER_BYTES, OfThread, ready_events, state_threads
+from cohort.kernels.device_blocks import BUFFER_BYTES, OfThread
+from cohort.training.transfers.transfer_threads import ready_events, state_threads
 
 __all__ = ["HostCopies"]
 

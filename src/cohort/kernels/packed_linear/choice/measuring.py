@@ -253,7 +253,8 @@ def _recorded(work: Work) -> torch.cuda.CUDAGraph:
         work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # a thread may be copying weights from the device meanwhile
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(LAUNCHES):
             work()
     return graph

@@ -89,6 +89,11 @@ class Fp8Linear:
         """Read these tensors from now on; they are like :attr:`streamed_weights`."""
         self._codes_NK, self._codes_KN = weights[0], weights[1] if len(weights) > 1 else None
 
+    def by_rows(self, rows: Sequence[int]) -> list[StoredTensors]:
+        """Return views of the codes and scales of so many rows each, one below the other."""
+        parts = zip(self._codes_NK.split(list(rows)), self._scales_N.split(list(rows)), strict=True)
+        return [{"codes": codes_nK, "scales": scales_n} for codes_nK, scales_n in parts]
+
     def keep_transposed(self) -> None:
         """Keep the codes a second time, transposed: gradients are faster, and the same."""
         if self._codes_KN is None:
@@ -188,6 +193,11 @@ def _assemble(pieces: Sequence[StoredTensors], bias_N: Tensor | None, dtype: tor
     return Fp8Linear(codes_NK, torch.cat([piece["scales"] for piece in pieces]), bias_N, dtype=dtype)
 
 
+def _disassemble(product: FrozenProduct, rows: Sequence[int]) -> list[StoredTensors]:
+    assert isinstance(product, Fp8Linear), "products of this format"
+    return product.by_rows(rows)
+
+
 def _copy_bytes(weight_bytes: int, room_bytes: int) -> int:
     return weight_bytes if 2 * weight_bytes <= KEPT_SHARE * room_bytes else 0
 
@@ -203,7 +213,7 @@ def _finish(products: Collection[FrozenProduct], room_bytes: int | None) -> None
             product.keep_transposed()
 
 
-_QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble, finish=_finish)
+_QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble, disassemble=_disassemble, finish=_finish)
 FORMAT = WeightFormat(
     name=DECLARATION.name,
     summary=DECLARATION.summary,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.dequantised_linear import DequantisedLinear
 from cohort.models.weight_formats.declaration import FormatDeclaration
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors, WeightFormat
@@ -61,7 +62,14 @@ def _assemble(pieces: Sequence[StoredTensors], bias_N: Tensor | None, dtype: tor
     return Int8Linear(codes, scales, bias_N, dtype=dtype)
 
 
-_QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble)
+def _disassemble(product: FrozenProduct, rows: Sequence[int]) -> list[StoredTensors]:
+    assert isinstance(product, Int8Linear), "products of this format"
+    codes_NK, scales_N = product.streamed_weights
+    parts = zip(codes_NK.split(list(rows)), scales_N.split(list(rows)), strict=True)
+    return [{"codes": codes_nK, "scales": scales_n} for codes_nK, scales_n in parts]
+
+
+_QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble, disassemble=_disassemble)
 FORMAT = WeightFormat(
     name=DECLARATION.name,
     summary=DECLARATION.summary,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cohort.kernels.nf4_weight import Nf4Weight, dequantise, quantise
 from cohort.kernels.nf4_weight.reference import BLOCK, NESTED_BLOCK
+from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.dequantised_linear import DequantisedLinear
 from cohort.models.weight_formats.declaration import FormatDeclaration
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors, WeightFormat
@@ -31,30 +32,33 @@ class Nf4Linear(DequantisedLinear):
     def __init__(self, weights: Sequence[Nf4Weight], bias_N: Tensor | None = None, *, dtype: torch.dtype) -> None:
         """Wrap the weights of the siblings, whose rows stand one below the other."""
         super().__init__((sum(weight.shape[0] for weight in weights), weights[0].shape[1]), bias_N, dtype=dtype)
-        self._weights = tuple(weights)
+        self.weights = tuple(weights)
 
     def write_weight(self, out_NK: Tensor) -> None:
         row = 0
-        for weight in self._weights:
+        for weight in self.weights:
             dequantise(weight, out_NK[row : row + weight.shape[0]])
             row += weight.shape[0]
 
     @property
     def streamed_weights(self) -> tuple[Tensor, ...]:
-        return tuple(getattr(weight, name) for weight in self._weights for name in _NAMES)
+        return tuple(getattr(weight, name) for weight in self.weights for name in _NAMES)
 
     def place_weights(self, weights: Sequence[Tensor]) -> None:
         given = iter(weights)
-        self._weights = tuple(
-            Nf4Weight(shape=weight.shape, **{name: next(given) for name in _NAMES}) for weight in self._weights
+        self.weights = tuple(
+            Nf4Weight(shape=weight.shape, **{name: next(given) for name in _NAMES}) for weight in self.weights
         )
 
 
 def _quantise(weight_NK: Tensor) -> StoredTensors:
-    found = quantise(weight_NK)
+    return _stored(quantise(weight_NK))
+
+
+def _stored(weight: Nf4Weight) -> StoredTensors:
     # the shape follows from the checkpoint, but a cache file holds tensors alone
-    shape = torch.tensor(found.shape, dtype=torch.int64)
-    return {**{name: getattr(found, name) for name in _NAMES}, "shape": shape}
+    shape = torch.tensor(weight.shape, dtype=torch.int64)
+    return {**{name: getattr(weight, name) for name in _NAMES}, "shape": shape}
 
 
 def _assemble(pieces: Sequence[StoredTensors], bias_N: Tensor | None, dtype: torch.dtype) -> Nf4Linear:
@@ -65,6 +69,12 @@ def _assemble(pieces: Sequence[StoredTensors], bias_N: Tensor | None, dtype: tor
     return Nf4Linear(weights, bias_N, dtype=dtype)
 
 
+def _disassemble(product: FrozenProduct, rows: Sequence[int]) -> list[StoredTensors]:
+    assert isinstance(product, Nf4Linear), "products of this format"
+    assert [weight.shape[0] for weight in product.weights] == list(rows), "each sibling is kept by itself"
+    return [_stored(weight) for weight in product.weights]
+
+
 def _weight_bytes(num_out: int, num_in: int, _: torch.dtype) -> int:
     num_weights = num_out * num_in
     num_blocks = -(-num_weights // BLOCK)
@@ -72,7 +82,7 @@ def _weight_bytes(num_out: int, num_in: int, _: torch.dtype) -> int:
     return -(-num_weights // 2) + num_blocks + num_floats * torch.float32.itemsize
 
 
-_QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble)
+_QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble, disassemble=_disassemble)
 FORMAT = WeightFormat(
     name=DECLARATION.name,
     summary=DECLARATION.summary,
