@@ -110,15 +110,18 @@ class Decoder:
         """Whether a pass calls each linear once, with all rows of the stream."""
         return True
 
-    def use_exact_products(self, *, exact: bool = True) -> None:
+    def use_exact_products(self, *, exact: bool = True, asks_blas: bool = True) -> None:
         """Give each row the same bits in any stream from now on, on a GPU, too; or, without ``exact``, no longer.
+
+        Args:
+            asks_blas: Whether products may ask the BLAS for its bits, which waits for the device.
 
         Raises:
             InputError: a format of weights, or a rule of attention, has no such form.
         """
         if exact:
             self._require_exact_forms()
-        agreed = AgreedShapes() if exact else None
+        agreed = AgreedShapes() if exact and asks_blas else None
         for layer in self.layers:
             layer.use_exact_mlp(exact=exact, agreed=agreed)
         for product in self.products:

@@ -16,6 +16,8 @@ def test_the_products_of_a_model_share_their_answers(tmp_path: Path) -> None:
     shared = {id(getattr(product, "agreed_shapes", None)) for product in decoder.products}
     assert len(shared) == 1
     assert isinstance(getattr(decoder.products[0], "agreed_shapes", None), AgreedShapes)
+    decoder.use_exact_products(asks_blas=False)
+    assert {getattr(product, "agreed_shapes", "none") for product in decoder.products} == {None}
     decoder.use_exact_products(exact=False)
     assert all(getattr(product, "agreed_shapes", "none") is None for product in decoder.products)
     # two models do not

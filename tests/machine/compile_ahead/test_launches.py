@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.adapters.variants.dora import Magnitudes
 from cohort.core.numerics import Numerics
@@ -22,6 +22,7 @@ from cohort.machine.compile_ahead import launches as training_ahead
 from cohort.machine.compile_ahead.launched_model import stand_in_decoder
 from cohort.machine.compile_ahead.launches import (
     _lengths,
+    _Passes,
     _run,
     collect_launches,
     covering_sizes,
@@ -31,7 +32,7 @@ from cohort.machine.compile_ahead.launches import (
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
-from cohort.training.cuda_graphs.few_layers import few_layers
+from cohort.training.executor import Executor
 from tests.training.small_models import save_llama, save_qwen2
 
 
@@ -89,26 +90,62 @@ def test_magnitudes_are_run_for_every_linear(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Magnitudes, "apply", apply)
     dora = AdapterSpec(r=4, lora_alpha=1.0, lora_dropout=0.1, use_dora=True)
-    _run(decoder, kinds_of_adapters([dora]), target_linears=decoder.linears, usual=20, pass_tokens=(64,))
+    _run(decoder, kinds_of_adapters([dora]), target_linears=decoder.linears, usual=20, sizes={64: _Passes.ALL})
     assert set(seen) == {len(decoder.linears)}
 
 
-def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(
+def test_smaller_sizes_are_run_for_their_tiles_alone_and_all_layers_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_qwen2(tmp_path, num_layers=4)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
-    layers, part, names = decoder.layers, decoder.part, list[str]()
-    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: names.append(f"{need.num_rows} {kind.name}"))
-    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
-    specs = kinds_of_adapters([AdapterSpec(r=r, lora_alpha=1.0) for r in (16, 32)])
-    with few_layers(decoder, layout=AdapterLayout(decoder.linears)):
-        assert decoder.layers == (layers[0], layers[3])
-        assert list(decoder.part) == [0, 3]
-        # 64 is wanted whole, though its step is asked for as well
-        _run(decoder, specs, target_linears=decoder.linears, usual=20, pass_tokens=(200, 64), step_tokens=(100, 64))
-    assert names == ["200 SUMS", "200 MEASURES", "64 SUMS", "64 MEASURES"]
+    layers, part, runs = decoder.layers, decoder.part, list[str]()
+
+    def note(_decoder: Any, specs: Any, *, sizes: Any, **_: Any) -> None:
+        ranks = "+".join(str(spec.r) for spec in specs)
+        runs.extend(f"r {ranks}, {tokens}: {passes.name}, {list(decoder.part)}" for tokens, passes in sizes.items())
+
+    monkeypatch.setattr(training_ahead, "_run", note)
+    compiler: Any = SimpleNamespace(collecting=contextlib.nullcontext)
+    named: Any = {"compiler": compiler, "target_linears": decoder.linears, "usual": 20}
+    adapters = kinds_of_adapters([AdapterSpec(r=r, lora_alpha=1.0) for r in (16, 32)])
+    # 64 is wanted with its recordings, though its step is asked for as well
+    collect_launches(decoder, adapters=adapters, pass_tokens=(200, 64), step_tokens=(100, 64), **named)
+    assert runs[:3] == [f"r {ranks}, 200: ALL, [0, 3]" for ranks in ("16+32", "32", "16")]
+    assert runs[3:] == [
+        f"r {ranks}, {size}, [3]" for ranks in ("16+32", "32", "16") for size in ("100: STEP", "64: TRAINING")
+    ]
     assert (decoder.layers, decoder.part) == (layers, part)
+    runs.clear()
+    collect_launches(decoder, adapters=adapters[:1], pass_tokens=(200,), **named)
+    assert runs == ["r 16, 200: ALL, [0, 3]"]
+
+
+@pytest.mark.parametrize(
+    ("dropout", "passes"),
+    [
+        (0.0, "step evaluate SUMS MEASURES, step SUMS, step"),
+        # a graph knows no dropout, and an evaluation has none
+        (0.1, "step evaluate, step evaluate, step"),
+    ],
+)
+def test_passes_of_a_size_that_launch_what_others_do_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropout: float, passes: str
+) -> None:
+    save_llama(tmp_path)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    seen = list[str]()
+    recorded: Any = SimpleNamespace(launch=lambda need, *, kind: seen.append(kind.name))
+    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
+    for name in ("step", "evaluate"):
+        monkeypatch.setattr(Executor, name, lambda *_, name=name, **__: seen.append(name))
+    specs = kinds_of_adapters([AdapterSpec(r=4, lora_alpha=1.0, lora_dropout=dropout)])
+    found = list[str]()
+    for size in (_Passes.ALL, _Passes.TRAINING, _Passes.STEP):
+        _run(decoder, specs, target_linears=decoder.linears, usual=20, sizes={64: size})
+        found.append(" ".join(seen))
+        seen.clear()
+    assert ", ".join(found) == passes
 
 
 def test_kernels_are_loaded_by_one_pack_of_all_adapters_and_by_one_without_dropout_which_is_recorded(
@@ -152,8 +189,10 @@ def test_packs_launch_no_kernel_that_was_not_handed_to_workers(repository: Path)
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert all(num_collected > 20 for num_collected, _ in found.values())
-    assert {numerics: others for numerics, (_, others) in found.items()} == {"exact": [], "fast": []}
+    assert all(num_collected > 20 for num_collected, *_ in found.values())
+    assert {numerics: others for numerics, (_, others, _) in found.items()} == {"exact": [], "fast": []}
+    # nor do all passes of all packs at all sizes
+    assert {numerics: others for numerics, (*_, others) in found.items()} == {"exact": [], "fast": []}
 
 
 @pytest.mark.gpu

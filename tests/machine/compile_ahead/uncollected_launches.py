@@ -22,17 +22,20 @@ from typing import Any
 import torch
 
 from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.numerics import Numerics
 from cohort.kernels import backend
-from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters
+from cohort.machine.compile_ahead.launches import _Passes, _run, collect_launches, kinds_of_adapters
 from cohort.machine.compile_ahead.workers import KernelCompiler, NamedGpu
 from cohort.models.weights import load_decoder
+from cohort.training.cuda_graphs.few_layers import few_layers
 from cohort.training.executor import Executor
 from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 
+PASS_TOKENS, STEP_TOKENS = (500, 60), (240, 120)
 ADAPTERS = (
     AdapterSpec(r=16, lora_alpha=32.0),
     AdapterSpec(r=40, lora_alpha=32.0, lora_dropout=0.1),
@@ -60,30 +63,39 @@ class Notes(KernelCompiler):
         return done
 
     @property
-    def launches(self) -> set[bytes]:
-        """What was launched: kernels with all that chooses their code."""
-        return set(self._compiling)
+    def launches(self) -> set[tuple[str, str]]:
+        """What was launched: names of kernels, and all that chooses their code.
+
+        Not the jobs themselves: parts of equal ones are one object here and two there.
+        """
+        found = set[tuple[str, str]]()
+        for job in self._compiling:
+            _, name, signature, constants, *others = pickle.loads(job)
+            own = {place: getattr(value, "cache_key", value) for place, value in constants.items()}
+            found.add((name, str((signature, own, *others))))
+        return found
 
 
-def uncollected(numerics: Numerics, *, folder: Path) -> tuple[int, list[str]]:
-    """Return how many kernels a task hands to workers, and the names of those that its packs launch besides."""
+def uncollected(numerics: Numerics, *, folder: Path) -> tuple[int, list[str], list[str]]:
+    """Return how many kernels a task hands to workers, and the names of those that its packs launch besides.
+
+    And of those besides that all kinds of passes launch, through the first layer and others, at each of the sizes.
+    """
     decoder = load_decoder(folder, dtype="float32", device="cpu")
-    ahead, later = Notes(), Notes()
-    collect_launches(
-        decoder,
-        compiler=ahead,
-        target_linears=decoder.linears,
-        adapters=kinds_of_adapters(ADAPTERS),
-        usual=25,
-        pass_tokens=(500, 60),
-        step_tokens=(240, 120),
-        numerics=numerics,
-    )
+    ahead, later, exhaustive = Notes(), Notes(), Notes()
+    kinds = kinds_of_adapters(ADAPTERS)
+    named: Any = {"target_linears": decoder.linears, "usual": 25, "numerics": numerics}
+    collect_launches(decoder, compiler=ahead, adapters=kinds, pass_tokens=PASS_TOKENS, step_tokens=STEP_TOKENS, **named)
     packs: Sequence[Sequence[AdapterSpec]] = [ADAPTERS, ADAPTERS[:1], ADAPTERS[-1:]]
     with later.collecting():
         for adapters in packs:
             train(decoder, adapters, numerics=numerics)
-    return len(ahead.launches), sorted(pickle.loads(job)[1] for job in later.launches - ahead.launches)
+    sizes = dict.fromkeys((*PASS_TOKENS, *STEP_TOKENS), _Passes.ALL)
+    with few_layers(decoder, layout=AdapterLayout(decoder.linears)), exhaustive.collecting():
+        for adapters in [kinds, *([kind] for kind in kinds)]:
+            _run(decoder, adapters, sizes=sizes, **named)
+    others = [sorted(name for name, _ in notes.launches - ahead.launches) for notes in (later, exhaustive)]
+    return len(ahead.launches), others[0], others[1]
 
 
 def train(decoder: Any, adapters: Sequence[AdapterSpec], *, numerics: Numerics) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 from cohort.adapters.layout import AdapterLayout
 from cohort.models.checkpoint_layout import adapter_layout, factor_shapes
 from cohort.models.weights import load_decoder
-from cohort.training.cuda_graphs.few_layers import are_layers_alike, few_layers, first_layers, num_alike_layers
+from cohort.training.cuda_graphs.few_layers import (
+    are_layers_alike,
+    few_layers,
+    first_layers,
+    num_alike_layers,
+    one_layer_each,
+)
 from tests.models.fixtures.tiny_checkpoints import save_checkpoint
 from tests.training.small_models import save_llama, save_qwen2
 
@@ -63,6 +69,9 @@ def test_a_dense_layer_among_those_with_experts_is_of_a_kind_of_its_own(tmp_path
     assert not are_layers_alike(decoder, adapted=layout.columns)
     with few_layers(decoder, layout=layout):
         assert decoder.layers == (layers[0], layers[4], layers[5])
+        # of what is left: the first layer's kind is there without it
+        with one_layer_each(decoder, layout=layout):
+            assert decoder.layers == (layers[4], layers[5])
     with first_layers(decoder, 1):
         assert are_layers_alike(decoder, adapted=layout.columns)
 
@@ -78,6 +87,10 @@ def test_layers_whose_factors_begin_elsewhere_between_two_multiples_of_16_bytes_
     assert layout.width % 8 == 4
     with few_layers(decoder, layout=layout):
         assert list(decoder.layers) == [layers[0], layers[3], layers[4]]
+    with one_layer_each(decoder, layout=layout):
+        assert list(decoder.layers) == [layers[3], layers[4]]
+    with first_layers(decoder, 2), one_layer_each(decoder, layout=layout):
+        assert list(decoder.layers) == [layers[0], layers[1]]
     # linears without an adapter begin nowhere
     queries = {name: sizes for name, sizes in decoder.linears.items() if name.endswith("q_proj")}
     with few_layers(decoder, layout=AdapterLayout(queries)):

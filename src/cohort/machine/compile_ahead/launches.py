@@ -1,8 +1,14 @@
-"""Runs the kinds of passes that a task will need, launching none of their kernels, so that all are compiled at once."""
+"""Runs the kinds of passes that a task will need, launching none of their kernels, so that all are compiled at once.
+
+The largest size has every kind of pass, of every pack, first: three quarters of the kernels, which workers begin with.
+Smaller ones have what can choose other tiles there.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import enum
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
@@ -17,7 +23,7 @@ from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, WIDEST_RANK
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.decoder import Decoder
 from cohort.training.cuda_graphs.captured_passes import CapturedPasses
-from cohort.training.cuda_graphs.few_layers import few_layers
+from cohort.training.cuda_graphs.few_layers import few_layers, one_layer_each
 from cohort.training.cuda_graphs.recorded_shapes import GraphKind, PassShape
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor
@@ -26,6 +32,24 @@ from cohort.training.memory_probe import ProbePass, probe_rows
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["collect_launches", "covering_sizes", "kinds_of_adapters", "launch_once"]
+
+
+class _Passes(enum.IntEnum):
+    """Which passes are run at a size."""
+
+    STEP = 0
+    TRAINING = 1
+    """A step, and one as it is recorded. A pass without gradients launches the forward kernels of the training pass of
+    its size; with dropout it does not, and is run as well."""
+    ALL = 2
+    """What differs without gradients follows from no size: the kernel of the loss, and norms that add a term."""
+
+
+_RECORDED = {
+    _Passes.STEP: (),
+    _Passes.TRAINING: (GraphKind.SUMS,),
+    _Passes.ALL: (GraphKind.SUMS, GraphKind.MEASURES),
+}
 
 
 def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...]:
@@ -59,7 +83,7 @@ def collect_launches(
         decoder: On the GPU, with all of its layers there.
         adapters: One of each kind.
         usual: Tokens of a usual row.
-        pass_tokens: Sizes of passes, which choose the tiles of products.
+        pass_tokens: Sizes of passes, which choose the tiles of products; at the largest, every kind of pass is run.
         step_tokens: Sizes of which a training step is enough.
         numerics: Those of the passes.
     """
@@ -69,17 +93,18 @@ def collect_launches(
     # the widest adapter of a pack decides what is launched: each alone, and all of them together; what takes longest to
     # compile comes first
     packs = ([list(adapters)] if len(adapters) > 1 else []) + [[spec] for spec in reversed(adapters)]
+    largest = {max(pass_tokens): _Passes.ALL}
+    # a size that is wanted with its recordings is not run again for its step alone
+    smaller = dict.fromkeys(step_tokens, _Passes.STEP) | dict.fromkeys(pass_tokens, _Passes.TRAINING)
+    smaller.pop(max(pass_tokens))
+    run = functools.partial(_run, decoder, target_linears=target_linears, usual=usual, numerics=numerics)
     with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=layout), compiler.collecting():
         for specs in packs:
-            _run(
-                decoder,
-                specs,
-                target_linears=target_linears,
-                usual=usual,
-                pass_tokens=pass_tokens,
-                step_tokens=step_tokens,
-                numerics=numerics,
-            )
+            run(specs, sizes=largest)
+        # what the first layer has of its own are norms, which have one kernel for all sizes
+        with one_layer_each(decoder, layout=layout):
+            for specs in packs if smaller else ():
+                run(specs, sizes=smaller)
     release_cached(decoder.device)
 
 
@@ -110,8 +135,9 @@ def launch_once(
                 specs,
                 target_linears=target_linears,
                 usual=usual,
-                pass_tokens=pass_tokens,
+                sizes=dict.fromkeys(pass_tokens, _Passes.ALL),
                 numerics=numerics,
+                asks_blas=True,
             )
     release_cached(decoder.device)
 
@@ -171,9 +197,9 @@ def _run(
     *,
     target_linears: Mapping[str, tuple[int, int]],
     usual: int,
-    pass_tokens: Sequence[int],
-    step_tokens: Sequence[int] = (),
+    sizes: Mapping[int, _Passes],
     numerics: Numerics = Numerics.FAST,
+    asks_blas: bool = False,
 ) -> None:
     executor = Executor(
         decoder,
@@ -189,10 +215,12 @@ def _run(
         device=decoder.device,
         compute_dtype=decoder.dtype,
     )
-    recorded = CapturedPasses(decoder, executor.bank, most_rows=max(pass_tokens))
-    # a size that is wanted whole is not run again for its step alone
-    only_steps = [tokens for tokens in step_tokens if tokens not in pass_tokens]
-    for tokens in (*pass_tokens, *only_steps):
+    if executor.bank.is_exact and not asks_blas:
+        # of kernels that are not launched there is no answer, and each is waited for
+        decoder.use_exact_products(asks_blas=False)
+    recorded = CapturedPasses(decoder, executor.bank, most_rows=max(sizes))
+    drops = any(spec.lora_dropout > 0 for spec in specs)
+    for tokens, passes in sizes.items():
         lengths = _lengths(tokens, usual=usual, num_trials=len(specs))
         each = len(lengths)
         rows = probe_rows(ProbePass(r=1, lengths=lengths), vocabulary=decoder.config.vocab_size)
@@ -206,12 +234,12 @@ def _run(
             )
             executor.load(spec, TrialState(adapter=AdapterState(weights=weights_rD)), rows=rows)
         executor.step()
-        if tokens not in only_steps:
+        if passes is _Passes.ALL or (drops and passes is _Passes.TRAINING):
             executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
         # a graph knows no dropout
-        if tokens not in only_steps and not any(spec.lora_dropout > 0 for spec in specs):
-            need = PassShape(num_rows=tokens, num_sequences=each * len(specs), length=usual, num_trained=tokens)
-            for kind in (GraphKind.SUMS, GraphKind.MEASURES):
-                recorded.launch(need, kind=kind)
+        kinds = () if drops else _RECORDED[passes]
+        need = PassShape(num_rows=tokens, num_sequences=each * len(specs), length=usual, num_trained=tokens)
+        for kind in kinds:
+            recorded.launch(need, kind=kind)
         for trial_id in executor.resident:
             executor.drop(trial_id)

@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from cohort.machine.compile_ahead.taken_launches import taken_launches
+
 __all__ = ["Compiled", "KernelCompiler", "NamedGpu"]
 
 MOST_WORKERS = 32
@@ -76,13 +78,9 @@ class KernelCompiler:
 
         So tensors hold whatever was in memory: run passes whose results are not read.
         """
-        jit: Any = importlib.import_module("triton.runtime.jit").JITFunction
-        own = jit._do_compile
-        jit._do_compile = self._taking()
-        try:
+        self._capability = torch.cuda.get_device_capability()
+        with taken_launches(self._hand_in):
             yield
-        finally:
-            jit._do_compile = own
 
     def wait(self, *, most_seconds: float = MOST_SECONDS) -> Compiled:
         """Wait for all that was collected; return how many kernels were compiled.
@@ -141,28 +139,9 @@ class KernelCompiler:
         else:
             taken.add_done_callback(lambda done: _pass_on(done, given))
 
-    def _taking(self) -> Callable[..., None]:
-        """Return what stands in for Triton's own compilation: None in place of a kernel means that none is launched."""
-        self._capability = torch.cuda.get_device_capability()
-
-        def take(
-            fn: Any,
-            _key: Any,
-            signature: Any,
-            _device: Any,
-            constants: Any,
-            options: Any,
-            attrs: Any,
-            *_: Any,
-            **__: Any,
-        ) -> None:
-            # what cannot be sent is compiled by the pass that needs it
-            with contextlib.suppress(Exception):
-                job = pickle.dumps((fn.fn.__module__, fn.fn.__qualname__, signature, constants, vars(options), attrs))
-                if job not in self._compiling:
-                    self._compiling[job] = self._submit(_compile, job, self._capability)
-
-        return take
+    def _hand_in(self, job: bytes) -> None:
+        if job not in self._compiling:
+            self._compiling[job] = self._submit(_compile, job, self._capability)
 
 
 def _pass_on(done: Future[None], given: Future[None]) -> None:

@@ -117,12 +117,13 @@ class BridgedDecoder(Decoder):
         if self._attention != self._own_attention:
             self.attend_by(self._own_attention)
 
-    def use_exact_products(self, *, exact: bool = True) -> None:
+    def use_exact_products(self, *, exact: bool = True, asks_blas: bool = True) -> None:
         """Refuse exact numerics on a GPU: products between the adapted linears are the model's own.
 
         Raises:
             InputError: ``exact`` is asked for.
         """
+        del asks_blas
         if exact:
             raise InputError(
                 Problem(

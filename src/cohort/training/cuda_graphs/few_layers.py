@@ -12,7 +12,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.models.decoder import Decoder
 from cohort.models.decoder_layer import DecoderLayer
 
-__all__ = ["are_layers_alike", "few_layers", "first_layers", "num_alike_layers"]
+__all__ = ["are_layers_alike", "few_layers", "first_layers", "num_alike_layers", "one_layer_each"]
 
 # kernels are compiled for operands that begin at a multiple of 16 bytes, and again for those that do not: factors of
 # 16 or 32 bits that begin at a multiple of this many columns do
@@ -27,11 +27,25 @@ def few_layers(decoder: Decoder, *, layout: AdapterLayout) -> Iterator[None]:
     where their factors begin in a bank of ``layout`` is as aligned. Only widths that are no multiples of 8, as small
     models have, set layers apart by that.
     """
-    layers, kinds = decoder.layers, _kinds(decoder)
-    # the last of each kind, and the first layer of all
-    last = {(kinds[place], _alignments(layers[place], layout)): place for place in range(1, len(layers))}
-    with _kept(decoder, sorted({0, *last.values()})):
+    with _kept(decoder, sorted({0, *_last_of_each(decoder, layout, first=1)})):
         yield
+
+
+@contextlib.contextmanager
+def one_layer_each(decoder: Decoder, *, layout: AdapterLayout) -> Iterator[None]:
+    """Leave the decoder one layer of each kind, as :func:`few_layers` tells them apart.
+
+    Such a pass launches all kernels whose tiles follow from its rows. What the first layer alone has, or the second
+    after it, are norms that add nothing, or the first layer's output.
+    """
+    with _kept(decoder, sorted(_last_of_each(decoder, layout, first=0))):
+        yield
+
+
+def _last_of_each(decoder: Decoder, layout: AdapterLayout, *, first: int) -> Collection[int]:
+    """Return the place of the last layer of each kind, of those from ``first`` on."""
+    layers, kinds = decoder.layers, _kinds(decoder)
+    return {(kinds[place], _alignments(layers[place], layout)): place for place in range(first, len(layers))}.values()
 
 
 @contextlib.contextmanager
