@@ -77,7 +77,7 @@ def samples_of(resident: Resident, *, step: int) -> list[SlotSample]:
     row_ids = [group * size + place for group in resident.order.batch(step) for place in range(size)]
     for sample_id in row_ids:
         sample = spec.objective.seen(resident.rows.sample(sample_id), place=sample_id % size)
-        # None, not unused keys: a pass without dropout can be recorded as a graph
+        # None, not unused keys: a pass without dropout has kernels of its own
         keys = None
         if spec.adapter.lora_dropout > 0:
             keys = row_keys(len(sample.tokens), trial_seed=spec.seed, step=step, sample_id=sample_id)

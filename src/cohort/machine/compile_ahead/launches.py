@@ -45,11 +45,11 @@ class _Passes(enum.IntEnum):
     """What differs without gradients follows from no size: the kernel of the loss, and norms that add a term."""
 
 
-_RECORDED = {
-    _Passes.STEP: (),
-    _Passes.TRAINING: (GraphKind.SUMS,),
-    _Passes.ALL: (GraphKind.SUMS, GraphKind.MEASURES),
-}
+def _recorded_kinds(passes: _Passes, *, drops: bool) -> tuple[GraphKind, ...]:
+    if passes is _Passes.STEP:
+        return ()
+    training = GraphKind.of_training(from_terms=False, drops=drops)
+    return (training, GraphKind.MEASURES) if drops or passes is _Passes.ALL else (training,)
 
 
 def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...]:
@@ -126,7 +126,7 @@ def launch_once(
         pass_tokens: Sizes of passes.
         numerics: Those of the passes.
     """
-    # a graph knows no dropout, and a pack with dropout is recorded nowhere
+    # where one trial of a pass has dropout, kernels with dropout serve all
     plain = [spec for spec in adapters if not spec.lora_dropout]
     with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=AdapterLayout(dict(target_linears))):
         for specs in ([plain] if plain else []) + ([list(adapters)] if len(plain) < len(adapters) else []):
@@ -236,8 +236,8 @@ def _run(
         executor.step()
         if passes is _Passes.ALL or (drops and passes is _Passes.TRAINING):
             executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
-        # a graph knows no dropout
-        kinds = () if drops else _RECORDED[passes]
+        # passes with magnitudes are never recorded
+        kinds = () if executor.bank.has_magnitudes else _recorded_kinds(passes, drops=drops)
         need = PassShape(num_rows=tokens, num_sequences=each * len(specs), length=usual, num_trained=tokens)
         for kind in kinds:
             recorded.launch(need, kind=kind)

@@ -90,7 +90,9 @@ class CapturedPass:
         self._kind = kind
         # where the terms decide on the weights, a graph of its own
         self._backward: torch.cuda.CUDAGraph | None = None
-        self._tensors = PassTensors(shape, bank=bank, slots=slots, pads_attention=decoder.config.pads_attention)
+        self._tensors = PassTensors(
+            shape, bank=bank, slots=slots, pads_attention=decoder.config.pads_attention, drops=kind.drops
+        )
         self._decoder, self._layout = decoder, bank.layout
         self._num_fetches = 0
 
@@ -127,7 +129,7 @@ class CapturedPass:
         assert memory is not None, "it is there before the first recording"
         graph = torch.cuda.CUDAGraph()
         recording = functools.partial(memory.recording, is_short=is_short)
-        if self._kind is not GraphKind.TERMS:
+        if not self._kind.has_terms:
             with recording(graph):
                 losses_T = self._pass()
         else:

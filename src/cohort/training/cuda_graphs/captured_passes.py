@@ -142,9 +142,7 @@ class CapturedPasses:
                 ``divisors``.
             upcoming: Returns the training passes after this one, as far as they are known.
         """
-        # dropout draws by keys of the step, which are not among the tensors that are filled
-        too_large = sum(len(entry.sample.tokens) for entry in entries) >= self._most_rows
-        if too_large or any(entry.row_keys is not None for entry in entries):
+        if sum(len(entry.sample.tokens) for entry in entries) >= self._most_rows:
             return None
         # the source is known once the ranks are connected; a pass in two recordings would have to leave the last layers
         # in their buffers between them
@@ -152,10 +150,13 @@ class CapturedPasses:
             return None
         slots = self._bank.slot_table()
         widest = max(slots.ranks, default=0)
-        if any(slots.dropouts) or widest == 0:
+        if widest == 0:
             return None
         need = PassShape.of(entries)
-        kind = GraphKind.MEASURES if divisors is None else GraphKind.TERMS if from_terms else GraphKind.SUMS
+        kind = GraphKind.MEASURES
+        if divisors is not None:
+            drops = any(entry.row_keys is not None for entry in entries)
+            kind = GraphKind.of_training(from_terms=from_terms, drops=drops)
         graph = self._graph(need, kind=kind, slots=slots, widest=widest, upcoming=upcoming)
         if graph is None:
             return None
@@ -181,7 +182,7 @@ class CapturedPasses:
         slots = self._bank.slot_table()
         # by the trials that are there now: what is recorded knows no wider rank, and none of the norms of a later step
         widest = max(slots.ranks, default=0)
-        if widest == 0 or any(slots.dropouts) or self._bank.has_magnitudes:
+        if widest == 0 or self._bank.has_magnitudes:
             return
         if not self._policy.hides_recording(num_rows):
             return

@@ -39,29 +39,37 @@ class PassTensors:
         weights_T: What the loss of each row counts; 0 for rows that are not trained.
     """
 
-    def __init__(self, shape: PassShape, *, bank: AdapterBank, slots: SlotTable, pads_attention: bool) -> None:
-        """Allocate them next to ``bank``, filled with rows that no slot has and nothing trains."""
-        self._shape, self._pads = shape, pads_attention
+    def __init__(
+        self, shape: PassShape, *, bank: AdapterBank, slots: SlotTable, pads_attention: bool, drops: bool = False
+    ) -> None:
+        """Allocate them next to ``bank``, filled with rows that no slot has and nothing trains.
+
+        Args:
+            drops: Whether its rows have dropout keys.
+        """
+        self._shape, self._pads, self._drops = shape, pads_attention, drops
         device, num_rows = bank.weights_RD.device, shape.num_rows
         self._num_tiles = RecordedTiles.capacity(num_rows=num_rows, num_sequences=shape.num_sequences)
         num_padded = (shape.num_sequences + 1) * shape.length
         # tiles are three int32 each, in a buffer of int64
         of_attention = (num_padded, num_rows) if pads_attention else (-(-3 * self._num_tiles // 2), 0)
-        sizes = (num_rows, num_rows, num_rows, shape.num_trained, *of_attention, -(-num_rows // 2))
+        of_dropout = num_rows if drops else 0
+        sizes = (num_rows, num_rows, num_rows, shape.num_trained, *of_attention, of_dropout, -(-num_rows // 2))
         host = torch.zeros(sum(sizes), dtype=torch.int64)
         self._host = pinned(host) if device.type == "cuda" else host
         self._staged = torch.zeros(sum(sizes), dtype=torch.int64, device=device)
         self._host_parts = [part.numpy() for part in self._host.split(sizes)]
-        tokens_T, positions_T, targets_T, rows_M, first, second, weights = self._staged.split(sizes)
+        tokens_T, positions_T, targets_T, rows_M, first, second, keys, weights = self._staged.split(sizes)
         self.weights_T = weights.view(torch.float32)[:num_rows]
         nothing = SegmentTable(num_rows=num_rows, offsets=(0,) * (slots.num_slots + 1), samples=())
         self._tables = LaunchTables(
             nothing,
-            slots,
+            self._known(slots),
             device=device,
             fixed_launch=True,
             exact=bank.is_exact,
             most_samples=shape.num_sequences,
+            drops=drops,
         )
         self.batch = PackedBatch(
             tokens_T=tokens_T,
@@ -70,11 +78,11 @@ class PassTensors:
             sequence_offsets=(0,),
             segments=nothing,
             trained_rows_M=rows_M,
-            row_keys_T=None,
+            row_keys_T=keys if drops else None,
             trained_offsets=(0,),
         )
         self.attention = self._attend_by(first, second)
-        self.lora = replace(bank.context(nothing), tables=self._tables)
+        self.lora = replace(bank.context(nothing, row_keys_T=self.batch.row_keys_T), tables=self._tables)
         self._write(_empty_stream(num_rows, num_slots=slots.num_slots), divisors={})
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
         self._send()
@@ -92,8 +100,12 @@ class PassTensors:
             # the last transfer still reads the pinned memory
             self._copied.synchronize()
         self._write(stream, divisors=divisors)
-        self._tables.update(stream.segments, slots, fresh_slots=fresh_slots)
+        self._tables.update(stream.segments, self._known(slots), fresh_slots=fresh_slots)
         self._send()
+
+    def _known(self, slots: SlotTable) -> SlotTable:
+        """Return ``slots`` as the pass knows them: without the dropout of trials that it does not drop inputs of."""
+        return slots if self._drops else replace(slots, dropouts=(0.0,) * slots.num_slots)
 
     def _attend_by(self, first: Tensor, second: Tensor) -> AttentionContext:
         shape = self._shape
@@ -103,8 +115,10 @@ class PassTensors:
         return RecordedAttention(RecordedTiles(table, num_rows=shape.num_rows), num_positions=shape.length)
 
     def _write(self, stream: HostStream, *, divisors: Mapping[int, int]) -> None:
-        tokens, positions, targets, rows, *of_attention, weights = self._host_parts
+        tokens, positions, targets, rows, *of_attention, keys, weights = self._host_parts
         tokens[:], positions[:], targets[:] = stream.tokens, stream.positions, stream.targets
+        if self._drops:
+            keys[:] = 0 if stream.row_keys is None else stream.row_keys
         # the rest of the trained rows names the filler row at the end, whose loss and gradient are zero
         rows[: len(stream.trained_rows)] = stream.trained_rows
         rows[len(stream.trained_rows) :] = self._shape.num_rows - 1

@@ -79,11 +79,31 @@ class GraphKind(IntEnum):
     SUMS = 1
     # the weights follow from the losses: the backward pass is a graph of its own
     TERMS = 2
+    # the same of passes that drop inputs of adapters, by keys of their rows
+    DROPPED_SUMS = 3
+    DROPPED_TERMS = 4
 
     @property
     def trains(self) -> bool:
         """Whether its passes add gradients; an evaluation's only measure."""
         return self is not GraphKind.MEASURES
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether the weights of its tokens follow from their losses."""
+        return self in (GraphKind.TERMS, GraphKind.DROPPED_TERMS)
+
+    @property
+    def drops(self) -> bool:
+        """Whether it reads dropout keys of its rows."""
+        return self in (GraphKind.DROPPED_SUMS, GraphKind.DROPPED_TERMS)
+
+    @classmethod
+    def of_training(cls, *, from_terms: bool, drops: bool) -> GraphKind:
+        """Return the kind of a training pass."""
+        if from_terms:
+            return cls.DROPPED_TERMS if drops else cls.TERMS
+        return cls.DROPPED_SUMS if drops else cls.SUMS
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

@@ -34,8 +34,8 @@ class UpcomingPasses:
         self._passes: list[list[PassShape]] = []
 
     def after(self, residents: Sequence[Resident], *, token_budget: int) -> list[PassShape]:
-        """Return the passes of the steps after the present one; none where some trial's dropout forbids recording."""
-        if not residents or any(resident.spec.adapter.lora_dropout > 0 for resident in residents):
+        """Return the passes of the steps after the present one."""
+        if not residents:
             return []
         steps = tuple((resident.spec.trial_id, resident.step) for resident in residents)
         ahead = steps[0][1] - self._steps[0][1] if self._steps else -1

@@ -113,6 +113,7 @@ class LaunchTables:
             :mod:`~cohort.kernels.packed_linear.exact`.
         most_samples: Most samples of adapters of a later layout (``exact`` with ``fixed_launch``).
         most_rank: Widest rank of a later layout (with ``fixed_launch``).
+        drops: Whether a later layout may have dropout (with ``fixed_launch``).
         fresh_slots: Slots whose weight gradients are written over what their sinks hold instead of added to it, where
             they have rows: the first pass of an optimizer step needs no zeroed sinks and reads none.
 
@@ -132,6 +133,7 @@ class LaunchTables:
         exact: bool = False,
         most_samples: int = 0,
         most_rank: int = 0,
+        drops: bool = False,
         fresh_slots: Collection[int] = (),
     ) -> None:
         self.exact = exact
@@ -141,7 +143,7 @@ class LaunchTables:
         self.num_rows, self.num_slots = segments.num_rows, slots.num_slots
         self.max_rank = max(most_rank, *slots.ranks, 0)
         self.num_passes = max(1, -(-self.max_rank // WIDEST_RANK))
-        self.has_dropout = any(slots.dropouts)
+        self.has_dropout = drops or any(slots.dropouts)
         self._slots, self.fresh_slots = slots, frozenset(fresh_slots)
         blocks = self._blocks(segments, slots, fresh_slots)
         columns = self._columns(segments, slots)
