@@ -126,7 +126,7 @@ def test_smaller_sizes_are_run_for_their_tiles_alone_and_all_layers_come_back(
     [
         (0.0, "step evaluate SUMS MEASURES, step SUMS, step"),
         # a graph knows no dropout, and an evaluation has none
-        (0.1, "step evaluate, step evaluate, step"),
+        (0.1, "step evaluate DROPPED_SUMS MEASURES, step evaluate DROPPED_SUMS MEASURES, step"),
     ],
 )
 def test_passes_of_a_size_that_launch_what_others_do_are_left_out(
