@@ -98,15 +98,15 @@ def test_nothing_is_begun_where_nothing_is_absent(tmp_path: Path) -> None:
 
 def test_a_model_that_is_let_go_is_not_written_to_its_end(tmp_path: Path, at_blocks: threading.Semaphore) -> None:
     products = {group: Product() for group in GROUPS}
-    kept = weakref.ref(products[GROUPS[1]])
+    kept = [weakref.ref(product) for product in products.values()]
     writing = begin(lacking(tmp_path), products)
     products.clear()
     gc.collect()
     # a group is held while it is written, and no other
-    assert kept() is None
+    assert sum(product() is not None for product in kept) <= 1
     at_blocks.release(10)
     writing.result(timeout=60)
-    assert there(tmp_path) in ([], [f"{GROUPS[0]}.safetensors"])
+    assert len(there(tmp_path)) <= 1
 
 
 def test_what_another_process_has_written_meanwhile_stays(tmp_path: Path, at_blocks: threading.Semaphore) -> None:

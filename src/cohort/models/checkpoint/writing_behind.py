@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
+import random
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -52,12 +54,16 @@ def write_behind(
     waiting = [(group, weakref.ref(products[group])) for group in files.absent]
     if not waiting:
         return None
-    ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+    # ranks that load at once begin elsewhere, and leave out what another one has written
+    random.Random(os.getpid()).shuffle(waiting)
+    # by its number, as tensors have it
+    there = torch.cuda.current_stream(device).device if device.type == "cuda" else device
+    ready = torch.cuda.current_stream(there).record_event() if there.type == "cuda" else None
     stop = threading.Event()
 
     def write() -> None:
         own = OfThread()
-        with contextlib.nullcontext() if ready is None else torch.cuda.stream(own.stream(device)):
+        with contextlib.nullcontext() if ready is None else torch.cuda.stream(own.stream(there)):
             if ready is not None:
                 ready.wait()
             files.remove_leftovers()
