@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ from cohort.core.errors import InputError
 from cohort.machine.machine import Machine
 from cohort.memory.size_inputs import SizeRequest
 from cohort.models.config_file import read_config
+from cohort.models.counts import weight_bytes
 from cohort.models.weights import LoadStoppedError, load_decoder
 from cohort.prepare import inputs
 from cohort.prepare.base_model import placed_model, weights_ahead
 from cohort.prepare.base_model.weights_ahead import COLLECTING_BYTES, WeightsAhead, has_room_to_load
 from cohort.prepare.preparation import prepare
 from cohort.prepare.rows import read_rows
+from cohort.ranks.rank_weights import ALL_RESIDENT
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 CPU = torch.device("cpu")
@@ -112,7 +115,42 @@ def test_nothing_begins_where_the_model_could_be_elsewhere(
     assert begun == []
 
 
-@pytest.mark.parametrize(("machine", "is_wanted"), [(replace(MACHINE, dtype="float64"), True), (MACHINE, False)])
+@pytest.mark.parametrize("quantization", ["none", "fp8", "int8", "nf4"])
+def test_a_gpu_begins_with_the_arguments_of_a_load_that_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
+) -> None:
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def load(*args: Any, **keys: Any) -> str:
+        calls.append((args, {key: value for key, value in keys.items() if key not in ("stop", "streaming")}))
+        return "a decoder"
+
+    for module in (weights_ahead, placed_model):
+        monkeypatch.setattr(module, "load_decoder", load)
+    monkeypatch.setattr(weights_ahead, "on_same_gpu", lambda read, _: read)
+    task = tiny_task(folder)
+    gpu = replace(MACHINE, device=torch.device("cuda"), dtype="bfloat16", quantization=quantization)
+    gpu = replace(gpu, memory_bytes=2 * COLLECTING_BYTES)
+    ahead = WeightsAhead(task, request=SizeRequest())
+    ahead.begin(folder / "model", read_config(folder / "model"), gpu)
+    begun = ahead.take(folder / "model", gpu, is_wanted=True)
+    assert begun is not None
+    found: Any = begun.result(timeout=60)
+    assert found == "a decoder"
+    kernels: Any = SimpleNamespace(collects_first=False, begin=lambda: None, finish=lambda _: None)
+    demand: Any = SimpleNamespace(task=task, machine=gpu)
+    placed_model._load(demand, folder / "model", ALL_RESIDENT, kernels=kernels, begun=None)
+    assert calls[0] == calls[1]
+
+
+@pytest.mark.parametrize(
+    ("machine", "is_wanted"),
+    [
+        (replace(MACHINE, dtype="float64"), True),
+        (replace(MACHINE, quantization="fp8"), True),
+        (MACHINE, False),
+    ],
+)
 def test_a_model_that_is_wanted_otherwise_is_let_go(
     folder: Path, begun: list[Any], machine: Machine, is_wanted: bool
 ) -> None:
@@ -128,3 +166,14 @@ def test_a_gpu_needs_room_for_what_is_collected_as_well(folder: Path) -> None:
     assert has_room_to_load(task, config, MACHINE, there_bytes=1 << 30)
     assert not has_room_to_load(task, config, gpu, there_bytes=COLLECTING_BYTES)
     assert has_room_to_load(task, config, gpu, there_bytes=2 * COLLECTING_BYTES)
+    # of quantised weights they are collected once these are there
+    assert has_room_to_load(task, config, replace(gpu, quantization="nf4"), there_bytes=COLLECTING_BYTES)
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "int8", "nf4"])
+def test_quantised_weights_need_room_for_what_is_kept_of_them(folder: Path, quantization: str) -> None:
+    task, config = tiny_task(folder), read_config(folder / "model")
+    gpu = replace(MACHINE, device=torch.device("cuda"), dtype="bfloat16", quantization=quantization)
+    kept = weight_bytes(config, dtype=torch.bfloat16, weight_format=quantization, room_bytes=gpu.memory_bytes)
+    assert has_room_to_load(task, config, gpu, there_bytes=2 * kept)
+    assert not has_room_to_load(task, config, gpu, there_bytes=2 * kept - 1)

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.machine.machine import Machine
 from cohort.memory.size_inputs import SizeRequest
@@ -42,16 +43,24 @@ class WeightsAhead:
         self._task, self._request, self._is_loaded = task, request, is_loaded
         self._stop = threading.Event()
         self._loading: Future[Decoder] | None = None
-        self._key: tuple[Path, torch.device, str] | None = None
+        self._key: tuple[Path, torch.device, str, str] | None = None
 
     def begin(self, directory: Path, config: DecoderConfig, machine: Machine) -> None:
         """Begin to load, if the model will be on one device as it is whatever the rows are."""
         if self._is_loaded or self._loading is not None or not self._is_certain(config, machine):
             return
-        self._key = (directory, machine.device, machine.dtype)
+        self._key = _key(directory, machine)
 
         def read() -> Decoder:
-            return load_decoder(directory, dtype=machine.dtype, device=machine.device, stop=self._stop)
+            return load_decoder(
+                directory,
+                dtype=machine.dtype,
+                device=machine.device,
+                weight_format=machine.quantization,
+                cache_directory=default_cache_directory(),
+                room_bytes=self._task.memory.limit,
+                stop=self._stop,
+            )
 
         self._loading = begin_in_thread("cohort-loading", on_same_gpu(read, machine.device))
 
@@ -61,7 +70,7 @@ class WeightsAhead:
         Args:
             is_wanted: Whether the model will be there as a whole; if not, what was begun is stopped and freed.
         """
-        if not is_wanted or self._key != (directory, machine.device, machine.dtype):
+        if not is_wanted or self._key != _key(directory, machine):
             self.stop()
         loading, self._loading = self._loading, None
         return loading
@@ -79,9 +88,16 @@ class WeightsAhead:
 
     def _is_certain(self, config: DecoderConfig, machine: Machine) -> bool:
         alone = self._request.launched is None and (self._request.num_ranks or max(1, machine.num_gpus)) == 1
+        # a CPU that quantises would take from those who tokenise, and the order of its sums may follow from its threads
+        is_copied = machine.quantization == PLAIN.name or machine.device.type == "cuda"
         # what transformers loads, it loads with settings of the whole process
-        plain = machine.quantization == PLAIN.name and config.bridged is None
-        return alone and plain and has_room_to_load(self._task, config, machine, there_bytes=machine.memory_bytes)
+        is_native = config.bridged is None
+        return (
+            alone
+            and is_copied
+            and is_native
+            and has_room_to_load(self._task, config, machine, there_bytes=machine.memory_bytes)
+        )
 
 
 @contextlib.contextmanager
@@ -95,11 +111,26 @@ def weights_ahead(task: TaskFile, *, request: SizeRequest, is_loaded: bool = Fal
 
 
 def has_room_to_load(task: TaskFile, config: DecoderConfig, machine: Machine, *, there_bytes: int) -> bool:
-    """Return whether passes that are only collected have room next to the model, with as much to spare as it takes."""
+    """Return whether passes that are only collected have room next to the model, with as much to spare as it takes.
+
+    Of a quantised model they are collected once it is there.
+    """
     if task.memory.limit is not None:
         return False
-    collected = COLLECTING_BYTES if machine.device.type == "cuda" else 0
-    return there_bytes >= 2 * weight_bytes(config, dtype=getattr(torch, machine.dtype)) + collected
+    is_on_gpu = machine.device.type == "cuda"
+    taken = weight_bytes(
+        config,
+        dtype=getattr(torch, machine.dtype),
+        weight_format=machine.quantization,
+        room_bytes=machine.memory_bytes if is_on_gpu else 0,
+    )
+    collected = COLLECTING_BYTES if is_on_gpu and machine.quantization == PLAIN.name else 0
+    return there_bytes >= 2 * taken + collected
+
+
+def _key(directory: Path, machine: Machine) -> tuple[Path, torch.device, str, str]:
+    """Return what tells one model that may be loaded from another."""
+    return directory, machine.device, machine.dtype, machine.quantization
 
 
 def on_same_gpu(load: Callable[[], _T], device: torch.device) -> Callable[[], _T]:
