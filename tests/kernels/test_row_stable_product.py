@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from cohort.kernels import row_stable_product as module
 from cohort.kernels.row_stable_product import row_stable_product
 
 
@@ -48,3 +49,16 @@ def test_it_is_the_product(num_rows: int, inner: int, *, with_bias: bool) -> Non
     expected = x_TN @ w_NK + (0 if bias_K is None else bias_K)
     # sums of at most 1,100 products in another order: some units in the last place of the largest partial sum
     torch.testing.assert_close(row_stable_product(x_TN, w_NK, bias_K), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mkl_leads", [False, True])
+def test_onednn_multiplies_where_mkl_does_not_lead(monkeypatch: pytest.MonkeyPatch, *, mkl_leads: bool) -> None:
+    asked = []
+
+    def product(*operands: torch.Tensor | None) -> None:
+        asked.append(operands)
+
+    monkeypatch.setattr(module, "_mkl_leads", lambda: mkl_leads)
+    monkeypatch.setattr(module, "onednn_product", product)
+    row_stable_product(torch.randn(32, 192), torch.randn(192, 192))
+    assert bool(asked) is not mkl_leads
