@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from cohort.kernels import device_blocks
 from cohort.models.checkpoint import quantised_files
 from cohort.models.checkpoint.quantised_files import QuantisedFiles
 from cohort.models.decoder import Decoder
@@ -49,6 +50,44 @@ def written(*args: Any, **keys: Any) -> Decoder:
         if thread.name == "cohort-quantised":
             thread.join()
     return found
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_was_written_from_products_is_read_on_their_device(
+    tmp_path: Path, name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cache = save_checkpoint(tmp_path / "model", "Qwen2"), tmp_path / "cache"
+    kept = WEIGHT_FORMATS[name].quantisation
+    assert kept is not None
+    disassemble = kept.disassemble
+    assert disassemble is not None
+
+    def bytes_of(decoder: Decoder) -> list[bytes]:
+        products = [layer.linears[3].frozen for layer in decoder.layers]
+        parts = [part for product in products for part in disassemble(product, [product.out_features])]
+        return [
+            tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for own in parts for tensor in own.values()
+        ]
+
+    # many blocks, each a wait for the device
+    monkeypatch.setattr(device_blocks, "BUFFER_BYTES", 64)
+    expected = load_decoder(folder, weight_format=name, device=device)
+    first = load_decoder(folder, weight_format=name, device=device, cache_directory=cache)
+    while any(thread.name == "cohort-quantised" for thread in threading.enumerate()):
+        record_a_graph() if device == "cuda" else time.sleep(0.01)
+    with monkeypatch.context() as patched:
+        patched.setitem(kept.__dict__, "quantise", None)
+        second = load_decoder(folder, weight_format=name, device=device, cache_directory=cache)
+    assert bytes_of(first) == bytes_of(second) == bytes_of(expected)
+
+
+def record_a_graph() -> None:
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(8, device="cuda")
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        y = x * 2
+    graph.replay()
+    assert y.tolist() == [2.0] * 8
 
 
 def double_a_weight(tensors: dict[str, torch.Tensor]) -> None:
