@@ -26,7 +26,7 @@ def known(widths: LayerWidths = WIDTHS) -> tuple[ExactStep, ...]:
 
 
 def without_dropout(widths: LayerWidths = WIDTHS) -> list[ExactStep]:
-    return [step for step in known(widths) if not step.dropout]
+    return [step for step in known(widths) if not step.launched]
 
 
 def test_what_was_measured_here_comes_first() -> None:
@@ -49,14 +49,14 @@ def test_the_table_tells_of_larger_steps_than_were_measured_here() -> None:
     assert known() == (STEP, *larger)
 
 
-def test_what_was_measured_here_without_dropout_leaves_the_table_its_steps_with_it(
+def test_what_was_measured_here_recorded_leaves_the_table_its_launched_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dropped = replace(STEP, tokens=512, dropout=True)
-    monkeypatch.setattr(exact_steps, "MEASURED", (STEP, dropped))
+    launched = replace(STEP, tokens=512, launched=True)
+    monkeypatch.setattr(exact_steps, "MEASURED", (STEP, launched))
     keep_exact_steps([replace(STEP, tokens=8192)])
-    assert [(step.tokens, step.dropout) for step in known()] == [(8192, False), (512, True)]
-    keep_exact_steps([replace(STEP, tokens=8192), replace(dropped, ratio=1.3)])
+    assert [(step.tokens, step.launched) for step in known()] == [(8192, False), (512, True)]
+    keep_exact_steps([replace(STEP, tokens=8192), replace(launched, ratio=1.3)])
     assert [(step.tokens, step.ratio) for step in known()] == [(8192, 1.2), (512, 1.3)]
 
 

@@ -27,11 +27,11 @@ def test_steps_are_timed_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert steps[0].ratio > 0
     assert said == ["timing steps of 10 tokens in exact and in fast numerics"]
 
-    (dropped,) = measure_exact_steps(
-        config, device=torch.device("cpu"), say=said.append, packs=(replace(PACK, dropout=0.1),)
+    (launched,) = measure_exact_steps(
+        config, device=torch.device("cpu"), say=said.append, packs=(replace(PACK, launched=True),)
     )
-    assert dropped.dropout
-    assert said.pop() == "timing steps of 10 tokens with dropout in exact and in fast numerics"
+    assert launched.launched
+    assert said.pop() == "timing steps of 10 tokens, launched kernel by kernel, in exact and in fast numerics"
     keep_exact_steps(steps)
 
     def too_large(*_: object) -> None:

@@ -135,10 +135,10 @@ def _measure(model: str, *, as_json: bool) -> None:
             f"{linear.now_us:.0f} as runs had it; {chosen}"
         )
     for step in report.exact_steps:
-        drops = " with dropout" if step.dropout else ""
-        print(f"  a step of {step.tokens:,} tokens{drops} in exact numerics: {step.ratio:.3f} times one in fast")
-    usual, every = steps_of(report.exact_steps, dropout=False), report.exact_steps
-    for trials, steps in (("", usual), (" with dropout or DoRA", every if len(every) > len(usual) else ())):
+        launched = ", launched kernel by kernel," if step.launched else ""
+        print(f"  a step of {step.tokens:,} tokens{launched} in exact numerics: {step.ratio:.3f} times one in fast")
+    usual, every = steps_of(report.exact_steps, launched=False), report.exact_steps
+    for trials, steps in (("", usual), (" with DoRA", every if len(every) > len(usual) else ())):
         if steps:
             taken = "exact" if is_cheap(steps) else "fast"
             print(f"  numerics: auto is {taken} here from now on{trials}: {described_ratios(steps)}")

@@ -25,8 +25,8 @@ def row_stable_product(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None = None)
     """Return ``x w (+ bias)`` [T, K]; outside autograd.
 
     On a CPU without the fastest MKL, oneDNN multiplies float32 where it gives a row the same bits in any number of
-    rows. Elsewhere the BLAS does, with sums longer than 512 in blocks, in order: a row's bits are then the same in any stream of a multiple of
-    16 rows, at least 32 of them, and for any number of threads.
+    rows. Elsewhere the BLAS does, with sums longer than 512 in blocks, in order: a row's bits are then the same in any
+    stream of a multiple of 16 rows, at least 32 of them, and for any number of threads.
     """
     inner, on_cpu = w_NK.shape[0], x_TN.device.type == "cpu"
     if on_cpu and not _mkl_leads() and (found_TK := onednn_product(x_TN, w_NK, bias_K)) is not None:

@@ -30,11 +30,12 @@ def known_exact_steps(*, gpu: str, widths: LayerWidths, quantization: str) -> tu
     same = tuple(step for step in own if step.widths == widths)
     here = same or own
     most_tokens = {
-        drops: max((step.tokens for step in here if step.dropout is drops), default=0) for drops in (False, True)
+        launched: max((step.tokens for step in here if step.launched is launched), default=0)
+        for launched in (False, True)
     }
     # a measurement that ran out of memory ended before its largest steps: those are the package's
     package = steps_alike(MEASURED, gpu=gpu, widths=widths, quantization=quantization)
-    return (*here, *(step for step in package if step.tokens > most_tokens[step.dropout]))
+    return (*here, *(step for step in package if step.tokens > most_tokens[step.launched]))
 
 
 def own_exact_steps(gpu: str) -> tuple[ExactStep, ...]:

@@ -139,13 +139,13 @@ def auto_numerics_on(device_name: str) -> str:
     found = []
     for widths, kept in dict.fromkeys((step.widths, step.quantization) for step in steps):
         known = known_exact_steps(gpu=gpu, widths=widths, quantization=kept)
-        usual = steps_of(known, dropout=False)
+        usual = steps_of(known, launched=False)
         if not usual:
             continue
         taken = "exact" if is_cheap(usual) else "fast"
         weights = "" if kept == PLAIN.name else f" in {kept}"
         wide = f"{widths.hidden_size:,} and {widths.intermediate_size:,}{weights}"
-        launched = "" if is_cheap(known) else f", but fast with dropout or DoRA: {described_ratios(known)}"
+        launched = "" if is_cheap(known) else f", but fast with DoRA: {described_ratios(known)}"
         but = launched if is_cheap(usual) else ""
         found.append(f"{taken} for layers of widths {wide}: {described_ratios(usual)}{but}")
     others = "fast for others" if found else f"fast: what exact costs was not measured on {gpu}"

@@ -124,8 +124,8 @@ def test_auto_is_fast_where_exact_was_measured_to_cost_much(tmp_path: Path, monk
     ("keys", "decided"),
     [
         ({}, Numerics.EXACT),
-        ({"lora": {"lora_dropout": 0.1}}, Numerics.FAST),
-        ({"search": {"space": {"lora_dropout": [0.0, 0.05]}}}, Numerics.FAST),
+        ({"lora": {"lora_dropout": 0.1}}, Numerics.EXACT),
+        ({"search": {"space": {"lora_dropout": [0.0, 0.05]}}}, Numerics.EXACT),
         ({"lora": {"use_dora": True}}, Numerics.FAST),
     ],
 )
@@ -134,7 +134,7 @@ def test_passes_that_are_never_recorded_count_where_a_trial_may_have_them(
 ) -> None:
     monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path))
     step = ExactStep(gpu="L4", widths=LayerWidths(hidden_size=4096, intermediate_size=14336), tokens=8192, ratio=1.01)
-    keep_exact_steps([step, replace(step, ratio=1.2, dropout=True)])
+    keep_exact_steps([step, replace(step, ratio=1.2, launched=True)])
     found = choose_numerics(task_of(tmp_path, numerics="auto", **keys), config=config_of(), gpu="L4")
     assert found.numerics is decided
     assert ("20 % longer" in found.reason) == (decided is Numerics.FAST)

@@ -1,8 +1,8 @@
 """How MKL multiplies on a processor: with which vectors, and in which order it adds up a row of a product.
 
-On Intel processors without AVX-512 its ordinary kernels give the last rows of a product other last bits than the same rows elsewhere. In MKL's
-strict mode (conditional numerical reproducibility) a row has its bits at any place and in any number of rows. MKL reads
-the variable at its first product.
+On Intel processors without AVX-512 its ordinary kernels give the last rows of a product other last bits than the same
+rows elsewhere. In MKL's strict mode (conditional numerical reproducibility) a row has its bits at any place and in any
+number of rows. MKL reads the variable at its first product.
 """
 
 from __future__ import annotations

@@ -107,9 +107,8 @@ def choose_numerics(
         return fast(f"what exact costs was not measured for the experts of {config.architecture}")
     widths = LayerWidths(hidden_size=config.hidden_size, intermediate_size=config.intermediate_size)
     known = known_exact_steps(gpu=gpu, widths=widths, quantization=task.quantization)
-    # passes of DoRA are launched kernel by kernel as well
-    launched = any(value for name in ("lora_dropout", "use_dora") for value in possible_values(task, name))
-    steps = steps_of(known, dropout=launched)
+    # passes of DoRA are never recorded
+    steps = steps_of(known, launched=any(possible_values(task, "use_dora")))
     if not steps:
         kept = "" if task.quantization == "none" else f" in {task.quantization}"
         measure = "" if kept else "; `cohort doctor --measure MODEL` measures it for later runs"
