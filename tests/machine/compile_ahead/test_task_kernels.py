@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +64,12 @@ class Workers:
     def __init__(self, num_failed: int = 0) -> None:
         self.num_failed = num_failed
         self.calls: list[str] = []
+
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        self.calls.append("launches wait")
+        yield
+        self.calls.append("no launch waits")
 
     def wait(self) -> Compiled:
         self.calls.append("wait")
@@ -157,6 +164,65 @@ def test_kernels_of_ranks_that_load_the_model_themselves_are_compiled_before_the
         found.finish(None)
     assert workers.calls == calls
     assert (on_gpu / "cohort-0.compiled").exists() == ("wait" in calls)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "ring", "calls"),
+    [
+        ("none", None, "collect stand-in, launches wait, passes, no launch waits, wait, end"),
+        ("nf4", None, "collect model, launches wait, passes, no launch waits, wait, end"),
+        ("nf4", "ring", "passes, end"),
+    ],
+)
+def test_passes_run_while_kernels_are_compiled(on_gpu: Path, quantization: str, ring: str | None, calls: str) -> None:
+    workers = Workers()
+
+    class Model:
+        def __init__(self) -> None:
+            self.ring = ring
+
+        def __str__(self) -> str:
+            return "model"
+
+    model: Any = Model()
+    with warm_up("cuda", say=str, workers=workers, quantization=quantization) as found:
+        found.begin()
+        with found.beside(model):
+            workers.calls.append("passes")
+            assert not (on_gpu / "cohort-0.compiled").exists()
+    assert ", ".join(workers.calls) == calls
+    assert (on_gpu / "cohort-0.compiled").exists() == (", wait" in calls)
+
+
+def test_kernels_of_passes_that_fail_are_not_waited_for(on_gpu: Path) -> None:
+    workers = Workers()
+    model: Any = SimpleNamespace(ring=None)
+    with contextlib.suppress(ZeroDivisionError), warm_up("cuda", say=str, workers=workers) as found:
+        found.begin()
+        with found.beside(model):
+            raise ZeroDivisionError
+    assert workers.calls == ["collect stand-in", "launches wait", "end"]
+    assert not (on_gpu / "cohort-0.compiled").exists()
+
+
+def test_what_could_not_be_collected_is_tried_once_with_the_model(
+    on_gpu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[object]()
+
+    def refuse(decoder: object, **_: Any) -> None:
+        tried.append(decoder)
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(kernels, "collect_launches", refuse)
+    workers, model = Workers(), SimpleNamespace(ring=None)
+    decoder: Any = model
+    with warm_up("cuda", say=str, workers=workers) as found:
+        found.begin()
+        with found.beside(decoder):
+            pass
+    assert tried == ["stand-in", model]
+    assert not (on_gpu / "cohort-0.compiled").exists()
 
 
 def test_a_damaged_cache_is_said_and_filled_again(on_gpu: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,3 +161,39 @@ def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
     # the output ends once no process has it open
     done = subprocess.run([sys.executable, str(script)], capture_output=True, check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_launches_wait_for_their_own_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From any thread, as a backward pass has one of its own; a kernel that is unknown, or late, is not waited for."""
+    found: Any = SimpleNamespace(wait_for=None)
+
+    @contextlib.contextmanager
+    def awaited(wait_for: Any) -> Iterator[None]:
+        found.wait_for = wait_for
+        yield
+
+    monkeypatch.setattr(workers, "awaited_launches", awaited)
+    monkeypatch.setattr(workers, "_compile", fails)
+    with KernelCompiler(num_workers=1) as compiler:
+        released: Future[None] = Future()
+        compiler._hand_in("fails", b"kernel")
+        compiler._jobs["late"], compiler._compiling[b"late"] = b"late", released
+        with compiler.awaited(), ThreadPoolExecutor(1) as thread:
+            found.wait_for("fails")
+            assert compiler._compiling[b"kernel"].done()
+            found.wait_for("unknown")
+            waiting = thread.submit(found.wait_for, "late")
+            with pytest.raises(FutureTimeoutError):
+                waiting.result(timeout=0.2)
+            released.set_result(None)
+            waiting.result(timeout=30)
+        assert compiler.wait() == Compiled(num_kernels=1, num_failed=1, first_error="ValueError: no room for kernel")
+        compiler._compiling[b"late"] = Future()
+        with compiler.awaited(most_seconds=0.1):
+            begun = time.monotonic()
+            found.wait_for("late")
+            found.wait_for("late")
+            assert 0.1 <= time.monotonic() - begun < 30
+        # what launches have waited counts
+        assert compiler.wait().num_failed == 2

@@ -13,7 +13,7 @@ import json
 import pickle
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +56,7 @@ class Notes(KernelCompiler):
 
     def __init__(self) -> None:
         self._compiling: dict[bytes, Future[None]] = {}
+        self._jobs: dict[Hashable, bytes] = {}
 
     def _submit(self, *_: object) -> Future[None]:
         done: Future[None] = Future()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem
 from cohort.memory.budget import Sizes
 from cohort.memory.size_inputs import SizeRequest
 from cohort.prepare.base_model import placed_model
-from cohort.prepare.base_model.placed_model import PlacedModel
+from cohort.prepare.base_model.placed_model import PlacedModel, place_model
 from cohort.ranks.rank_group import TensorGroup
 from cohort.ranks.rank_weights import ALL_RESIDENT
 from cohort.scheduling.admission import Capacity
@@ -66,11 +70,10 @@ def test_ranks_that_hold_one_model_have_one_bank_and_park_states_next_to_it(requ
 
 
 class Kernels:
-    """Collects kernels, and notes that it has and which model they were finished for."""
+    """Collects kernels, and notes that it has."""
 
     def __init__(self, *, collects_first: bool) -> None:
         self.collects_first, self.collected = collects_first, threading.Event()
-        self.finished: list[object] = []
         self.num_loads = 0
 
     def begin(self) -> None:
@@ -78,9 +81,6 @@ class Kernels:
 
     def load(self) -> None:
         self.num_loads += 1
-
-    def finish(self, decoder: object) -> None:
-        self.finished.append(decoder)
 
 
 @pytest.mark.parametrize("meanwhile", [True, False])
@@ -113,7 +113,6 @@ def test_a_model_is_loaded_while_kernels_are_collected_or_after_that(
             loaded()
     else:
         assert loaded() == "decoder"
-    assert kernels.finished == ([] if is_damaged else ["decoder"])
     assert (threads == ["cohort-loading"]) is meanwhile
 
 
@@ -127,5 +126,41 @@ def test_a_model_that_is_being_loaded_is_not_loaded_again(monkeypatch: pytest.Mo
         task=task, machine=SimpleNamespace(dtype="float32", device="cpu", quantization="none")
     )
     found: Any = placed_model._load(demand, Path("model"), ALL_RESIDENT, kernels=kernels, begun=begun)
-    assert (found, kernels.collected.is_set(), kernels.finished) == ("decoder", True, ["decoder"])
+    assert (found, kernels.collected.is_set()) == ("decoder", True)
     assert kernels.num_loads == 1, "while it is being loaded"
+
+
+def test_memory_is_measured_while_kernels_are_compiled_and_workers_end_after_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = list[str]()
+
+    class Compiling:
+        def __enter__(self) -> Compiling:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            done.append("workers end")
+
+        @contextlib.contextmanager
+        def beside(self, decoder: str) -> Iterator[None]:
+            done.append(f"compiling beside {decoder}")
+            yield
+            done.append("all are compiled")
+
+    place: Any = SimpleNamespace(group=None, held=None, weights=ALL_RESIDENT, layout="layout", notes=())
+    for name, value in (
+        ("choose_model_place", place),
+        ("available_host_bytes", 0),
+        ("launched_model", None),
+        ("KernelWarmUp", Compiling()),
+        ("_load", "decoder"),
+        ("replace", "demand"),
+    ):
+        monkeypatch.setattr(placed_model, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr(placed_model, "plan_memory", lambda *_, decoder, **__: done.append(f"measure {decoder}"))
+    rows = SimpleNamespace(lengths=np.array([4]))
+    demand: Any = SimpleNamespace(machine=None, config=None, layout=None, specs=(), rows=rows)
+    found: Any = place_model(demand, Path("model"), request=SizeRequest(), clock=ManualClock(), say=done.append)
+    assert done == ["compiling beside decoder", "measure decoder", "all are compiled", "workers end"]
+    assert found.decoder == "decoder"

@@ -1,7 +1,6 @@
 """Runs the kinds of passes that a task will need, launching none of their kernels, so that all are compiled at once.
 
-The largest size has every kind of pass, of every pack, first: three quarters of the kernels, which workers begin with.
-Smaller ones have what can choose other tiles there.
+The largest size has every kind of pass; smaller ones have those that can choose other tiles there.
 """
 
 from __future__ import annotations
@@ -90,21 +89,23 @@ def collect_launches(
     if numerics is Numerics.EXACT:
         step_tokens = (*step_tokens, *_sizes_of_tiles(decoder, known=(*pass_tokens, *step_tokens)))
     layout = target_linears if isinstance(target_linears, AdapterLayout) else AdapterLayout(dict(target_linears))
-    # the widest adapter of a pack decides what is launched: each alone, and all of them together; what takes longest to
-    # compile comes first
-    packs = ([list(adapters)] if len(adapters) > 1 else []) + [[spec] for spec in reversed(adapters)]
+    # the widest adapter of a pack decides what is launched: each alone, and all of them together. The passes that
+    # measure memory come first, with the narrowest alone and the widest alone, so workers compile for them first
+    alone = [[spec] for spec in (*adapters[:1], *reversed(adapters[1:]))]
+    packs = [*alone, *([list(adapters)] if len(adapters) > 1 else [])]
     largest = {max(pass_tokens): _Passes.ALL}
     # a size that is wanted with its recordings is not run again for its step alone
     smaller = dict.fromkeys(step_tokens, _Passes.STEP) | dict.fromkeys(pass_tokens, _Passes.TRAINING)
     smaller.pop(max(pass_tokens))
+    smaller = dict(sorted(smaller.items(), reverse=True))
     run = functools.partial(_run, decoder, target_linears=target_linears, usual=usual, numerics=numerics)
     with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=layout), compiler.collecting():
         for specs in packs:
             run(specs, sizes=largest)
-        # what the first layer has of its own are norms, which have one kernel for all sizes
-        with one_layer_each(decoder, layout=layout):
-            for specs in packs if smaller else ():
-                run(specs, sizes=smaller)
+            if smaller:
+                # what the first layer has of its own are norms, which have one kernel for all sizes
+                with one_layer_each(decoder, layout=layout):
+                    run(specs, sizes=smaller)
     release_cached(decoder.device)
 
 

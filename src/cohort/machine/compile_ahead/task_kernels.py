@@ -87,7 +87,7 @@ class KernelWarmUp:
         self._usual = max(2, round(mean_length))
         self._adapters = kinds_of_adapters(adapters)
         self._marker = None
-        self._has_collected = False
+        self._has_collected = self._has_tried_model = False
         self.problem = ""
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
             tiles = own_rows(machine.device_name)
@@ -140,6 +140,20 @@ class KernelWarmUp:
                 numerics=self._machine.numerics,
             )
 
+    @contextlib.contextmanager
+    def beside(self, decoder: Decoder) -> Iterator[None]:
+        """Inside, passes run while kernels are compiled: each launch waits for its own. At the end all are there.
+
+        Nothing is to be timed inside: workers take all cores.
+        """
+        if self._is_compiling(decoder):
+            assert self._compiler is not None, "it compiles"
+            with self._compiler.awaited():
+                yield
+        else:
+            yield
+        self.finish(decoder)
+
     def finish(self, decoder: Decoder | None) -> Compiled:
         """Wait until all kernels are compiled; return how many were, or were found in the cache after all.
 
@@ -148,13 +162,10 @@ class KernelWarmUp:
         Args:
             decoder: The model; None where other processes load it.
         """
-        # the layers of a ring are not all on the device at once
-        is_elsewhere = decoder is None or decoder.ring is not None
-        if self._compiler is None or self._marker is None or (is_elsewhere and not self._has_collected):
+        if not self._is_compiling(decoder):
             return Compiled(num_kernels=0, num_failed=0)
-        if not self._has_collected:
-            assert decoder is not None, "kernels are collected from a model that is here"
-            self._collect(lambda: decoder)
+        assert self._compiler is not None, "it compiles"
+        assert self._marker is not None, "there is Triton"
         compiled = self._compiler.wait()
         if compiled.num_failed:
             self._say(
@@ -165,6 +176,18 @@ class KernelWarmUp:
         if compiled.num_kernels and self._has_collected:
             mark(self._marker)
         return compiled
+
+    def _is_compiling(self, decoder: Decoder | None) -> bool:
+        """Return whether there is anything to wait for; collect it, where that needs the model."""
+        # the layers of a ring are not all on the device at once
+        is_elsewhere = decoder is None or decoder.ring is not None
+        if self._compiler is None or (is_elsewhere and not self._has_collected):
+            return False
+        if not self._has_collected and not self._has_tried_model:
+            assert decoder is not None, "kernels are collected from a model that is here"
+            self._has_tried_model = True
+            self._collect(lambda: decoder)
+        return True
 
     def _stand_in(self) -> Decoder:
         dtype: torch.dtype = getattr(torch, self._machine.dtype)

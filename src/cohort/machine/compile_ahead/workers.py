@@ -14,7 +14,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from cohort.machine.compile_ahead.taken_launches import taken_launches
+from cohort.machine.compile_ahead.triton_launches import awaited_launches, taken_launches
 
 __all__ = ["Compiled", "KernelCompiler", "NamedGpu"]
 
@@ -58,7 +58,11 @@ class KernelCompiler:
         # the first worker is there once Triton is imported: a thread waits for it, not the caller
         self._handing_over = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compile-ahead")
         self._capability = (0, 0)
+        # when nobody waits any longer
+        self._end: float | None = None
         self._compiling: dict[bytes, Future[None]] = {}
+        # by what launches know a kernel by
+        self._jobs: dict[Hashable, bytes] = {}
         # first of all: it takes longest
         self._submit(_build_driver)
         # by this thread, and before a backward pass launches from one of its own: two threads that import parts of
@@ -82,6 +86,23 @@ class KernelCompiler:
         with taken_launches(self._hand_in):
             yield
 
+    @contextlib.contextmanager
+    def awaited(self, *, most_seconds: float = MOST_SECONDS) -> Iterator[None]:
+        """Inside, a launch waits for its own kernel, where workers have it; others go on being compiled.
+
+        A kernel that they cannot compile, or not in ``most_seconds``, is compiled by the launch. :meth:`wait` is still
+        to be called: workers that died are replaced there.
+        """
+        self._end = end = time.monotonic() + most_seconds
+
+        def wait_for(kernel: Hashable) -> None:
+            job = self._jobs.get(kernel)
+            if job is not None:
+                wait([self._compiling[job]], timeout=max(0.0, end - time.monotonic()))
+
+        with awaited_launches(wait_for):
+            yield
+
     def wait(self, *, most_seconds: float = MOST_SECONDS) -> Compiled:
         """Wait for all that was collected; return how many kernels were compiled.
 
@@ -89,10 +110,11 @@ class KernelCompiler:
         A worker that dies takes with it what the others had not begun: that is compiled by new workers, once.
 
         Args:
-            most_seconds: What takes longer is left to the passes, and the workers are ended.
+            most_seconds: What takes longer is left to the passes, and the workers are ended. The time that launches
+                have waited counts.
         """
-        end = time.monotonic() + most_seconds
-        wait(self._compiling.values(), timeout=most_seconds)
+        end = self._end or time.monotonic() + most_seconds
+        wait(self._compiling.values(), timeout=max(0.0, end - time.monotonic()))
         lost = [job for job, future in self._compiling.items() if isinstance(_error_of(future), BrokenProcessPool)]
         if lost:
             self._workers.shutdown(wait=False, cancel_futures=True)
@@ -139,7 +161,8 @@ class KernelCompiler:
         else:
             taken.add_done_callback(lambda done: _pass_on(done, given))
 
-    def _hand_in(self, job: bytes) -> None:
+    def _hand_in(self, kernel: Hashable, job: bytes) -> None:
+        self._jobs[kernel] = job
         if job not in self._compiling:
             self._compiling[job] = self._submit(_compile, job, self._capability)
 

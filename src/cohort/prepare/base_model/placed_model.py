@@ -125,8 +125,10 @@ def place_model(
     else:
         with kernels:
             decoder = _load(demand, model_directory, place.weights, kernels=kernels, begun=begun)
-        loaded_at = clock.monotonic()
-        memory = plan_memory(demand, decoder=decoder, clock=clock, say=say)
+            loaded_at = clock.monotonic()
+            # what passes take is bytes, and no time of theirs
+            with kernels.beside(decoder):
+                memory = plan_memory(demand, decoder=decoder, clock=clock, say=say)
     return PlacedModel(
         demand=replace(demand, layout=place.layout),
         decoder=decoder,
@@ -146,7 +148,7 @@ def _load(
     kernels: KernelWarmUp,
     begun: Future[Decoder] | None,
 ) -> Decoder:
-    """Return the base model with its kernels compiled; ``begun`` is what a thread is loading already."""
+    """Return the base model, and have its kernels collected; ``begun`` is what a thread is loading already."""
     task, machine = demand.task, demand.machine
     streaming = weights.streaming(machine.device, rank=0)
     load = functools.partial(
@@ -172,7 +174,6 @@ def _load(
             decoder = load()
     except InputError as error:
         raise error.about([task.located(problem) for problem in error.problems]) from error
-    kernels.finish(decoder)
     return decoder
 
 

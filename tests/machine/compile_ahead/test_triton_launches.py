@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pickle
+from collections.abc import Hashable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cohort.machine.compile_ahead.taken_launches import taken_launches
+from cohort.machine.compile_ahead.triton_launches import awaited_launches, taken_launches
 
 pytest.importorskip("triton")
 
@@ -33,9 +34,15 @@ def launch(fn: Any, key: str, *, constants: object = None) -> Any:
 
 def test_a_kernel_is_handed_over_once_and_forgotten_at_the_end() -> None:
     jobs, loaded = list[bytes](), dict[str, Any]()
+    known = list[Hashable]()
+
+    def hand_over(kernel: Hashable, job: bytes) -> None:
+        known.append(kernel)
+        jobs.append(job)
+
     own = importlib.import_module("triton.runtime.jit").JITFunction._do_compile
     fn = SimpleNamespace(fn=kernel, device_caches={0: (loaded, {})})
-    with contextlib.suppress(MemoryError), taken_launches(jobs.append):
+    with contextlib.suppress(MemoryError), taken_launches(hand_over):
         assert launch(fn, "first") is None
         assert launch(fn, "first") is loaded["first"]
         assert launch(fn, "second") is None
@@ -43,6 +50,7 @@ def test_a_kernel_is_handed_over_once_and_forgotten_at_the_end() -> None:
         loaded["second"] = "compiled"
         raise MemoryError
     assert [pickle.loads(job)[1:3] for job in jobs] == [("kernel", {"x": "i32"})] * 2
+    assert known == [(__name__, "kernel", key) for key in ("first", "second")]
     assert loaded == {"second": "compiled"}
     assert importlib.import_module("triton.runtime.jit").JITFunction._do_compile is own
 
@@ -50,8 +58,33 @@ def test_a_kernel_is_handed_over_once_and_forgotten_at_the_end() -> None:
 def test_what_cannot_be_sent_and_what_is_kept_elsewhere_is_not_launched_either() -> None:
     jobs = list[bytes]()
     fn: Any = SimpleNamespace(fn=kernel)
-    with taken_launches(jobs.append):
+    with taken_launches(lambda _, job: jobs.append(job)):
         assert launch(fn, "kept elsewhere") is None
         assert launch(fn, "kept elsewhere") is None
         assert launch(fn, "cannot be sent", constants=lambda: None) is None
     assert len(jobs) == 2
+
+
+def test_a_launch_waits_for_its_kernel_and_then_leaves_the_rest_to_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    jit: Any = importlib.import_module("triton.runtime.jit").JITFunction
+    done = list[object]()
+
+    def compile_kernel(_: Any, key: str, *arguments: Any) -> str:
+        done.append(("compiled", key, len(arguments)))
+        return f"kernel {key}"
+
+    monkeypatch.setattr(jit, "_do_compile", compile_kernel)
+
+    def wait_for(kernel: Hashable) -> None:
+        done.append(kernel)
+        if kernel == (__name__, "kernel", "second"):
+            raise MemoryError
+
+    fn: Any = SimpleNamespace(fn=kernel)
+    with awaited_launches(wait_for):
+        assert launch(fn, "first") == "kernel first"
+        assert launch(fn, "second") == "kernel second", "Triton compiles it, whatever is wrong"
+    assert launch(fn, "third") == "kernel third"
+    waited: list[object] = [(__name__, "kernel", "first"), ("compiled", "first", 6)]
+    waited += [(__name__, "kernel", "second"), ("compiled", "second", 6), ("compiled", "third", 6)]
+    assert done == waited
