@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from cohort.adapters.linear import LoraContext
 from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
+from cohort.models import decoder as decoder_module
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from tests.models.fixtures.streams import offsets_of, pack
@@ -202,3 +204,23 @@ def test_where_the_graph_begins_changes_no_bit(decoder: Decoder, monkeypatch: py
     assert all(torch.equal(a, b) for a, b in zip(outputs, others, strict=True))
     for rank in (4, 9):
         assert all(torch.equal(a, b) for a, b in zip(gradients[rank], other_gradients[rank], strict=True))
+
+
+def test_streams_need_no_filler_in_float32_on_a_cpu(tmp_path: Path) -> None:
+    dense = save_checkpoint(tmp_path / "dense", "Llama")
+    assert load_decoder(dense, dtype="float32").takes_any_rows
+    assert not load_decoder(dense, dtype="float64").takes_any_rows
+    assert not load_decoder(dense, dtype="bfloat16").takes_any_rows
+    # experts count on filled streams
+    assert not load_decoder(save_checkpoint(tmp_path / "sparse", "Qwen3Moe"), dtype="float32").takes_any_rows
+
+
+def test_weights_are_arranged_for_few_rows_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save_checkpoint(tmp_path / "model", "Llama", hidden_size=64)
+    arranged, total = load_decoder(model), load_decoder(model).num_bytes
+    arranged.arrange_for_few_rows()
+    assert all(getattr(product, "_few_rows", None) is not None for product in arranged.products)
+    monkeypatch.setattr(decoder_module, "MOST_ARRANGED_BYTES", total // 2)
+    large = load_decoder(model)
+    large.arrange_for_few_rows()
+    assert all(getattr(product, "_few_rows", None) is None for product in large.products)

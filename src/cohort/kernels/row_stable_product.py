@@ -19,6 +19,9 @@ __all__ = ["row_stable_product"]
 # A BLAS may cut longer sums into parts, and where it cuts depends on the number of rows and threads: seen with MKL for
 # inner widths from 1,000 on (on one Xeon; on another it never showed), never up to 512.
 INNER_BLOCK = 512
+# of rows in which MKL was seen to give a row its own bits
+ROW_MULTIPLE = 16
+LEAST_ROWS = 32
 
 
 def row_stable_product(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None = None) -> Tensor:
@@ -26,12 +29,23 @@ def row_stable_product(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None = None)
 
     On a CPU without the fastest MKL, oneDNN multiplies float32 where it gives a row the same bits in any number of
     rows. Elsewhere the BLAS does, with sums longer than 512 in blocks, in order: a row's bits are then the same in any
-    stream of a multiple of 16 rows, at least 32 of them, and for any number of threads.
+    product of a multiple of 16 rows, at least 32 of them, and for any number of threads. Other numbers of rows are
+    filled up to that.
     """
-    inner, on_cpu = w_NK.shape[0], x_TN.device.type == "cpu"
-    if on_cpu and not _mkl_leads() and (found_TK := onednn_product(x_TN, w_NK, bias_K)) is not None:
+    if x_TN.device.type != "cpu":
+        return F.linear(x_TN, w_NK.t(), bias_K)
+    if not _mkl_leads() and (found_TK := onednn_product(x_TN, w_NK, bias_K)) is not None:
         return found_TK
-    if not on_cpu or inner <= INNER_BLOCK:
+    num_rows = x_TN.shape[0]
+    filled = max(-(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE, LEAST_ROWS)
+    if num_rows in (0, filled):
+        return _in_blocks(x_TN, w_NK, bias_K)
+    return _in_blocks(F.pad(x_TN, (0, 0, 0, filled - num_rows)), w_NK, bias_K)[:num_rows]
+
+
+def _in_blocks(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None) -> Tensor:
+    inner = w_NK.shape[0]
+    if inner <= INNER_BLOCK:
         return F.linear(x_TN, w_NK.t(), bias_K)
     blocks = [slice(start, start + INNER_BLOCK) for start in range(0, inner, INNER_BLOCK)]
     y_TK = F.linear(x_TN[:, blocks[0]], w_NK[blocks[0]].t(), bias_K)

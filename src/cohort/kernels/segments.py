@@ -111,14 +111,18 @@ class SegmentTable:
             first += len(own)
         return tuple(found)
 
+    @cached_property
+    def num_used(self) -> int:
+        """Rows that belong to some sample; those from there on are filler."""
+        return self.samples[-1].stop if self.samples else self.offsets[-1]
+
     def split(self, x_TX: Tensor) -> Sequence[Tensor]:
         """Return views of the rows of each sample, and behind them those of no sample."""
         return x_TX.split_with_sizes(self._sample_sizes)
 
     @cached_property
     def _sample_sizes(self) -> list[int]:
-        used = self.samples[-1].stop if self.samples else 0
-        return [*(span.stop - span.start for span in self.samples), self.num_rows - used]
+        return [*(span.stop - span.start for span in self.samples), self.num_rows - self.num_used]
 
     @cached_property
     def slot_windows(self) -> tuple[tuple[int, slice, slice, slice], ...]:
@@ -133,7 +137,7 @@ class SegmentTable:
             if (count := rows.stop - rows.start) == 0:
                 continue
             size = max(-(-count // _WINDOW_MULTIPLE) * _WINDOW_MULTIPLE, _LEAST_WINDOW)
-            # at the stream's end the window begins earlier; a stream shorter than a window is taken whole
+            # at the stream's end the window begins earlier; one over a shorter stream goes on past its end
             start = max(0, min(rows.start, self.num_rows - size))
             own = slice(rows.start - start, rows.stop - start)
             windows.append((slot, rows, slice(start, start + size), own))

@@ -19,7 +19,7 @@ from cohort.kernels.deferred_lora_term import Apart, joined
 from cohort.kernels.exact_product import AgreedShapes
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
-from cohort.kernels.packed_linear.frozen_product import can_be_exact, may_ask
+from cohort.kernels.packed_linear.frozen_product import can_arrange, can_be_exact, may_ask
 from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder_layer import DecoderLayer, SharedByLayers, TensorRegion, add_and_norm, norm_weight
@@ -28,6 +28,9 @@ from cohort.models.streaming.layer_passage import enter_layer, leave_layer
 from cohort.models.streaming.weight_ring import WeightRing
 
 __all__ = ["Decoder"]
+
+# Weights of a model that are kept once more for products of few rows; a larger model does without.
+MOST_ARRANGED_BYTES = 1 << 30
 
 
 class Decoder:
@@ -109,6 +112,25 @@ class Decoder:
     def calls_linears_once(self) -> bool:
         """Whether a pass calls each linear once, with all rows of the stream."""
         return True
+
+    @property
+    def takes_any_rows(self) -> bool:
+        """Whether a row has its own bits in a stream of any number of rows, without filler.
+
+        On a CPU in float32: every product fills up its rows by itself where it must, and all else works row by row.
+        Blocks of experts count on filled streams.
+        """
+        return self.device.type == "cpu" and self.dtype == torch.float32 and self.config.mixture is None
+
+    def arrange_for_few_rows(self) -> None:
+        """Let frozen weights be kept once more on a CPU, as products of few rows read them best, to the same bits.
+
+        Copies are made by the first passes of few rows. No effect on layers that are streamed, and above 1 GiB.
+        """
+        products = [product for product in self.products if can_arrange(product)]
+        if self.ring is None and sum(product.num_bytes for product in products) <= MOST_ARRANGED_BYTES:
+            for product in products:
+                product.arrange_for_few_rows()
 
     def use_exact_products(self, *, exact: bool = True, asks_blas: bool = True) -> None:
         """Give each row the same bits in any stream from now on, on a GPU, too; or, without ``exact``, no longer.

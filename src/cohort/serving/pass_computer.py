@@ -38,6 +38,8 @@ ScoresOf = Callable[[Tensor], Scores]
 
 # On a GPU passes have a multiple of 16 rows, at least 16 of them of no sequence.
 FILLER_ROWS = 16
+# On a CPU, where any number will do: adapters' products take four rows in the time of one, and keep their bits there.
+FEW_ROWS_MULTIPLE = 4
 
 
 class SlotContext(Protocol):
@@ -63,6 +65,11 @@ class PassModel(Protocol):
     @property
     def part(self) -> Sequence[int]:
         """The layers whose keys and values it has."""
+        ...
+
+    @property
+    def takes_any_rows(self) -> bool:
+        """Whether a row has its own bits on a CPU in a stream of any number of rows."""
         ...
 
     def forward(
@@ -105,6 +112,8 @@ class PassComputer:
         )
         self.num_cache_bytes = self._cache.keys.nbytes + self._cache.values.nbytes
         self.graphs: DecodeGraphs | None = None
+        if isinstance(decoder, Decoder):
+            decoder.arrange_for_few_rows()
         if records_graphs and isinstance(decoder, Decoder) and DecodeGraphs.suit(decoder):
             self.graphs = DecodeGraphs(decoder, self._cache, max_model_len=max_model_len)
         # keys and values of preempted sequences, by number
@@ -160,7 +169,7 @@ class PassComputer:
     def _pass(self, parts: Sequence[SequencePart]) -> Scores | None:
         device = self._decoder.device
         counts = [part.count for part in parts]
-        num_rows = _rows_of(sum(counts), device)
+        num_rows = _rows_of(sum(counts), self._decoder)
         tokens, positions = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
         row = 0
         for part in parts:
@@ -207,14 +216,18 @@ class PassComputer:
 
 def padded_logits(decoder: PassModel, hidden_BD: Tensor) -> Tensor:
     """Return the logits [B, V] of final hidden states, each with its own bits on a CPU."""
+    if decoder.takes_any_rows:
+        return decoder.logits(hidden_BD)
     count = len(hidden_BD)
-    padded = hidden_BD.new_zeros(_rows_of(count, hidden_BD.device), hidden_BD.shape[1])
+    padded = hidden_BD.new_zeros(_rows_of(count, decoder), hidden_BD.shape[1])
     padded[:count] = hidden_BD
     return decoder.logits(padded)[:count]
 
 
-def _rows_of(num_used: int, device: torch.device) -> int:
+def _rows_of(num_used: int, decoder: PassModel) -> int:
     """Return the rows of a stream, given those that sequences use."""
-    if device.type == "cpu":
+    if decoder.takes_any_rows:
+        return -(-num_used // FEW_ROWS_MULTIPLE) * FEW_ROWS_MULTIPLE
+    if decoder.device.type == "cpu":
         return stream_rows(num_used, on_gpu=False)
     return -(-(num_used + FILLER_ROWS) // FILLER_ROWS) * FILLER_ROWS

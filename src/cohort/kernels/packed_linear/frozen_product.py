@@ -17,6 +17,7 @@ from cohort.kernels.fp8_product import Fp8Rows, HandedGradient
 
 __all__ = [
     "AccumulatingProduct",
+    "ArrangeableProduct",
     "AskingProduct",
     "AugmentedProduct",
     "CodedGradient",
@@ -27,6 +28,7 @@ __all__ = [
     "PlainProduct",
     "StreamableProduct",
     "can_accumulate",
+    "can_arrange",
     "can_augment",
     "can_be_exact",
     "can_reserve",
@@ -171,6 +173,18 @@ class StreamableProduct(FrozenProduct, Protocol):
 
 def can_stream(frozen: FrozenProduct) -> TypeGuard[StreamableProduct]:
     return hasattr(frozen, "place_weights")
+
+
+class ArrangeableProduct(FrozenProduct, Protocol):
+    """A frozen product that can keep a copy of its weight by which a CPU multiplies few rows faster."""
+
+    def arrange_for_few_rows(self) -> None:
+        """Keep such a copy from the first product of few rows on, where the weight is float32 on a CPU."""
+        ...
+
+
+def can_arrange(frozen: FrozenProduct) -> TypeGuard[ArrangeableProduct]:
+    return hasattr(frozen, "arrange_for_few_rows")
 
 
 class CodedProduct(FrozenProduct, Protocol):

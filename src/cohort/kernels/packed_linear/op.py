@@ -39,7 +39,8 @@ def packed_linear(
 ) -> Tensor:
     """Return the frozen product plus every slot's LoRA term on that slot's rows.
 
-    ``y_z = x_z W^T (+ bias) + s_z * drop(x_z) A_z^T B_z^T``; rows of no adapter get the frozen product alone.
+    ``y_z = x_z W^T (+ bias) + s_z * drop(x_z) A_z^T B_z^T``; rows of no adapter get the frozen product alone. Of
+    segments that multiply whole slots, filler behind the last sample may get an adapter's term as well.
     ``parts`` are siblings (q, k, v or gate, up) that share ``x`` and one fused frozen product, each in its own columns.
     Gradients flow to ``x``, where it requires one, and to each part's factors (into its sinks where it has them).
 

@@ -4,7 +4,8 @@ Generation has many samples of one row each, for which a loop over samples is al
 the same bits at any height (:mod:`.term_heights`), a product takes a slot's rows, and the few rows of a slot that has
 less than the least height in a window of that many. Elsewhere it takes a window that begins with the slot's own rows:
 at least 32 rows and a multiple of 16, in which a row's bits are its own (see per_sample.py). Rows of others may stand
-in a window; what the product gives for them is not used.
+in a window; what the product gives for them is not used. A stream that is shorter than a window is filled up. Rows of
+no sample may hold anything.
 
 Shapes:  T rows of the stream · W rows of a window · K input width · N output width · r true rank
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
@@ -34,6 +36,7 @@ def per_slot_forward(
     y_parts = [y_TN[:, part.columns] for part in parts]
     asks = x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous()
     num_threads, left = torch.get_num_threads(), []
+    num_used, num_rows = segments.num_used, segments.num_rows
     for slot, rows in _slot_rows(segments):
         rank, scale = slots.ranks[slot], slots.scales[slot]
         if rank == 0:
@@ -45,10 +48,16 @@ def per_slot_forward(
         for index, (part, y_part) in enumerate(zip(parts, y_parts, strict=True)):
             shape = (x_TK.shape[1], y_part.shape[1], y_TN.shape[1], rank, part.a_RK.stride(0), num_threads)
             least = term_least(*shape)
-            if least is None or least > x_TK.shape[0]:
+            if least is None:
                 left.append((slot, index))
+                continue
+            factors = part.of_slot(*rank_rows)
+            if rows.stop == num_used and num_used - rows.start < least <= num_rows - rows.start:
+                # nothing but filler behind them
+                own = slice(rows.start, rows.start + least)
+                y_part[own].addmm_(torch.mm(x_TK[own], factors.a_Kr), factors.b_rN, alpha=scale)
             else:
-                _add_own(y_part, x_TK, x_ZK, rows=rows, factors=part.of_slot(*rank_rows), scale=scale, least=least)
+                _add_own(y_part, x_TK, x_ZK, rows=rows, factors=factors, scale=scale, least=least)
     if left:
         windows = {own[0]: own for own in _windows(x_TK, slots=slots, segments=segments)}
         for slot, index in left:
@@ -68,16 +77,23 @@ def _add_own(
         add_row_product(y_TN[rows], s_Zr, factors.b_rN, alpha=scale, least=least)
     else:
         # the same products in a window of its rows and others', of which its own are kept
-        start = min(rows.start, x_TK.shape[0] - least)
-        s_Wr = torch.mm(x_TK[start : start + least], factors.a_Kr)
-        y_WN = _with_its_strides(y_TN[start : start + least]).addmm_(s_Wr, factors.b_rN, alpha=scale)
+        start = max(0, min(rows.start, x_TK.shape[0] - least))
+        s_Wr = torch.mm(_filled(x_TK[start : start + least], least), factors.a_Kr)
+        y_WN = _with_its_strides(y_TN[start : start + least], least).addmm_(s_Wr, factors.b_rN, alpha=scale)
         y_TN[rows] = y_WN[rows.start - start : rows.stop - start]
 
 
-def _with_its_strides(y_WN: Tensor) -> Tensor:
-    """Return a copy with the strides of its original, from which the bits of a product into it may follow."""
-    stride = y_WN.stride(0)
-    return y_WN.new_empty(len(y_WN) * stride).as_strided(y_WN.shape, (stride, 1)).copy_(y_WN)
+def _filled(x_TK: Tensor, height: int) -> Tensor:
+    missing = height - x_TK.shape[0]
+    return F.pad(x_TK, (0, 0, 0, missing)) if missing > 0 else x_TK
+
+
+def _with_its_strides(y_TN: Tensor, height: int) -> Tensor:
+    """Return a copy of ``height`` rows with the strides of its original, from which a product's bits may follow."""
+    (count, width), stride = y_TN.shape, y_TN.stride(0)
+    y_WN = y_TN.new_zeros(height * stride).as_strided((height, width), (stride, 1))
+    y_WN[:count] = y_TN
+    return y_WN
 
 
 def _slot_rows(segments: SegmentTable) -> list[tuple[int, slice]]:
@@ -102,7 +118,8 @@ def _add_in_window(y_TN: Tensor, window: tuple[int, slice, Tensor, slice], *, pa
 
 def _windows(x_TK: Tensor, *, slots: SlotTable, segments: SegmentTable) -> list[tuple[int, slice, Tensor, slice]]:
     """Return each slot with rows, those rows, a window [W, K] that holds them, and their place in it."""
-    x_TK = _aligned(x_TK)
+    ends = (window.stop for _, _, window, _ in segments.slot_windows)
+    x_TK = _filled(_aligned(x_TK), max(ends, default=0))
     return [
         (slot, rows, x_TK[window], own) for slot, rows, window, own in segments.slot_windows if slots.ranks[slot] != 0
     ]

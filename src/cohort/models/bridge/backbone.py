@@ -94,6 +94,11 @@ class BridgedDecoder(Decoder):
         return False
 
     @property
+    def takes_any_rows(self) -> bool:
+        """Never: what the model's own classes compute between its linears is not known."""
+        return False
+
+    @property
     def calls_linears_once(self) -> bool:
         return self.is_packed
 

@@ -53,6 +53,10 @@ class StageModel:
     def part(self) -> Sequence[int]:
         return self._decoder.part
 
+    @property
+    def takes_any_rows(self) -> bool:
+        return self._decoder.takes_any_rows
+
     def forward(
         self, tokens_T: Tensor, *, positions_T: Tensor, attention: AttentionContext, lora: LoraContext | None
     ) -> Tensor:

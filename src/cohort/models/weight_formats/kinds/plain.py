@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.kernels.exact_product import AgreedShapes, exact_product
+from cohort.kernels.few_rows_product import MOST_FEW_ROWS, FewRowsWeight
 from cohort.kernels.row_stable_product import row_stable_product
 from cohort.models.weight_formats.declaration import FormatDeclaration
 from cohort.models.weight_formats.weight_format import WeightFormat
@@ -41,6 +42,7 @@ class FrozenLinear:
         self._bias_N = bias_N
         self.is_exact = False
         self.agreed_shapes: AgreedShapes | None = None
+        self._few_rows: FewRowsWeight | None = None
 
     @property
     def in_features(self) -> int:
@@ -65,6 +67,10 @@ class FrozenLinear:
 
     @torch.no_grad()
     def forward(self, x_TK: Tensor) -> Tensor:
+        if self._few_rows is not None and x_TK.shape[0] <= MOST_FEW_ROWS:
+            found_TN = self._few_rows.product(x_TK)
+            if found_TN is not None:
+                return found_TN
         if self.is_exact:
             return exact_product(x_TK, self._weight_NK, bias_N=self._bias_N, forward=True, agreed=self.agreed_shapes)
         return row_stable_product(x_TK, self._weight_NK.t(), self._bias_N)
@@ -74,6 +80,14 @@ class FrozenLinear:
         if self.is_exact:
             return exact_product(dy_TN, self._weight_NK, forward=False, agreed=self.agreed_shapes)
         return row_stable_product(dy_TN, self._weight_NK)
+
+    def arrange_for_few_rows(self) -> None:
+        """Keep a copy of the weight that a CPU multiplies few rows by faster, to the same bits; made when first used.
+
+        Of float32 weights alone, which must stay where they are.
+        """
+        if self._few_rows is None and self.dtype == torch.float32 and self.device.type == "cpu":
+            self._few_rows = FewRowsWeight(self._weight_NK, self._bias_N)
 
     @property
     def plain_weight_NK(self) -> Tensor | None:
@@ -111,7 +125,7 @@ class FrozenLinear:
 
     def place_weights(self, weights: Sequence[Tensor]) -> None:
         (self._weight_NK,) = weights
-        self._wide_NX = self._weight_NK
+        self._wide_NX, self._few_rows = self._weight_NK, None
 
     @property
     def can_accumulate(self) -> bool:
