@@ -70,9 +70,9 @@ def test_a_row_that_is_not_finite_leaves_the_others_alone() -> None:
 def off_below(height: int) -> module._Multiply:
     """Return a product that is wrong in the last place for fewer rows than ``height``."""
 
-    def multiply(x_HK: Tensor, arranged_KN: Tensor) -> Tensor:
+    def multiply(x_HK: Tensor, arranged_KN: Tensor, bias_N: Tensor | None) -> Tensor:
         padded_HK = torch.cat([x_HK, x_HK.new_zeros(32, x_HK.shape[1])])
-        y_HN = row_stable_product(padded_HK, arranged_KN)[: len(x_HK)]
+        y_HN = row_stable_product(padded_HK, arranged_KN, bias_N)[: len(x_HK)]
         return y_HN if len(x_HK) >= height else torch.nextafter(y_HN, torch.tensor(torch.inf))
 
     return multiply
@@ -92,9 +92,9 @@ def test_it_takes_the_first_arrangement_that_keeps_bits_and_fills_up_to_its_rows
             arranged.append(name)
             return weight_NK.t().contiguous()
 
-        def multiply(x_HK: Tensor, arranged_KN: Tensor) -> Tensor:
+        def multiply(x_HK: Tensor, arranged_KN: Tensor, bias_N: Tensor | None) -> Tensor:
             multiplied.append((name, len(x_HK)))
-            return off_below(height)(x_HK, arranged_KN)
+            return off_below(height)(x_HK, arranged_KN, bias_N)
 
         return arrange, multiply
 

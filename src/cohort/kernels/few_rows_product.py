@@ -2,10 +2,11 @@
 
 With few rows most of a product is reading the weight, and a BLAS that first arranges it reads it twice: [2, 512] x
 [512, 2816] takes 490 us where the arranged weight takes 300. Two copies are known: W^T with rows of N, which MKL reads
-as it lies (the least time for each call), and the form that oneDNN gives a weight. Both were seen to sum in the order
-in which :func:`~cohort.kernels.row_stable_product.row_stable_product` does, MKL up to an inner width of about 400 and
-not at every number of rows. Nothing promises that, so each shape is asked before its first product, and a number of
-rows that does not keep bits is filled up to one that does.
+as it lies (the least time for each call), and the form that oneDNN gives a weight. Which of them sums in the order in
+which :func:`~cohort.kernels.row_stable_product.row_stable_product` does, and at which numbers of rows, follows from
+processor, shape and threads: where MKL multiplies many rows it agrees with itself from two on, where oneDNN does, MKL
+agrees up to an inner width of about 400 and the arranged weight at any. Nothing promises that, so each shape is asked
+before its first product, and a number of rows that does not keep bits is filled up to one that does.
 
 Shapes:  T rows, H of them as they are multiplied · K input width · N output width
 """
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from cohort.kernels.row_stable_product import row_stable_product
+from cohort.kernels.row_stable_product import product_in_blocks, row_stable_product
 
 __all__ = ["MOST_FEW_ROWS", "FewRowsWeight"]
 
@@ -31,7 +32,7 @@ MOST_FEW_ROWS = ASKED_HEIGHTS[-1]
 _PLACES = 3
 
 _Arrange = Callable[[Tensor], Tensor]
-_Multiply = Callable[[Tensor, Tensor], Tensor]
+_Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def _lying(weight_NK: Tensor) -> Tensor:
@@ -43,13 +44,16 @@ def _packed(weight_NK: Tensor) -> Tensor:
     return found
 
 
-def _packed_product(x_HK: Tensor, packed_NK: Tensor) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x_HK, packed_NK, None, "none", [], "")
+def _packed_product(x_HK: Tensor, packed_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x_HK, packed_NK, bias_N, "none", [], "")
     return found
 
 
 # By name, best first: how a weight is arranged, and how rows are multiplied by it.
-_WAYS: dict[str, tuple[_Arrange, _Multiply]] = {"lying": (_lying, torch.mm), "packed": (_packed, _packed_product)}
+_WAYS: dict[str, tuple[_Arrange, _Multiply]] = {
+    "lying": (_lying, product_in_blocks),
+    "packed": (_packed, _packed_product),
+}
 
 
 class FewRowsWeight:
@@ -73,11 +77,9 @@ class FewRowsWeight:
         if plan is None:
             return None
         multiply, arranged, height = plan
-        if height != num_rows:
-            y_TN = multiply(F.pad(x_TK, (0, 0, 0, height - num_rows)), arranged)[:num_rows]
-        else:
-            y_TN = multiply(x_TK, arranged)
-        return y_TN if self._bias_N is None else y_TN.add_(self._bias_N)
+        if height == num_rows:
+            return multiply(x_TK, arranged, self._bias_N)
+        return multiply(F.pad(x_TK, (0, 0, 0, height - num_rows)), arranged, self._bias_N)[:num_rows]
 
     def _plan(self, num_rows: int, num_threads: int) -> tuple[_Multiply, Tensor, int] | None:
         if not 0 < num_rows <= MOST_FEW_ROWS:
@@ -137,8 +139,7 @@ def _agrees(
 ) -> bool:
     for first in torch.randint(len(x_TK) - height + 1, (_PLACES,), generator=generator).tolist():
         own = slice(first, first + height)
-        y_HN = multiply(x_TK[own], arranged)
-        if not torch.equal(y_HN if bias_N is None else y_HN.add_(bias_N), expected_TN[own]):
+        if not torch.equal(multiply(x_TK[own], arranged, bias_N), expected_TN[own]):
             return False
     return True
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from cohort.core.process.blas_sums import mkl_takes_avx512
 from cohort.kernels.onednn_product import onednn_product
 
-__all__ = ["row_stable_product"]
+__all__ = ["product_in_blocks", "row_stable_product"]
 
 # A BLAS may cut longer sums into parts, and where it cuts depends on the number of rows and threads: seen with MKL for
 # inner widths from 1,000 on (on one Xeon; on another it never showed), never up to 512.
@@ -39,11 +39,12 @@ def row_stable_product(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None = None)
     num_rows = x_TN.shape[0]
     filled = max(-(-num_rows // ROW_MULTIPLE) * ROW_MULTIPLE, LEAST_ROWS)
     if num_rows in (0, filled):
-        return _in_blocks(x_TN, w_NK, bias_K)
-    return _in_blocks(F.pad(x_TN, (0, 0, 0, filled - num_rows)), w_NK, bias_K)[:num_rows]
+        return product_in_blocks(x_TN, w_NK, bias_K)
+    return product_in_blocks(F.pad(x_TN, (0, 0, 0, filled - num_rows)), w_NK, bias_K)[:num_rows]
 
 
-def _in_blocks(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None) -> Tensor:
+def product_in_blocks(x_TN: Tensor, w_NK: Tensor, bias_K: Tensor | None = None) -> Tensor:
+    """Return ``x w (+ bias)`` [T, K] by torch's BLAS, with sums longer than 512 in blocks."""
     inner = w_NK.shape[0]
     if inner <= INNER_BLOCK:
         return F.linear(x_TN, w_NK.t(), bias_K)
