@@ -6,12 +6,9 @@ Shapes:  T rows of the stream · P rows of the padded buckets · B sequences of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,16 +18,17 @@ from cohort.core.errors import ShapeError
 from cohort.kernels.attention import AttentionTiles, RecordedTiles, packed_attention
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear import PaddedRows
-from cohort.kernels.staging import stage_together
+from cohort.models.attention_buckets import BucketLayout
 from cohort.models.config import AttentionRule
 
-__all__ = ["AttentionContext", "Bucket", "PackedAttention", "RecordedAttention", "causal_attention", "masked_attention"]
+__all__ = [
+    "AttentionContext",
+    "PackedAttention",
+    "RecordedAttention",
+    "causal_attention",
+    "masked_attention",
+]
 
-# Sequences are padded to their own length's next multiple: 16 rows keep every bucket aligned to cache lines on the CPU.
-# On a GPU 256 keeps launches few: forward + backward of 8,704 rows in sequences of 512 to 1,024 (32 query, 8 key-value
-# heads of 128, bf16, H200) takes 1.9 ms, with 128 2.4 ms, with 16 3.8 ms.
-CPU_LENGTH_MULTIPLE = 16
-GPU_LENGTH_MULTIPLE = 256
 # Queries of a sequence whose capped scores exist at a time: no fused kernel computes those.
 CAPPED_QUERIES = 256
 
@@ -46,15 +44,6 @@ class AttentionContext(Protocol):
     def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
         """Return o [T, H, E]; rows of no sequence give zeros."""
         ...
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """``count`` sequences padded to ``length`` rows each, at padded rows ``start : start + count * length``."""
-
-    start: int
-    count: int
-    length: int
 
 
 class PackedAttention:
@@ -74,7 +63,7 @@ class PackedAttention:
         if min(self._lengths, default=0) < 0:
             raise ShapeError("sequence offsets must never decrease")
         self._offsets = sequence_offsets
-        self._layouts: dict[tuple[int, torch.device], _Layout] = {}
+        self._layouts: dict[tuple[int, torch.device], BucketLayout] = {}
         self._tiles: dict[torch.device, AttentionTiles] = {}
 
     @property
@@ -115,7 +104,7 @@ class PackedAttention:
             return packed_attention(q_THE, k_TGE, v_TGE, tiles=tiles, window=rule.window, room=room)
         if room is not None:
             raise ShapeError("only Triton's kernels write attention's output into the next linear's room; give none")
-        layout = self._layout(q_THE.shape[0], q_THE.device)
+        layout = self.layout(q_THE.shape[0], q_THE.device)
         outputs, (q_PHE, k_PGE, v_PGE) = [], map(layout.gather, (q_THE, k_TGE, v_TGE))
         for bucket, *own in zip(layout.buckets, *map(layout.by_bucket, (q_PHE, k_PGE, v_PGE)), strict=True):
             q, k, v = (rows.unflatten(0, (bucket.count, bucket.length)) for rows in own)
@@ -129,12 +118,17 @@ class PackedAttention:
             self._tiles[device] = AttentionTiles(self._offsets, device=device)
         return self._tiles[device]
 
-    def _layout(self, num_rows: int, device: torch.device) -> _Layout:
+    def layout(self, num_rows: int, device: torch.device) -> BucketLayout:
+        """Return where the rows of a stream of ``num_rows`` are in the buckets.
+
+        Raises:
+            ShapeError: the stream is shorter than the sequences.
+        """
         key = (num_rows, device)
         if key not in self._layouts:
             if num_rows < self._offsets[-1]:
                 raise ShapeError(f"the stream has {num_rows} rows but its sequences end at {self._offsets[-1]}")
-            self._layouts[key] = _Layout.build(self._offsets, num_rows=num_rows, device=device)
+            self._layouts[key] = BucketLayout.build(self._offsets, num_rows=num_rows, device=device)
         return self._layouts[key]
 
 
@@ -153,98 +147,6 @@ class RecordedAttention(PackedAttention):
     def _tiles_on(self, device: torch.device) -> AttentionTiles:
         del device
         return self._recorded
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where each stream row is in the padded buckets, and back.
-
-    Padded rows repeat their own sequence's first row: no other sequence's values are read, and causality keeps the
-    copies, which come last, out of every real row.
-    """
-
-    buckets: tuple[Bucket, ...]
-    rows_P: Tensor
-    """Stream row of each padded row."""
-    padding: Tensor
-    """Padded rows that are copies."""
-    places_T: Tensor
-    """Padded row of each stream row (0 for rows of no sequence)."""
-    num_used: int
-
-    @classmethod
-    def build(cls, offsets: tuple[int, ...], *, num_rows: int, device: torch.device) -> _Layout:
-        multiple = CPU_LENGTH_MULTIPLE if device.type == "cpu" else GPU_LENGTH_MULTIPLE
-        lengths = np.diff(np.asarray(offsets, dtype=np.int64))
-        rounded = -(-lengths // multiple) * multiple
-        buckets: list[Bucket] = []
-        rows_P = np.zeros(int(rounded.sum()), dtype=np.int64)
-        is_padding_P = np.ones(len(rows_P), dtype=np.bool_)
-        places_T = np.zeros(num_rows, dtype=np.int64)
-        place = 0
-        for length in np.unique(rounded[rounded > 0]).tolist():
-            indices = np.flatnonzero(rounded == length).tolist()
-            buckets.append(Bucket(place, len(indices), length))
-            for index in indices:
-                start, stop = offsets[index], offsets[index + 1]
-                end = place + stop - start
-                rows_P[place:end] = np.arange(start, stop)
-                rows_P[end : place + length] = start
-                is_padding_P[place:end] = False
-                places_T[start:stop] = np.arange(place, end)
-                place += length
-        padding = np.flatnonzero(is_padding_P)
-        on_rows, on_padding, on_places = stage_together([rows_P, padding, places_T], device)
-        return cls(tuple(buckets), on_rows, on_padding, on_places, offsets[-1])
-
-    def gather(self, x_TXE: Tensor) -> Tensor:
-        """Return the padded rows [P, X, E]."""
-        padded: Tensor = _ToBuckets.apply(x_TXE, self)
-        return padded
-
-    def scatter(self, x_PXE: Tensor) -> Tensor:
-        """Return the stream rows [T, X, E], zeros in rows of no sequence."""
-        rows: Tensor = _FromBuckets.apply(x_PXE, self)
-        return rows
-
-    def by_bucket(self, x_PXE: Tensor) -> Sequence[Tensor]:
-        # one split: the gradient of each slice would be as large as all rows
-        return [x_PXE] if len(self.buckets) == 1 else x_PXE.split([each.count * each.length for each in self.buckets])
-
-    def pick_padded(self, x_TXE: Tensor) -> Tensor:
-        return x_TXE.index_select(0, self.rows_P)
-
-    def pick_rows(self, x_PXE: Tensor) -> Tensor:
-        if not self.num_used:
-            return x_PXE.new_zeros(len(self.places_T), *x_PXE.shape[1:])
-        x_TXE = x_PXE.index_select(0, self.places_T)
-        x_TXE[self.num_used :] = 0
-        return x_TXE
-
-
-class _ToBuckets(torch.autograd.Function):
-    """Padding gets no gradient (causality makes it exactly zero), so backward is one gather, without adds."""
-
-    @staticmethod
-    def forward(ctx: Any, x_TXE: Tensor, layout: _Layout) -> Tensor:
-        ctx.layout = layout
-        return layout.pick_padded(x_TXE)
-
-    @staticmethod
-    def backward(ctx: Any, dy_PXE: Tensor) -> tuple[Tensor, None]:
-        return ctx.layout.pick_rows(dy_PXE), None
-
-
-class _FromBuckets(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x_PXE: Tensor, layout: _Layout) -> Tensor:
-        ctx.layout = layout
-        return layout.pick_rows(x_PXE)
-
-    @staticmethod
-    def backward(ctx: Any, dy_TXE: Tensor) -> tuple[Tensor, None]:
-        dy_PXE = ctx.layout.pick_padded(dy_TXE)
-        return dy_PXE.index_fill_(0, ctx.layout.padding, 0), None
 
 
 def causal_attention(

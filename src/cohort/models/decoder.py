@@ -298,6 +298,7 @@ class Decoder:
             attention=attention,
             lora=lora,
             query_scale_T=self._query_scale(positions_T, num_positions=attention.num_positions),
+            has_one_node=self.ring is None,
         )
         delta_TD: Tensor | Apart | None = None
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()

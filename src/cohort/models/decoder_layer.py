@@ -20,6 +20,7 @@ from cohort.adapters.mlp import PackedMlp
 from cohort.kernels.deferred_lora_term import Apart, joined
 from cohort.kernels.exact_product import AgreedShapes
 from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.gated_activation import Activation
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.frozen_product import can_be_exact
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
@@ -29,6 +30,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.experts.mixture import MixtureOfExperts
 from cohort.models.experts.sparse_mlp import SparseMlp
 from cohort.models.experts.stacked_weights import StackedWeights
+from cohort.models.layer_node import LayerForm, suits_one_node, through_one_node
 
 __all__ = ["DecoderLayer", "SharedByLayers", "TensorRegion", "add_and_norm", "norm_weight"]
 
@@ -55,6 +57,7 @@ class SharedByLayers:
         query_scale_T: Factor on the queries of each row, where they grow with the position.
         attention: How rows attend.
         lora: The adapters.
+        has_one_node: Whether a layer may be one node of autograd, where it has the form for it.
     """
 
     angles: tuple[Tensor, Tensor]
@@ -62,6 +65,7 @@ class SharedByLayers:
     attention: AttentionContext
     lora: LoraContext | None
     query_scale_T: Tensor | None = None
+    has_one_node: bool = False
 
 
 class DecoderLayer:
@@ -124,13 +128,42 @@ class DecoderLayer:
         is_whole = region is None and config.residual_scale == 1.0
         self._joins_attention = is_whole and self._attention_post_norm_D is None
         self._joins_mlp = is_whole and self._mlp_post_norm_D is None
+        self._form = self._usual_form()
 
     def __call__(
         self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers
     ) -> tuple[Tensor, Tensor | Apart]:
         """Return the residual stream and the MLP's output, which the next norm adds to it."""
+        if shared.has_one_node and self._form and shared.lora is not None and not isinstance(delta_TD, Apart):
+            angles, lora = shared.angles if self._rule.window is None else shared.local_angles, shared.lora
+            passed = through_one_node(
+                self._form, residual_TD, delta_TD, attention=shared.attention, angles=angles, lora=lora
+            )
+            if passed is not None:
+                return passed
         x_TD, residual_TD, codes = self._entering(residual_TD, delta_TD, self._input_norm_D, self._qkv)
         return self._blocks(x_TD, residual_TD, shared, codes)
+
+    def _usual_form(self) -> LayerForm | None:
+        """Return what one node of autograd can take; None for layers with anything else."""
+        is_usual = self._joins_qkv and self._joins_attention and self._joins_mlp and self._config.query_growth is None
+        is_usual = is_usual and self._config.activation is Activation.SILU and suits_one_node(self.linears)
+        if not is_usual or not isinstance(self.mlp, PackedMlp):
+            return None
+        if self._input_norm_D is None or self._mlp_norm_D is None:
+            return None
+        return LayerForm(
+            input_norm_D=self._input_norm_D,
+            qkv=self._qkv,
+            output=self._output,
+            mlp_norm_D=self._mlp_norm_D,
+            gate_up=self.mlp.gate_up,
+            down=self.mlp.down,
+            heads=(self._config.num_heads, self._config.num_kv_heads),
+            width=self._config.head_dim,
+            eps=self._config.rms_norm_eps,
+            rule=self._rule,
+        )
 
     @property
     def first_experts(self) -> tuple[str, ...]:

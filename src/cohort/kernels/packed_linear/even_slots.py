@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -65,15 +66,43 @@ class EvenSlots:
         """Return whether each slot's products, and sums in its sinks, have the bits that they have one by one."""
         if part.grad_a_RK is not None and part.grad_a_RK.dtype != part.a_RK.dtype:
             return False
-        shape = TermShape(
-            in_features=part.a_RK.shape[1],
-            out_features=part.b_RN.shape[1],
-            product_width=product_width,
-            rank=self.rank,
-            factor_stride=part.a_RK.stride(0),
-            num_threads=num_threads,
+        (_, k), n, stride = part.a_RK.shape, part.b_RN.shape[1], part.a_RK.stride(0)
+        sinks = (
+            (part.a_RK if part.grad_a_RK is None else part.grad_a_RK).stride(0),
+            (part.b_RN if part.grad_b_RN is None else part.grad_b_RN).stride(0),
         )
-        return _asked(shape, self.count, tuple(sorted({*self.runs})), tuple(sorted({*self.lengths})))
+        asked = (k, n, product_width, self.rank, stride, num_threads, self.count)
+        return _have_own_bits(*asked, self.run_heights, self.sample_heights, sinks)
+
+    @cached_property
+    def run_heights(self) -> tuple[int, ...]:
+        """The numbers of rows that runs have."""
+        return tuple(sorted({*self.runs}))
+
+    @cached_property
+    def sample_heights(self) -> tuple[int, ...]:
+        """The numbers of rows that samples have."""
+        return tuple(sorted({*self.lengths}))
+
+
+# by plain numbers, as term_least is
+@functools.cache
+def _have_own_bits(
+    k: int,
+    n: int,
+    width: int,
+    rank: int,
+    stride: int,
+    num_threads: int,
+    count: int,
+    runs: tuple[int, ...],
+    lengths: tuple[int, ...],
+    sinks: tuple[int, int],
+) -> bool:
+    shape = TermShape(
+        in_features=k, out_features=n, product_width=width, rank=rank, factor_stride=stride, num_threads=num_threads
+    )
+    return _asked(shape, count, runs, lengths, sinks)
 
 
 def even_slots(stretch: Stretch) -> EvenSlots | None:
@@ -134,13 +163,16 @@ def even_backward(
         dx_CHK.baddbmm_(ds_CHr, own.a_rK, alpha=alpha)
 
 
-@functools.cache
-def _asked(shape: TermShape, count: int, runs: tuple[int, ...], lengths: tuple[int, ...]) -> bool:
+def _asked(
+    shape: TermShape, count: int, runs: tuple[int, ...], lengths: tuple[int, ...], sinks: tuple[int, int]
+) -> bool:
     generator = torch.Generator().manual_seed(0)
     # the first pass of a shape asks; a meter of its memory must not count what is asked only once
     with _disable_current_modes():
         for per_slot in (1, 2):
-            rows = {height: _Rows.drawn(shape, count, height, per_slot, generator) for height in {*runs, *lengths}}
+            rows = {
+                height: _Rows.drawn(shape, count, height, per_slot, generator, sinks) for height in {*runs, *lengths}
+            }
             if not all(rows[height].forward_and_dx_agree() for height in runs):
                 return False
             if not all(rows[height].gradients_agree() for height in lengths):
@@ -157,9 +189,19 @@ class _Rows:
     s: Tensor
     a: Tensor
     b: Tensor
+    grad_a: Tensor
+    grad_b: Tensor
 
     @classmethod
-    def drawn(cls, shape: TermShape, count: int, height: int, times: int, generator: torch.Generator) -> _Rows:
+    def drawn(
+        cls,
+        shape: TermShape,
+        count: int,
+        height: int,
+        times: int,
+        generator: torch.Generator,
+        sinks: tuple[int, int],
+    ) -> _Rows:
         """Return operands of slots that have ``times`` as many rows: a batch of the first has no gaps."""
         per_slot = times * height
 
@@ -175,6 +217,9 @@ class _Rows:
             s=rows(r, r, per_slot, height),
             a=rows(k, max(shape.factor_stride, k), r, r),
             b=rows(n, max(shape.factor_stride, n), r, r),
+            # where they are dense, torch may take another call than for rows in a wider buffer
+            grad_a=rows(k, max(sinks[0], k), r, r),
+            grad_b=rows(n, max(sinks[1], n), r, r),
         )
 
     def forward_and_dx_agree(self) -> bool:
@@ -186,7 +231,7 @@ class _Rows:
 
     def gradients_agree(self) -> bool:
         s_rL = self.s.transpose(1, 2)
-        return _same_added(self.b, s_rL, self.y) and _same_added(self.a, s_rL, self.x)
+        return _same_added(self.grad_b, s_rL, self.y) and _same_added(self.grad_a, s_rL, self.x)
 
 
 def _same_written(left: Tensor, right: Tensor, *, like: Tensor) -> bool:

@@ -16,7 +16,7 @@ from cohort.kernels.packed_linear.checks import check_parts, check_stream
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, GivenGradient, handed_gradient_of
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
-from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward
+from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward, term_pieces
 from cohort.kernels.packed_linear.per_slot import per_slot_forward
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
@@ -218,8 +218,16 @@ class _PackedLinearFunction(torch.autograd.Function):
         ctx.tables = None
         # bits matter on the CPU alone; a GPU without Triton has fewer, larger products slot by slot
         ctx.segments = segments if x_TK.device.type == "cpu" else segments.by_slot()
+        drops = row_keys_T is not None
+        ctx.pieces = term_pieces(x_TK, frozen=frozen, parts=parts, slots=slots, segments=ctx.segments, drops=drops)
         y_TN, kept = per_sample_forward(
-            x_TK, frozen=frozen, parts=parts, slots=slots, segments=ctx.segments, row_keys_T=row_keys_T
+            x_TK,
+            frozen=frozen,
+            parts=parts,
+            slots=slots,
+            segments=ctx.segments,
+            row_keys_T=row_keys_T,
+            pieces=ctx.pieces,
         )
         ctx.save_for_backward(x_TK, *(s for intermediates in kept for s in intermediates))
         ctx.counts = [len(intermediates) for intermediates in kept]
@@ -272,4 +280,6 @@ def _looped_backward(ctx: Any, dy_TN: Tensor, parts: Sequence[LoraPart]) -> Tens
         segments=ctx.segments,
         row_keys_T=ctx.call.row_keys_T,
         with_dx=ctx.needs_input_grad[0],
+        # pieces name their parts, and sinks made for the occasion are in others
+        pieces=ctx.pieces if all(part.grad_a_RK is not None for part in ctx.call.parts) else None,
     )

@@ -26,6 +26,8 @@ from cohort.kernels.packed_linear.slot_stretches import (
     Stretch,
     add_gradient,
     is_power_of_two,
+    runs_of,
+    samples_of,
     stretch_backward,
     stretch_forward,
     stretches,
@@ -34,7 +36,7 @@ from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.packed_linear.term_heights import term_least
 from cohort.kernels.segments import SegmentTable, SlotSamples
 
-__all__ = ["per_sample_backward", "per_sample_forward"]
+__all__ = ["Piece", "per_sample_backward", "per_sample_forward", "term_pieces"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -140,6 +142,24 @@ def _even(stretch: Stretch, segments: SegmentTable) -> EvenSlots | None:
     return found
 
 
+# What is computed at once of one part's terms.
+Piece = tuple[LoraPart, EvenSlots | Stretch | _Term]
+
+
+def term_pieces(
+    x_TK: Tensor,
+    *,
+    frozen: FrozenProduct,
+    parts: Sequence[LoraPart],
+    slots: SlotTable,
+    segments: SegmentTable,
+    drops: bool,
+) -> list[Piece]:
+    """Return the pieces in which both directions of a pass compute a linear's terms, in order."""
+    linear = _Linear.of(x_TK, frozen=frozen, parts=parts, slots=slots)
+    return [piece for stretch in stretches(segments, slots, drops=drops) for piece in linear.pieces(stretch, segments)]
+
+
 def per_sample_forward(
     x_TK: Tensor,
     *,
@@ -148,21 +168,28 @@ def per_sample_forward(
     slots: SlotTable,
     segments: SegmentTable,
     row_keys_T: Tensor | None,
+    pieces: Sequence[Piece] | None = None,
 ) -> tuple[Tensor, list[list[Tensor]]]:
-    """Return y [T, N] and the kept intermediates S of each piece: [S, r] or [Z, r], or [L, r] of each sample."""
+    """Return y [T, N] and the kept intermediates S of each piece: [S, r] or [Z, r], or [L, r] of each sample.
+
+    ``pieces``: what :func:`term_pieces` gives for the other arguments; looked up when None.
+    """
     y_TN = frozen.forward(x_TK)
-    linear = _Linear.of(x_TK, frozen=frozen, parts=parts, slots=slots)
+    if pieces is None:
+        drops = row_keys_T is not None
+        pieces = term_pieces(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments, drops=drops)
     kept: list[list[Tensor]] = []
-    for stretch in stretches(segments, slots, drops=row_keys_T is not None):
-        x_runs: Sequence[Tensor] | None = None
-        for part, piece in linear.pieces(stretch, segments):
-            if isinstance(piece, EvenSlots):
-                kept.append([even_forward(y_TN, x_CZK=piece.by_slot(x_TK), part=part, even=piece)])
-            elif isinstance(piece, Stretch):
-                x_runs = x_runs or x_TK[piece.rows].split_with_sizes(piece.runs)
-                kept.append([stretch_forward(y_TN, x_runs=x_runs, part=part, stretch=piece)])
-            else:
-                kept.append(_term_forward(y_TN, x_TK, piece, row_keys_T))
+    cut: Stretch | None = None
+    x_runs: Sequence[Tensor] = ()
+    for part, piece in pieces:
+        if isinstance(piece, Stretch):
+            if piece is not cut:
+                cut, x_runs = piece, runs_of(piece, x_TK)
+            kept.append([stretch_forward(y_TN, x_runs=x_runs, part=part, stretch=piece)])
+        elif isinstance(piece, EvenSlots):
+            kept.append([even_forward(y_TN, x_CZK=piece.by_slot(x_TK), part=part, even=piece)])
+        else:
+            kept.append(_term_forward(y_TN, x_TK, piece, row_keys_T))
     return y_TN, kept
 
 
@@ -196,30 +223,33 @@ def per_sample_backward(
     segments: SegmentTable,
     row_keys_T: Tensor | None,
     with_dx: bool = True,
+    pieces: Sequence[Piece] | None = None,
 ) -> Tensor | None:
-    """Return dx [T, K], if it is wanted, and add every sample's dA and dB to the parts' sinks, in sample order."""
+    """Return dx [T, K], if it is wanted, and add every sample's dA and dB to the parts' sinks, in sample order.
+
+    ``pieces``: those of the forward pass; looked up when None.
+    """
     dy_TN = dy_TN.contiguous()
     dx_TK = frozen.grad_input(dy_TN) if with_dx else None
-    linear, remaining = _Linear.of(x_TK, frozen=frozen, parts=parts, slots=slots), iter(kept)
-    for stretch in stretches(segments, slots, drops=row_keys_T is not None):
-        x_samples: Sequence[Tensor] | None = None
-        dx_runs: Sequence[Tensor] | None = None
-        for part, piece in linear.pieces(stretch, segments):
-            intermediates = next(remaining)
-            if isinstance(piece, EvenSlots):
-                dx_CZK = None if dx_TK is None else piece.by_slot(dx_TK)
-                even_backward(
-                    dy_TN, s_Sr=intermediates[0], x_CZK=piece.by_slot(x_TK), dx_CZK=dx_CZK, part=part, even=piece
-                )
-            elif isinstance(piece, Stretch):
-                x_samples = x_samples or x_TK[piece.rows].split_with_sizes(piece.lengths)
-                if dx_TK is not None:
-                    dx_runs = dx_runs or dx_TK[piece.rows].split_with_sizes(piece.runs)
-                stretch_backward(
-                    dy_TN, s_Sr=intermediates[0], x_samples=x_samples, dx_runs=dx_runs, part=part, stretch=piece
-                )
-            else:
-                _term_backward(dy_TN, dx_TK, x_TK=x_TK, intermediates=intermediates, term=piece, row_keys_T=row_keys_T)
+    if pieces is None:
+        drops = row_keys_T is not None
+        pieces = term_pieces(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments, drops=drops)
+    cut: Stretch | None = None
+    x_samples: Sequence[Tensor] = ()
+    dx_runs: Sequence[Tensor] | None = None
+    for (part, piece), intermediates in zip(pieces, kept, strict=True):
+        if isinstance(piece, Stretch):
+            if piece is not cut:
+                cut, x_samples = piece, samples_of(piece, x_TK)
+                dx_runs = None if dx_TK is None else runs_of(piece, dx_TK)
+            stretch_backward(
+                dy_TN, s_Sr=intermediates[0], x_samples=x_samples, dx_runs=dx_runs, part=part, stretch=piece
+            )
+        elif isinstance(piece, EvenSlots):
+            dx_CZK = None if dx_TK is None else piece.by_slot(dx_TK)
+            even_backward(dy_TN, s_Sr=intermediates[0], x_CZK=piece.by_slot(x_TK), dx_CZK=dx_CZK, part=part, even=piece)
+        else:
+            _term_backward(dy_TN, dx_TK, x_TK=x_TK, intermediates=intermediates, term=piece, row_keys_T=row_keys_T)
     return dx_TK
 
 

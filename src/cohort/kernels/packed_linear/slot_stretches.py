@@ -28,6 +28,8 @@ __all__ = [
     "Stretch",
     "add_gradient",
     "is_power_of_two",
+    "runs_of",
+    "samples_of",
     "stretch_backward",
     "stretch_forward",
     "stretches",
@@ -107,13 +109,29 @@ def _stretches(segments: SegmentTable, slots: SlotTable, *, drops: bool) -> list
     return found
 
 
+def runs_of(stretch: Stretch, rows_TX: Tensor) -> Sequence[Tensor]:
+    """Return the rows of each run."""
+    own = rows_TX[stretch.rows]
+    return (own,) if len(stretch.runs) == 1 else own.split_with_sizes(stretch.runs)
+
+
+def samples_of(stretch: Stretch, rows_TX: Tensor) -> Sequence[Tensor]:
+    """Return the rows of each sample."""
+    own = rows_TX[stretch.rows]
+    return (own,) if len(stretch.lengths) == 1 else own.split_with_sizes(stretch.lengths)
+
+
 def stretch_forward(y_TN: Tensor, *, x_runs: Sequence[Tensor], part: LoraPart, stretch: Stretch) -> Tensor:
     """Add the terms of one part to ``y`` and return S [S, r]."""
     factors, scales = stretch.factors(part), stretch.scales
-    y_runs = y_TN[stretch.rows, part.columns].split_with_sizes(stretch.runs)
+    y_SN, mm = y_TN[stretch.rows, part.columns], torch.mm
+    if len(stretch.runs) == 1:
+        # one trial alone: nothing to cut
+        s_Sr = mm(x_runs[0], factors[0].a_Kr)
+        y_SN.addmm_(s_Sr, factors[0].b_rN, alpha=scales[0])
+        return s_Sr
     s_Sr = y_TN.new_empty(stretch.rows.stop - stretch.rows.start, stretch.rank)
-    s_runs = s_Sr.split_with_sizes(stretch.runs)
-    mm = torch.mm
+    y_runs, s_runs = y_SN.split_with_sizes(stretch.runs), s_Sr.split_with_sizes(stretch.runs)
     for x_ZK, s_Zr, y_ZN, slot in zip(x_runs, s_runs, y_runs, stretch.slots_of_runs, strict=True):
         own = factors[slot]
         mm(x_ZK, own.a_Kr, out=s_Zr)
@@ -132,22 +150,29 @@ def stretch_backward(
 ) -> None:
     """Add one part's term to dx, if there is one, and every sample's dA and dB to the sinks, in sample order."""
     factors, scales = stretch.factors(part), stretch.scales
-    dy_SN = dy_TN[stretch.rows, part.columns]
-    ds_Sr = torch.empty_like(s_Sr)
-    ds_runs, mm = ds_Sr.split_with_sizes(stretch.runs), torch.mm
-    for dy_ZN, ds_Zr, slot in zip(dy_SN.split_with_sizes(stretch.runs), ds_runs, stretch.slots_of_runs, strict=True):
-        mm(dy_ZN, factors[slot].b_Nr, out=ds_Zr)
+    dy_SN, mm = dy_TN[stretch.rows, part.columns], torch.mm
+    ds_runs: Sequence[Tensor]
+    if len(stretch.runs) == 1:
+        ds_Sr = mm(dy_SN, factors[0].b_Nr)
+        ds_runs = (ds_Sr,)
+    else:
+        ds_Sr = torch.empty_like(s_Sr)
+        ds_runs = ds_Sr.split_with_sizes(stretch.runs)
+        for dy_ZN, ds_Zr, slot in zip(
+            dy_SN.split_with_sizes(stretch.runs), ds_runs, stretch.slots_of_runs, strict=True
+        ):
+            mm(dy_ZN, factors[slot].b_Nr, out=ds_Zr)
     s_samples, ds_samples = (rows_Sr.t().split_with_sizes(stretch.lengths, 1) for rows_Sr in (s_Sr, ds_Sr))
     dy_samples = dy_SN.split_with_sizes(stretch.lengths)
     same_dtype = part.grad_a_RK is not None and part.grad_a_RK.dtype == s_Sr.dtype
-    for s_rL, ds_rL, dy_LN, x_LK, slot in zip(
-        s_samples, ds_samples, dy_samples, x_samples, stretch.slots_of_samples, strict=True
+    for s_rL, ds_rL, dy_LN, x_LK, length, slot in zip(
+        s_samples, ds_samples, dy_samples, x_samples, stretch.lengths, stretch.slots_of_samples, strict=True
     ):
         own, alpha = factors[slot], scales[slot]
         assert own.grad_a_rK is not None, "backward needs sinks"
         assert own.grad_b_rN is not None, "backward needs sinks"
         # as add_gradient does, whose calls would be felt
-        if dy_LN.shape[0] <= MOST_ROWS_ADDED and same_dtype:
+        if length <= MOST_ROWS_ADDED and same_dtype:
             own.grad_b_rN.addmm_(s_rL, dy_LN, alpha=alpha)
             own.grad_a_rK.addmm_(ds_rL, x_LK, alpha=alpha)
         else:

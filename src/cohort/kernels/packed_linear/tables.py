@@ -115,7 +115,7 @@ class LoraPart:
     module_key: int = 0
     first_feature: int = 0
 
-    @property
+    @cached_property
     def columns(self) -> slice:
         """Columns of the fused output that this part owns."""
         return slice(self.column_start, self.column_start + self.b_RN.shape[1])
