@@ -28,6 +28,7 @@ from cohort.machine.compile_ahead.launches import (
     covering_sizes,
     kinds_of_adapters,
     launch_once,
+    measured_adapters,
 )
 from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.models.config_file import read_config
@@ -49,6 +50,19 @@ def test_one_adapter_stands_for_each_padded_rank_with_and_without_dropout() -> N
     ]
     found = [(spec.lora_dropout > 0, spec.use_dora) for spec in kinds_of_adapters(specs)]
     assert found == [(False, False), (True, False), (True, True)]
+
+
+def test_adapters_that_measure_memory_have_factors_alone() -> None:
+    plain = [AdapterSpec(r=r, lora_alpha=2.0 * r) for r in (64, 16, 32)]
+    assert [spec.r for spec in measured_adapters(plain)] == [16, 64]
+    assert kinds_of_adapters([*plain, *measured_adapters(plain)]) == kinds_of_adapters(plain)
+    drops = [AdapterSpec(r=16, lora_alpha=1.0, lora_dropout=0.1)]
+    kinds = kinds_of_adapters([*drops, *measured_adapters(drops)])
+    assert [(spec.r, spec.lora_dropout > 0) for spec in kinds] == [(16, False), (16, True)]
+    # a bank holds the magnitudes of DoRA as well, and as many rows are measured
+    dora = [AdapterSpec(r=16, lora_alpha=1.0, use_dora=True)]
+    assert [spec.r for spec in measured_adapters(dora)] == [dora[0].num_rows]
+    assert measured_adapters([]) == []
 
 
 def test_few_more_sizes_have_every_tile_of_exact_products() -> None:

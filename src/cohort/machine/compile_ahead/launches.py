@@ -30,7 +30,7 @@ from cohort.training.executor_settings import ExecutorSettings
 from cohort.training.memory_probe import ProbePass, probe_rows
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["collect_launches", "covering_sizes", "kinds_of_adapters", "launch_once"]
+__all__ = ["collect_launches", "covering_sizes", "kinds_of_adapters", "launch_once", "measured_adapters"]
 
 
 class _Passes(enum.IntEnum):
@@ -63,6 +63,15 @@ def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...
         plain = AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=0.1 if drops else 0.0, use_dora=is_dora)
         found.setdefault(kind, plain)
     return tuple(found[kind] for kind in sorted(found))
+
+
+def measured_adapters(adapters: Sequence[AdapterSpec]) -> list[AdapterSpec]:
+    """Return the adapters by which the memory of passes is measured: the narrowest and the widest, with factors alone.
+
+    Their passes have no dropout, and so other kernels than those of a task whose trials all drop.
+    """
+    rows = [spec.num_rows_in_passes for spec in adapters]
+    return [AdapterSpec(r=r, lora_alpha=1.0) for r in sorted({min(rows), max(rows)})] if rows else []
 
 
 def collect_launches(

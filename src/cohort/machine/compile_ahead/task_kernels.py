@@ -23,7 +23,12 @@ from cohort.machine.compile_ahead.kernel_cache import (
     triton_cache,
 )
 from cohort.machine.compile_ahead.launched_model import LaunchedModel, stand_in_decoder
-from cohort.machine.compile_ahead.launches import collect_launches, kinds_of_adapters, launch_once
+from cohort.machine.compile_ahead.launches import (
+    collect_launches,
+    kinds_of_adapters,
+    launch_once,
+    measured_adapters,
+)
 from cohort.machine.compile_ahead.workers import Compiled, KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
@@ -85,7 +90,8 @@ class KernelWarmUp:
         """
         self._machine, self._model, self._say = machine, model, say
         self._usual = max(2, round(mean_length))
-        self._adapters = kinds_of_adapters(adapters)
+        own = list(adapters)
+        self._adapters = kinds_of_adapters([*own, *measured_adapters(own)])
         self._marker = None
         self._has_collected = self._has_tried_model = False
         self.problem = ""
