@@ -131,6 +131,14 @@ def test_smaller_sizes_are_run_for_their_tiles_alone_and_all_layers_come_back(
     runs.clear()
     collect_launches(decoder, adapters=adapters[:1], pass_tokens=(200,), **named)
     assert runs == ["r 16, 200: ALL, [0, 3]"]
+    runs.clear()
+    # where memory is measured first, by the narrowest alone and the widest alone; 32 is none of the sizes
+    collect_launches(
+        decoder, adapters=adapters, pass_tokens=(200, 64), step_tokens=(100,), first_tokens=(32, 64, 100), **named
+    )
+    first, others = ("64: ALL, [0, 3]", "100: STEP, [3]"), ("200: TRAINING, [3]",)
+    visits = [("16", first), ("32", first), ("16", others), ("32", others), ("16+32", (*first, *others))]
+    assert runs == [f"r {ranks}, {size}" for ranks, sizes in visits for size in sizes]
 
 
 @pytest.mark.parametrize(

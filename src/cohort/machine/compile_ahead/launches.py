@@ -1,6 +1,6 @@
 """Runs the kinds of passes that a task will need, launching none of their kernels, so that all are compiled at once.
 
-The largest size has every kind of pass; smaller ones have those that can choose other tiles there.
+One size has every kind of pass; the others have those that can choose other tiles there.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def collect_launches(
     usual: int,
     pass_tokens: Sequence[int],
     step_tokens: Sequence[int] = (),
+    first_tokens: Sequence[int] = (),
     numerics: Numerics = Numerics.FAST,
 ) -> None:
     """Hand the kernels of training, evaluation and recorded passes to workers.
@@ -91,30 +92,37 @@ def collect_launches(
         decoder: On the GPU, with all of its layers there.
         adapters: One of each kind.
         usual: Tokens of a usual row.
-        pass_tokens: Sizes of passes, which choose the tiles of products; at the largest, every kind of pass is run.
+        pass_tokens: Sizes of passes, which choose the tiles of products; at one of them every kind of pass is run.
         step_tokens: Sizes of which a training step is enough.
+        first_tokens: Those of them whose kernels are needed first, of the narrowest adapter alone and the widest alone.
         numerics: Those of the passes.
     """
     if numerics is Numerics.EXACT:
         step_tokens = (*step_tokens, *_sizes_of_tiles(decoder, known=(*pass_tokens, *step_tokens)))
     layout = target_linears if isinstance(target_linears, AdapterLayout) else AdapterLayout(dict(target_linears))
-    # the widest adapter of a pack decides what is launched: each alone, and all of them together. The passes that
-    # measure memory come first, with the narrowest alone and the widest alone, so workers compile for them first
+    # a size that is wanted with its recordings is not run again for its step alone
+    sizes = dict.fromkeys(step_tokens, _Passes.STEP) | dict.fromkeys(pass_tokens, _Passes.TRAINING)
+    first = [tokens for tokens in first_tokens if tokens in sizes]
+    others = sorted((tokens for tokens in sizes if tokens not in first), reverse=True)
+    sizes[[*first, *others][0]] = _Passes.ALL
+    # the widest adapter of a pack decides what is launched: each alone, and all of them together
     alone = [[spec] for spec in (*adapters[:1], *reversed(adapters[1:]))]
     packs = [*alone, *([list(adapters)] if len(adapters) > 1 else [])]
-    largest = {max(pass_tokens): _Passes.ALL}
-    # a size that is wanted with its recordings is not run again for its step alone
-    smaller = dict.fromkeys(step_tokens, _Passes.STEP) | dict.fromkeys(pass_tokens, _Passes.TRAINING)
-    smaller.pop(max(pass_tokens))
-    smaller = dict(sorted(smaller.items(), reverse=True))
+    visits = [(specs, own) for own in (first, others) for specs in packs[:2]]
+    visits += [(specs, [*first, *others]) for specs in packs[2:]]
     run = functools.partial(_run, decoder, target_linears=target_linears, usual=usual, numerics=numerics)
     with contextlib.suppress(torch.OutOfMemoryError), few_layers(decoder, layout=layout), compiler.collecting():
-        for specs in packs:
-            run(specs, sizes=largest)
-            if smaller:
+        for specs, own in visits:
+            whole, rest = (
+                {tokens: sizes[tokens] for tokens in own if (sizes[tokens] is _Passes.ALL) is is_whole}
+                for is_whole in (True, False)
+            )
+            if whole:
+                run(specs, sizes=whole)
+            if rest:
                 # what the first layer has of its own are norms, which have one kernel for all sizes
                 with one_layer_each(decoder, layout=layout):
-                    run(specs, sizes=smaller)
+                    run(specs, sizes=rest)
     release_cached(decoder.device)
 
 

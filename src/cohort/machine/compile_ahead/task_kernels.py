@@ -41,6 +41,8 @@ __all__ = ["KernelWarmUp", "workers_ahead"]
 PASS_TOKENS = (16384, 4096, 1024, 256)
 # between them, other strips of columns alone: they halve as a stream doubles
 STEP_TOKENS = (8192, 2048, 512)
+# about those at which the memory of passes is measured, which needs its kernels first
+FIRST_TOKENS = (1024, 2048, 4096)
 # those of a sweep's first passes, whose kernels are loaded while the weights are read
 LOADED_TOKENS = (8192, 2048)
 
@@ -218,6 +220,7 @@ class KernelWarmUp:
                 usual=self._usual,
                 pass_tokens=PASS_TOKENS,
                 step_tokens=STEP_TOKENS,
+                first_tokens=FIRST_TOKENS,
                 numerics=self._machine.numerics,
             )
         except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself
