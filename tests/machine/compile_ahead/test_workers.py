@@ -197,3 +197,13 @@ def test_launches_wait_for_their_own_kernel_alone(monkeypatch: pytest.MonkeyPatc
             assert 0.1 <= time.monotonic() - begun < 30
         # what launches have waited counts
         assert compiler.wait().num_failed == 2
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_the_caller_goes_before_its_workers() -> None:
+    with KernelCompiler(num_workers=1) as compiler:
+        # it has begun once it answers
+        compiler._submit(time.sleep, 0).result()
+        (worker,) = compiler._workers._processes
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, worker) == min(19, own + workers.NICENESS)

@@ -27,6 +27,8 @@ from cohort.machine.compile_ahead.triton_launches import awaited_launches, taken
 __all__ = ["Compiled", "KernelCompiler", "NamedGpu"]
 
 MOST_WORKERS = 32
+# workers may take every core: the caller launches passes meanwhile and reads weights, and goes first
+NICENESS = 5
 # what each worker would take seconds to import
 PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
 # all variants of a model take 10 to 30 s; a compiler that hangs must not hold up a run that could compile by itself
@@ -53,7 +55,7 @@ class KernelCompiler:
 
     def __init__(self, *, num_workers: int | None = None) -> None:
         """Start what the workers are forks of; it imports Triton while the caller goes on."""
-        self._count = num_workers or min(MOST_WORKERS, max(1, (os.cpu_count() or 1) - 2))
+        self._count = num_workers or min(MOST_WORKERS, os.cpu_count() or 1)
         self._workers = self._new_workers()
         # the first worker is there once Triton is imported: a thread waits for it, not the caller
         self._handing_over = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compile-ahead")
@@ -221,6 +223,7 @@ class NamedGpu:
 def _begin(environment: dict[str, str]) -> None:
     # a worker holds both ends of the pipe it waits at, so it would outlive a caller that is killed
     threading.Thread(target=_end_with_caller, daemon=True).start()
+    os.nice(NICENESS)
     # the server has that of its own start
     os.environ.clear()
     os.environ.update(environment)
