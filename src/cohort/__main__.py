@@ -1,6 +1,6 @@
 """``python -m cohort`` is the command ``cohort``."""
 
-from cohort.cli.main import main
+from cohort.cli.entry import command
 
 if __name__ == "__main__":
-    main()
+    command()
