@@ -291,6 +291,8 @@ class AdapterBank:
 
     def after_update(self, slots: Collection[int]) -> None:
         """Make what products read from the masters that an optimizer stepped; plain copies it has refreshed itself."""
+        # torch counts no writes of its fused optimizers, and what is arranged of factors is as old as the count
+        torch.autograd.graph.increment_version(self.compute_RD)
         for slot in slots:
             if slot in self._factors_D or self.spec(slot).use_vera is not None:
                 self.refresh(slot)

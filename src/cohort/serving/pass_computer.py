@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.modules_to_save.saved_tables import own_logits
-from cohort.data.packing import stream_rows
+from cohort.data.packing import LEAST_ROWS, stream_rows
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
 from cohort.models.attention import AttentionContext
@@ -226,8 +226,9 @@ def padded_logits(decoder: PassModel, hidden_BD: Tensor) -> Tensor:
 
 def _rows_of(num_used: int, decoder: PassModel) -> int:
     """Return the rows of a stream, given those that sequences use."""
-    if decoder.takes_any_rows:
+    if decoder.takes_any_rows and num_used <= LEAST_ROWS:
         return -(-num_used // FEW_ROWS_MULTIPLE) * FEW_ROWS_MULTIPLE
     if decoder.device.type == "cpu":
+        # where any number will do as well: so that no product fills rows up by itself
         return stream_rows(num_used, on_gpu=False)
     return -(-(num_used + FILLER_ROWS) // FILLER_ROWS) * FILLER_ROWS

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cohort.kernels.few_rows_product import MOST_FEW_ROWS
+from cohort.kernels.packed_linear.arranged_terms import MOST_SLOTS, arranged_term
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.row_runs import add_row_product, row_product
 from cohort.kernels.packed_linear.slot_stretches import is_power_of_two
@@ -33,19 +35,28 @@ def per_slot_forward(
 ) -> Tensor:
     """Return y [T, N], without gradients and dropout."""
     y_TN = frozen.forward(x_TK)
-    y_parts = [y_TN[:, part.columns] for part in parts]
     asks = x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous()
     num_threads, left = torch.get_num_threads(), []
     num_used, num_rows = segments.num_used, segments.num_rows
-    for slot, rows in _slot_rows(segments):
+    slot_rows = _slot_rows(segments)
+    arranges = len(slot_rows) <= MOST_SLOTS
+    for slot, rows in slot_rows:
         rank, scale = slots.ranks[slot], slots.scales[slot]
         if rank == 0:
             continue
         if not asks or not is_power_of_two(scale):
             left += [(slot, index) for index in range(len(parts))]
             continue
-        rank_rows, x_ZK = (slots.row_starts[slot], slots.row_starts[slot] + rank), x_TK[rows]
-        for index, (part, y_part) in enumerate(zip(parts, y_parts, strict=True)):
+        rank_rows = (slots.row_starts[slot], slots.row_starts[slot] + rank)
+        if arranges and rows.stop - rows.start <= MOST_FEW_ROWS:
+            term = arranged_term(
+                parts, rank_rows=rank_rows, scale=scale, product_width=y_TN.shape[1], num_threads=num_threads
+            )
+            if term is not None and term.add_to(y_TN, x_TK, rows=rows, num_used=num_used):
+                continue
+        x_ZK = x_TK[rows]
+        for index, part in enumerate(parts):
+            y_part = y_TN[:, part.columns]
             shape = (x_TK.shape[1], y_part.shape[1], y_TN.shape[1], rank, part.a_RK.stride(0), num_threads)
             least = term_least(*shape)
             if least is None:
@@ -61,7 +72,7 @@ def per_slot_forward(
     if left:
         windows = {own[0]: own for own in _windows(x_TK, slots=slots, segments=segments)}
         for slot, index in left:
-            _add_in_window(y_parts[index], windows[slot], part=parts[index], slots=slots)
+            _add_in_window(y_TN[:, parts[index].columns], windows[slot], part=parts[index], slots=slots)
     return y_TN
 
 

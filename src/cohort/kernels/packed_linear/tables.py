@@ -160,5 +160,10 @@ class LoraPart:
         return set()
 
     @cached_property
+    def arranged(self) -> dict[tuple[Any, ...], Any]:
+        """Terms of slots arranged for few rows; written by what arranges them."""
+        return {}
+
+    @cached_property
     def _views(self) -> dict[tuple[int, ...], SlotFactors]:
         return {}

@@ -81,6 +81,12 @@ def split_and_rotate(
             qkv_TN, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE, term_TN=term_TN
         )
         return parts
+    if chosen is Backend.REFERENCE and not torch.is_grad_enabled():
+        # a node of autograd takes as long as a few rows
+        alone: tuple[Tensor, Tensor, Tensor] = implementation("rope", chosen).fused_forward(
+            qkv_TN, heads=heads, cos_TE=cos_TE, sin_TE=sin_TE
+        )
+        return alone
     result: tuple[Tensor, Tensor, Tensor] = _FusedFunction.apply(qkv_TN, heads, cos_TE, sin_TE, chosen)
     return result
 

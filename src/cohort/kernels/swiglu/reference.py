@@ -59,6 +59,9 @@ def _silu(gate_TW: Tensor, *, out: Tensor) -> Tensor:
     if heights is None:
         torch.neg(gate_TW, out=out).exp_().add_(1)
         return torch.div(gate_TW, out, out=out)
+    if len(heights) == 1:
+        torch.ops.aten.silu.out(gate_TW, out=out)
+        return out
     for rows, written in zip(gate_TW.split(heights), out.split(heights), strict=True):
         torch.ops.aten.silu.out(rows, out=written)
     return out

@@ -65,12 +65,15 @@ class FrozenLinear:
     def device(self) -> torch.device:
         return self._weight_NK.device
 
-    @torch.no_grad()
     def forward(self, x_TK: Tensor) -> Tensor:
-        if self._few_rows is not None and x_TK.shape[0] <= MOST_FEW_ROWS:
+        if self._few_rows is not None and x_TK.shape[0] <= MOST_FEW_ROWS and not torch.is_grad_enabled():
             found_TN = self._few_rows.product(x_TK)
             if found_TN is not None:
                 return found_TN
+        return self._forward(x_TK)
+
+    @torch.no_grad()
+    def _forward(self, x_TK: Tensor) -> Tensor:
         if self.is_exact:
             return exact_product(x_TK, self._weight_NK, bias_N=self._bias_N, forward=True, agreed=self.agreed_shapes)
         return row_stable_product(x_TK, self._weight_NK.t(), self._bias_N)
