@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -48,7 +49,10 @@ class NewPositions:
 
 @dataclass
 class _Bucket:
-    """Tiles of equal shape. ``kept``: which of its queries are no padding, and ``kept_rows`` where they go."""
+    """Tiles of equal shape. ``kept``: which of its queries are no padding, and ``kept_rows`` where they go.
+
+    ``is_whole``: the tiles are all rows of the pass, in order, one query each.
+    """
 
     query_rows: Tensor
     pool_rows: Tensor
@@ -56,6 +60,7 @@ class _Bucket:
     kept: Tensor
     kept_rows: Tensor
     key_length: int
+    is_whole: bool
     masks: dict[AttentionRule, Tensor] = field(default_factory=dict)
 
     def visible(self, rule: AttentionRule, *, dtype: torch.dtype) -> Tensor:
@@ -92,8 +97,8 @@ class CachedAttention:
         """Return o [T, H, E]; zeros in the rows of no sequence."""
         count = len(self._rows)
         self._cache.write(layer_index, rows=self._rows, k_TGE=k_TGE[:count], v_TGE=v_TGE[:count])
-        o_THE = torch.zeros_like(q_THE)
         if rule.suits_kernels and choose_backend(q_THE) is Backend.TRITON:
+            o_THE = torch.zeros_like(q_THE)
             if self._tiles is None:
                 self._tiles = _paged_tiles(self._sequences, device=self._device)
             keys, values = self._cache.of_layer(layer_index)
@@ -111,6 +116,8 @@ class CachedAttention:
         if self._buckets is None:
             own_rows = [rows_of(each.blocks) for each in self._sequences]
             self._buckets = _buckets(self._sequences, own_rows, device=self._device, whole_tiles=self._whole_tiles)
+        # of a bucket that is the whole pass, what it gives
+        o_THE = q_THE if self._buckets[0].is_whole else torch.zeros_like(q_THE)
         for bucket in self._buckets:
             shape = bucket.positions_BQ.shape
             q_BQHE = q_THE.index_select(0, bucket.query_rows).unflatten(0, shape)
@@ -123,6 +130,9 @@ class CachedAttention:
                 visible=bucket.visible(rule, dtype=q_THE.dtype),
                 rule=rule,
             )
+            if bucket.is_whole:
+                o_BHE, filler = o_BQHE.flatten(0, 1), len(q_THE) - shape[0]
+                return F.pad(o_BHE, (0, 0, 0, 0, 0, filler)) if filler else o_BHE.contiguous()
             o_THE.index_copy_(0, bucket.kept_rows, o_BQHE.flatten(0, 1).index_select(0, bucket.kept))
         return o_THE
 
@@ -200,12 +210,12 @@ def _buckets(
             by_shape.setdefault((size, key_length), []).append(tile)
             row += len(own)
     return [
-        _bucket(tiles, size=size, key_length=key_length, device=device)
+        _bucket(tiles, size=size, key_length=key_length, device=device, is_whole=len(by_shape) == size == 1)
         for (size, key_length), tiles in sorted(by_shape.items())
     ]
 
 
-def _bucket(tiles: Sequence[_Tile], *, size: int, key_length: int, device: torch.device) -> _Bucket:
+def _bucket(tiles: Sequence[_Tile], *, size: int, key_length: int, device: torch.device, is_whole: bool) -> _Bucket:
     kept = np.concatenate([index * size + tile.own for index, tile in enumerate(tiles)])
     query_rows = np.concatenate([tile.rows for tile in tiles])
     staged = stage_together(
@@ -225,4 +235,5 @@ def _bucket(tiles: Sequence[_Tile], *, size: int, key_length: int, device: torch
         kept=staged[3],
         kept_rows=staged[4],
         key_length=key_length,
+        is_whole=is_whole,
     )

@@ -120,6 +120,8 @@ class PassComputer:
         self._stored: dict[int, StoredBlocks] = {}
         # of the last pass that only decoded: the next one most often has the same sequences
         self._decoded: tuple[tuple[int, ...], SegmentTable] | None = None
+        # of the last pass that was not recorded: slots, counts, rows and slots there are, and their table
+        self._laid_out: tuple[tuple[list[int], list[int], int, int], SegmentTable] | None = None
 
     @torch.no_grad()
     def compute(self, record: PassRecord) -> Scores | None:
@@ -204,14 +206,17 @@ class PassComputer:
 
     def _lora(self, parts: Sequence[SequencePart], *, counts: Sequence[int], num_rows: int) -> LoraContext | None:
         slots = [-1 if part.slot is None else part.slot for part in parts]
-        table = SegmentTable.from_samples(
-            counts,
-            slots=slots,
-            num_slots=self._adapters.num_slots,
-            num_rows=num_rows,
-            multiplies_slots=not self._as_trained,
-        )
-        return self._adapters.context(table)
+        layout = (slots, [*counts], num_rows, self._adapters.num_slots)
+        if self._laid_out is None or self._laid_out[0] != layout:
+            table = SegmentTable.from_samples(
+                counts,
+                slots=slots,
+                num_slots=self._adapters.num_slots,
+                num_rows=num_rows,
+                multiplies_slots=not self._as_trained,
+            )
+            self._laid_out = layout, table
+        return self._adapters.context(self._laid_out[1])
 
 
 def padded_logits(decoder: PassModel, hidden_BD: Tensor) -> Tensor:

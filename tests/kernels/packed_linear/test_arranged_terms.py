@@ -14,7 +14,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.packed_linear import arranged_terms as module
 from cohort.kernels.packed_linear import packed_linear, per_slot
-from cohort.kernels.packed_linear.arranged_terms import MOST_SLOTS, arranged_term
+from cohort.kernels.packed_linear.arranged_terms import MOST_SLOTS, arranged_term, stamp_of
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 from cohort.models.weight_formats.kinds.plain import FrozenLinear
@@ -147,10 +147,31 @@ def test_what_writes_a_bank_is_seen(write: Callable[[AdapterBank], None]) -> Non
 
 def test_large_factors_and_many_slots_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = parts_of(torch.Generator().manual_seed(0), num_rank_rows=4 * (MOST_SLOTS + 3))
-    settings = {"scale": 2.0, "product_width": sum(WIDTHS), "num_threads": torch.get_num_threads()}
+
+    def term(first: int) -> object:
+        threads = torch.get_num_threads()
+        stamp = stamp_of(parts)
+        assert stamp is not None
+        return arranged_term(
+            parts,
+            stamp=stamp,
+            rank_rows=(first, first + 4),
+            scale=2.0,
+            product_width=sum(WIDTHS),
+            num_threads=threads,
+        )
+
     for slot in range(MOST_SLOTS + 3):
-        arranged_term(parts, rank_rows=(4 * slot, 4 * slot + 4), **settings)
+        term(4 * slot)
     assert len(parts[0].arranged) <= MOST_SLOTS
     monkeypatch.setattr(module, "MOST_ENTRIES", 12 * (INNER + sum(WIDTHS)) - 1)
     parts[0].arranged.clear()
-    assert arranged_term(parts, rank_rows=(0, 4), **settings) is None
+    assert term(0) is None
+
+
+@torch.inference_mode()
+def test_factors_whose_writes_are_not_counted_are_not_arranged() -> None:
+    setup = Setup()
+    setup.output((1, 0, 0), filler=3)
+    assert stamp_of(setup.parts) is None
+    assert not setup.parts[0].arranged

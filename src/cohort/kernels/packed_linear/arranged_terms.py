@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from cohort.kernels.few_rows_product import ASKED_HEIGHTS
 from cohort.kernels.packed_linear.tables import LoraPart
 
-__all__ = ["MOST_SLOTS", "ArrangedTerm", "arranged_term"]
+__all__ = ["MOST_SLOTS", "ArrangedTerm", "Stamp", "arranged_term", "stamp_of"]
 
 # Slots of a linear whose factors are kept arranged, and entries of one: 8 MiB a linear at most. Of larger factors the
 # calls are a small part.
@@ -34,20 +34,31 @@ MOST_ENTRIES = 1 << 17
 _TALL = 48
 
 
+Stamp = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def stamp_of(parts: Sequence[LoraPart]) -> Stamp | None:
+    """Return which parts these are, and how often their factors were written; None where torch counts no writes."""
+    if any(part.a_RK.is_inference() for part in parts):
+        return None
+    versions = [version for part in parts for version in (part.a_RK._version, part.b_RN._version)]
+    return tuple(map(id, parts)), tuple(versions)
+
+
 class ArrangedTerm(NamedTuple):
     """One slot's term of all siblings, and from how many rows on it is computed.
 
     Attributes:
         b_SN: Times the slot's scale, which is a power of two.
         heights: By the number of rows, those that a product takes.
-        parts, versions: What it was made of, and how often that had been written.
+        parts, stamp: What it was made of, and its :func:`stamp_of`.
     """
 
     a_KS: Tensor
     b_SN: Tensor
     heights: tuple[int | None, ...]
     parts: tuple[LoraPart, ...]
-    versions: list[int]
+    stamp: Stamp
 
     def add_to(self, y_TN: Tensor, x_TK: Tensor, *, rows: slice, num_used: int) -> bool:
         """Add the term to ``rows`` of y, and maybe to filler from ``num_used`` on; False where it cannot."""
@@ -67,53 +78,42 @@ class ArrangedTerm(NamedTuple):
 
 
 def arranged_term(
-    parts: Sequence[LoraPart], *, rank_rows: tuple[int, int], scale: float, product_width: int, num_threads: int
+    parts: Sequence[LoraPart],
+    *,
+    stamp: Stamp,
+    rank_rows: tuple[int, int],
+    scale: float,
+    product_width: int,
+    num_threads: int,
 ) -> ArrangedTerm | None:
     """Return the term of the slot with these rank rows; None where it is not arranged: a large one, or other bits.
 
     Args:
         parts: float32 on a CPU.
+        stamp: Theirs.
         scale: A power of two.
         product_width: N.
     """
     kept, key = parts[0].arranged, (*rank_rows, scale, product_width, num_threads)
-    found = kept.get(key)
-    if found is not None and _is_of(found, parts):
+    found: ArrangedTerm | None = kept.get(key)
+    # parts of a term that is kept are alive, so that no others have their ids
+    if found is not None and found.stamp == stamp:
         return found
-    if any(part.a_RK.is_inference() for part in parts):
-        # torch counts no writes to such tensors
-        return None
     inner, rank = parts[0].a_RK.shape[1], rank_rows[1] - rank_rows[0]
-    total = rank * len(parts)
-    if total * (inner + product_width) > MOST_ENTRIES:
+    if rank * len(parts) * (inner + product_width) > MOST_ENTRIES:
         return None
     columns = tuple((part.column_start, part.b_RN.shape[1]) for part in parts)
     heights = _heights(inner, product_width, columns, rank, parts[0].a_RK.stride(0), num_threads)
     if heights is None:
         return None
+    factors = [part.of_slot(*rank_rows) for part in parts]
     a_KS, b_SN = _arranged(
-        [part.a_RK[slice(*rank_rows)] for part in parts],
-        [part.b_RN[slice(*rank_rows)] for part in parts],
-        columns=columns,
-        width=product_width,
+        [own.a_rK for own in factors], [own.b_rN for own in factors], columns=columns, width=product_width
     )
-    versions = [version for part in parts for version in (part.a_RK._version, part.b_RN._version)]
     while len(kept) >= MOST_SLOTS:
         del kept[next(iter(kept))]
-    term = ArrangedTerm(a_KS, b_SN.mul_(scale), heights, tuple(parts), versions)
-    kept[key] = term
+    kept[key] = term = ArrangedTerm(a_KS, b_SN.mul_(scale), heights, tuple(parts), stamp)
     return term
-
-
-def _is_of(term: ArrangedTerm, parts: Sequence[LoraPart]) -> bool:
-    """Return whether a term was made of these parts, which have not been written since."""
-    if len(parts) != len(term.parts):
-        return False
-    versions = iter(term.versions)
-    for part, own in zip(parts, term.parts, strict=True):
-        if part is not own or part.a_RK._version != next(versions) or part.b_RN._version != next(versions):
-            return False
-    return True
 
 
 def _arranged(
@@ -138,7 +138,6 @@ def _heights(
     None where few rows need too many, or rows do not begin at multiples of 16 bytes: then bits follow from where.
     """
     del num_threads  # torch's own is in force
-    total = rank * len(columns)
     if any(own % 4 for own in (inner, width, rank, stride)):
         return None
     generator = torch.Generator().manual_seed(0)
@@ -156,7 +155,6 @@ def _heights(
         for a, b, (start, own) in zip(a_rK, b_rN, columns, strict=True):
             expected_TN[:, start : start + own].addmm_(torch.mm(x_TK, a.t()), b, alpha=2.0)
         a_KS, b_SN = _arranged(a_rK, b_rN, columns=columns, width=width)
-        assert a_KS.shape == (inner, total), "siblings have one rank"
         b_SN.mul_(2.0)
         good = []
         for height in ASKED_HEIGHTS:

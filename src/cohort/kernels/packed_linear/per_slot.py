@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.kernels.few_rows_product import MOST_FEW_ROWS
-from cohort.kernels.packed_linear.arranged_terms import MOST_SLOTS, arranged_term
+from cohort.kernels.packed_linear.arranged_terms import MOST_SLOTS, arranged_term, stamp_of
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.row_runs import add_row_product, row_product
 from cohort.kernels.packed_linear.slot_stretches import is_power_of_two
@@ -37,9 +37,9 @@ def per_slot_forward(
     y_TN = frozen.forward(x_TK)
     asks = x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous()
     num_threads, left = torch.get_num_threads(), []
-    num_used, num_rows = segments.num_used, segments.num_rows
+    num_used, num_rows, product_width = segments.num_used, segments.num_rows, y_TN.shape[1]
     slot_rows = _slot_rows(segments)
-    arranges = len(slot_rows) <= MOST_SLOTS
+    stamp = stamp_of(parts) if asks and parts and len(slot_rows) <= MOST_SLOTS else None
     for slot, rows in slot_rows:
         rank, scale = slots.ranks[slot], slots.scales[slot]
         if rank == 0:
@@ -48,16 +48,21 @@ def per_slot_forward(
             left += [(slot, index) for index in range(len(parts))]
             continue
         rank_rows = (slots.row_starts[slot], slots.row_starts[slot] + rank)
-        if arranges and rows.stop - rows.start <= MOST_FEW_ROWS:
+        if stamp is not None and rows.stop - rows.start <= MOST_FEW_ROWS:
             term = arranged_term(
-                parts, rank_rows=rank_rows, scale=scale, product_width=y_TN.shape[1], num_threads=num_threads
+                parts,
+                stamp=stamp,
+                rank_rows=rank_rows,
+                scale=scale,
+                product_width=product_width,
+                num_threads=num_threads,
             )
             if term is not None and term.add_to(y_TN, x_TK, rows=rows, num_used=num_used):
                 continue
         x_ZK = x_TK[rows]
         for index, part in enumerate(parts):
             y_part = y_TN[:, part.columns]
-            shape = (x_TK.shape[1], y_part.shape[1], y_TN.shape[1], rank, part.a_RK.stride(0), num_threads)
+            shape = (x_TK.shape[1], y_part.shape[1], product_width, rank, part.a_RK.stride(0), num_threads)
             least = term_least(*shape)
             if least is None:
                 left.append((slot, index))
