@@ -58,6 +58,11 @@ def tune(
     """
     run_directory = output if output is not None else Path("runs") / task.stem
     with exits(as_json=as_json, debug=debug, resume=run_directory), launched_ranks() as ranks:
+        if ranks is None:
+            from cohort.machine.compile_ahead.fork_server import begin_fork_server
+
+            # it imports what takes this process the next seconds
+            begin_fork_server()
         with imports_uncollected("cohort.prepare.inputs"):
             from cohort.core.errors import InputError
             from cohort.prepare.inputs import load_fitting_task

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import json
-import os
 import shutil
 import struct
 from pathlib import Path
@@ -18,11 +16,9 @@ import torch
 
 from cohort import kernels
 from cohort.core.durable_files import write_text
+from cohort.machine.compile_ahead.fork_server import SUFFIX, triton_cache
 
-__all__ = ["SUFFIX", "cache_marker", "identify_triton", "is_whole", "mark", "remove_damaged", "triton_cache"]
-
-# of the files that say what is in Triton's cache
-SUFFIX = ".compiled"
+__all__ = ["cache_marker", "identify_triton", "is_whole", "mark", "remove_damaged"]
 
 _GROUP = "__grp__"
 _BINARIES = (".cubin", ".hsaco")
@@ -46,13 +42,6 @@ def cache_marker(*facts: object) -> Path | None:
     for path in sorted(Path(*kernels.__path__).rglob("*.py")):
         digest.update(path.read_bytes())
     return cache / f"cohort-{digest.hexdigest()[:32]}{SUFFIX}"
-
-
-def triton_cache() -> Path | None:
-    """Return where Triton keeps what it compiled; None where it is not installed."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
 
 
 def identify_triton() -> None:

@@ -13,15 +13,8 @@ from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.own_table import own_rows
-from cohort.machine.compile_ahead.kernel_cache import (
-    SUFFIX,
-    cache_marker,
-    identify_triton,
-    is_whole,
-    mark,
-    remove_damaged,
-    triton_cache,
-)
+from cohort.machine.compile_ahead.fork_server import SUFFIX, triton_cache
+from cohort.machine.compile_ahead.kernel_cache import cache_marker, identify_triton, is_whole, mark, remove_damaged
 from cohort.machine.compile_ahead.launched_model import LaunchedModel, stand_in_decoder
 from cohort.machine.compile_ahead.launches import (
     collect_launches,

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from cohort.machine.compile_ahead.fork_server import PRELOADED
 from cohort.machine.compile_ahead.triton_launches import awaited_launches, taken_launches
 
 __all__ = ["Compiled", "KernelCompiler", "NamedGpu"]
@@ -29,8 +30,6 @@ __all__ = ["Compiled", "KernelCompiler", "NamedGpu"]
 MOST_WORKERS = 32
 # workers may take every core: the caller launches passes meanwhile and reads weights, and goes first
 NICENESS = 5
-# what each worker would take seconds to import
-PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
 # all variants of a model take 10 to 30 s; a compiler that hangs must not hold up a run that could compile by itself
 MOST_SECONDS = 240.0
 # one thread at a time says what the processes that it starts are told

@@ -1,0 +1,50 @@
+"""The process whose forks compile: it imports torch and Triton, which takes as long as the caller's own imports.
+
+So a command that may compile starts it before it imports anything itself. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import sys
+from multiprocessing import forkserver
+from pathlib import Path
+
+__all__ = ["PRELOADED", "SUFFIX", "begin_fork_server", "triton_cache"]
+
+# what each worker would take seconds to import
+PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
+# of the files that say what is in Triton's cache
+SUFFIX = ".compiled"
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def triton_cache() -> Path | None:
+    """Return where Triton keeps what it compiled; None where it is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+
+
+def begin_fork_server(*, driver: Path = _DRIVER) -> bool:
+    """Start it where nothing was ever compiled; return whether it was. It ends with this process.
+
+    Whether there is a GPU to compile for is not known yet: where there is none, the server's imports were for nothing.
+
+    Args:
+        driver: A file that is there where a GPU of NVIDIA is.
+    """
+    if sys.platform != "linux" or not driver.exists() or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    cache = triton_cache()
+    if cache is None or next(cache.glob(f"*{SUFFIX}"), None) is not None:
+        return False
+    # without it the first worker starts the server
+    with contextlib.suppress(OSError):
+        multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
+        forkserver.ensure_running()
+        return True
+    return False
