@@ -23,6 +23,7 @@ from cohort.kernels.packed_linear.arranged_terms import MOST_SLOTS, arranged_ter
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.row_runs import add_row_product, row_product
 from cohort.kernels.packed_linear.slot_stretches import is_power_of_two
+from cohort.kernels.packed_linear.stacked_terms import add_stacked
 from cohort.kernels.packed_linear.tables import LoraPart, SlotFactors, SlotTable
 from cohort.kernels.packed_linear.term_heights import MOST_ROWS, term_least
 from cohort.kernels.segments import SegmentTable
@@ -40,6 +41,10 @@ def per_slot_forward(
     num_used, num_rows, product_width = segments.num_used, segments.num_rows, y_TN.shape[1]
     slot_rows = _slot_rows(segments)
     stamp = stamp_of(parts) if asks and parts and len(slot_rows) <= MOST_SLOTS else None
+    if stamp is not None and add_stacked(
+        y_TN, x_TK, parts=parts, stamp=stamp, slots=slots, segments=segments, slot_rows=slot_rows
+    ):
+        return y_TN
     for slot, rows in slot_rows:
         rank, scale = slots.ranks[slot], slots.scales[slot]
         if rank == 0:

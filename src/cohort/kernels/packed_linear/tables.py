@@ -165,5 +165,10 @@ class LoraPart:
         return {}
 
     @cached_property
+    def stacked(self) -> dict[str, Any]:
+        """Those of several slots that were asked for last; written by what stacks them."""
+        return {}
+
+    @cached_property
     def _views(self) -> dict[tuple[int, ...], SlotFactors]:
         return {}
