@@ -202,8 +202,11 @@ def covering_sizes(widths: Sequence[int], *, known: Sequence[int], tiles: Callab
 
 def _lengths(tokens: int, *, usual: int, num_trials: int) -> tuple[int, ...]:
     """Return the rows of each trial in a pass of ``tokens``; a trial alone fills it to the last one."""
-    if num_trials > 1 or tokens <= usual:
+    if num_trials > 1:
         return (usual,) * max(1, round(tokens / usual / num_trials))
+    if tokens <= usual:
+        # tiles follow from the rows of a pass: a usual row would be another size than was asked for
+        return (max(2, tokens),)
     whole, rest = divmod(tokens, usual)
     # a row of one token trains nothing
     return (*(usual,) * (whole - 1), usual + rest) if rest == 1 else (*(usual,) * whole, *((rest,) if rest else ()))
