@@ -113,6 +113,13 @@ def _leave_objects() -> None:
         gc.freeze()
 
 
+def _end_compiling() -> None:
+    """End workers that compile kernels nobody waits for any more: Python would wait until all are compiled."""
+    workers = sys.modules.get("cohort.machine.compile_ahead.workers")
+    if workers is not None:
+        workers.end_compiling()
+
+
 def _print_what_can_be_printed() -> None:
     """Print characters that the output's encoding lacks as escapes, and lines of drawings as dashes and bars."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
@@ -145,5 +152,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(0)
         raise
     finally:
+        _end_compiling()
         # what fitted into the buffer goes out now: at the end of the process its reader may be gone
         drop_unread()

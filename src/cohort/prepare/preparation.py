@@ -13,6 +13,7 @@ from cohort.core.errors import Problem
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.compile_ahead.task_kernels import workers_ahead
+from cohort.machine.compile_ahead.workers import settle_compiling
 from cohort.machine.machine import Machine
 from cohort.memory.budget import Sizes, recomputed_note, size_facts
 from cohort.memory.demand import Demand
@@ -168,6 +169,9 @@ class Preparation:
             RankLostError: one of them ended.
             Exception: one of them could not build its executor.
         """
+        if self.num_ranks > 1:
+            # processes of their own find kernels on the disk alone
+            settle_compiling()
         first = TrainingSetup(
             rank=0,
             model_directory=str(self.inputs.model_directory),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,11 +65,9 @@ class Workers:
         self.num_failed = num_failed
         self.calls: list[str] = []
 
-    @contextlib.contextmanager
-    def awaited(self) -> Iterator[None]:
-        self.calls.append("launches wait")
-        yield
-        self.calls.append("no launch waits")
+    def go_on(self, ended: Callable[[Compiled], None]) -> None:
+        self.calls.append("go on")
+        self.ended = ended
 
     def wait(self) -> Compiled:
         self.calls.append("wait")
@@ -169,13 +167,15 @@ def test_kernels_of_ranks_that_load_the_model_themselves_are_compiled_before_the
 @pytest.mark.parametrize(
     ("quantization", "ring", "calls"),
     [
-        ("none", None, "collect stand-in, launches wait, passes, no launch waits, wait, end"),
-        ("nf4", None, "collect model, launches wait, passes, no launch waits, wait, end"),
-        ("nf4", "ring", "passes, end"),
+        ("none", None, ["collect stand-in", "go on", "end"]),
+        ("nf4", None, ["collect model", "go on", "end"]),
+        ("nf4", "ring", ["end"]),
     ],
 )
-def test_passes_run_while_kernels_are_compiled(on_gpu: Path, quantization: str, ring: str | None, calls: str) -> None:
-    workers = Workers()
+def test_kernels_are_compiled_behind_the_passes_that_come(
+    on_gpu: Path, quantization: str, ring: str | None, calls: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    workers, said = Workers(), list[str]()
 
     class Model:
         def __init__(self) -> None:
@@ -185,24 +185,17 @@ def test_passes_run_while_kernels_are_compiled(on_gpu: Path, quantization: str, 
             return "model"
 
     model: Any = Model()
-    with warm_up("cuda", say=str, workers=workers, quantization=quantization) as found:
+    with warm_up("cuda", say=said.append, workers=workers, quantization=quantization) as found:
         found.begin()
-        with found.beside(model):
-            workers.calls.append("passes")
-            assert not (on_gpu / "cohort-0.compiled").exists()
-    assert ", ".join(workers.calls) == calls
-    assert (on_gpu / "cohort-0.compiled").exists() == (", wait" in calls)
-
-
-def test_kernels_of_passes_that_fail_are_not_waited_for(on_gpu: Path) -> None:
-    workers = Workers()
-    model: Any = SimpleNamespace(ring=None)
-    with contextlib.suppress(ZeroDivisionError), warm_up("cuda", say=str, workers=workers) as found:
-        found.begin()
-        with found.beside(model):
-            raise ZeroDivisionError
-    assert workers.calls == ["collect stand-in", "launches wait", "end"]
+        found.go_on(model)
+    assert workers.calls == calls
     assert not (on_gpu / "cohort-0.compiled").exists()
+    if "go on" in calls:
+        workers.ended(Compiled(num_kernels=3, num_failed=1, first_error="no room"))
+        assert (on_gpu / "cohort-0.compiled").exists()
+        # what is said last names the phase that a user sees
+        assert said == ["compiling kernels, once for this model, these ranks and this GPU"]
+        assert "1 kernel will be compiled by the first pass that needs it: no room" in caplog.text
 
 
 def test_what_could_not_be_collected_is_tried_once_with_the_model(
@@ -219,8 +212,9 @@ def test_what_could_not_be_collected_is_tried_once_with_the_model(
     decoder: Any = model
     with warm_up("cuda", say=str, workers=workers) as found:
         found.begin()
-        with found.beside(decoder):
-            pass
+        found.go_on(decoder)
+    assert workers.calls == ["go on", "end"]
+    workers.ended(Compiled(num_kernels=0, num_failed=0))
     assert tried == ["stand-in", model]
     assert not (on_gpu / "cohort-0.compiled").exists()
 

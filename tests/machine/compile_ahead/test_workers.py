@@ -22,10 +22,16 @@ import pytest
 
 from cohort.machine.compile_ahead import workers
 from cohort.machine.compile_ahead.kernel_cache import cache_marker
-from cohort.machine.compile_ahead.workers import Compiled, KernelCompiler, NamedGpu
+from cohort.machine.compile_ahead.workers import (
+    Compiled,
+    KernelCompiler,
+    NamedGpu,
+    end_compiling,
+    settle_compiling,
+)
 from tests.machine.compile_ahead.compiler_jobs import dies_once, fails
 
-pytest.importorskip("triton")
+JITFunction: Any = pytest.importorskip("triton.runtime.jit").JITFunction
 
 
 def test_it_lies_in_tritons_cache_and_depends_on_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +213,35 @@ def test_the_caller_goes_before_its_workers() -> None:
         (worker,) = compiler._workers._processes
         own = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, worker) == min(19, own + workers.NICENESS)
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_kernels_are_compiled_behind_the_caller_until_all_are_there() -> None:
+    ended = list[Compiled]()
+    own = JITFunction._do_compile
+    with KernelCompiler(num_workers=1) as compiler:
+        compiler._compiling[b"job"] = compiler._submit(time.sleep, 0.5)
+        compiler.go_on(ended.append)
+    # the block has ended, and the workers go on; launches wait meanwhile
+    assert JITFunction._do_compile is not own
+    assert not ended
+    settle_compiling()
+    assert ended == [Compiled(num_kernels=1, num_failed=0)]
+    assert JITFunction._do_compile is own
+    settle_compiling()
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_a_process_that_ends_waits_for_no_kernel_that_was_not_begun() -> None:
+    ended = list[Compiled]()
+    with KernelCompiler(num_workers=1) as compiler:
+        for job in range(40):
+            compiler._compiling[b"%d" % job] = compiler._submit(time.sleep, 1.0)
+        compiler.go_on(ended.append)
+    compiler._compiling[b"0"].result()
+    began = time.monotonic()
+    end_compiling()
+    settle_compiling()
+    # one is running, and one may be on its way to a worker: 38 others would take as many seconds
+    assert time.monotonic() - began < 20
+    assert not ended

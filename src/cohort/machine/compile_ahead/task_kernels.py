@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from cohort.models.weight_formats import PLAIN
 from cohort.training.device_memory import release_cached
 
 __all__ = ["KernelWarmUp", "workers_ahead"]
+
+_log = logging.getLogger(__name__)
 
 # sizes of passes that choose other tiles, from the largest that is planned to a single row's
 PASS_TOKENS = (16384, 4096, 1024, 256)
@@ -141,19 +144,14 @@ class KernelWarmUp:
                 numerics=self._machine.numerics,
             )
 
-    @contextlib.contextmanager
-    def beside(self, decoder: Decoder) -> Iterator[None]:
-        """Inside, passes run while kernels are compiled: each launch waits for its own. At the end all are there.
+    def go_on(self, decoder: Decoder) -> None:
+        """Let kernels be compiled behind the passes that come: a launch waits for its own, and for no other.
 
-        Nothing is to be timed inside: workers take all cores.
+        Nothing is to be timed until all are there, some seconds: workers take all cores.
         """
         if self._is_compiling(decoder):
             assert self._compiler is not None, "it compiles"
-            with self._compiler.awaited():
-                yield
-        else:
-            yield
-        self.finish(decoder)
+            self._compiler.go_on(self._note_behind)
 
     def finish(self, decoder: Decoder | None) -> Compiled:
         """Wait until all kernels are compiled; return how many were, or were found in the cache after all.
@@ -166,17 +164,23 @@ class KernelWarmUp:
         if not self._is_compiling(decoder):
             return Compiled(num_kernels=0, num_failed=0)
         assert self._compiler is not None, "it compiles"
-        assert self._marker is not None, "there is Triton"
         compiled = self._compiler.wait()
+        self._note(compiled, tell=self._say)
+        return compiled
+
+    def _note_behind(self, compiled: Compiled) -> None:
+        # what is said last names the phase that a user sees
+        self._note(compiled, tell=_log.warning)
+
+    def _note(self, compiled: Compiled, *, tell: Callable[[str], None]) -> None:
         if compiled.num_failed:
-            self._say(
+            tell(
                 f"{counted(compiled.num_failed, 'kernel')} will be compiled by the first pass that needs it: "
                 f"{compiled.first_error}"
             )
         # none where the workers could not compile: the next start tries again
-        if compiled.num_kernels and self._has_collected:
+        if compiled.num_kernels and self._has_collected and self._marker is not None:
             mark(self._marker)
-        return compiled
 
     def _is_compiling(self, decoder: Decoder | None) -> bool:
         """Return whether there is anything to wait for; collect it, where that needs the model."""

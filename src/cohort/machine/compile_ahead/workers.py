@@ -15,7 +15,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 from cohort.machine.compile_ahead.fork_server import PRELOADED
 from cohort.machine.compile_ahead.triton_launches import awaited_launches, taken_launches
 
-__all__ = ["Compiled", "KernelCompiler", "NamedGpu"]
+__all__ = ["Compiled", "KernelCompiler", "NamedGpu", "end_compiling", "settle_compiling"]
 
 MOST_WORKERS = 32
 # workers may take every core: the caller launches passes meanwhile and reads weights, and goes first
@@ -34,6 +34,8 @@ NICENESS = 5
 MOST_SECONDS = 240.0
 # one thread at a time says what the processes that it starts are told
 _STARTING = threading.Lock()
+# those that go on behind their callers
+_BEHIND = list["KernelCompiler"]()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,7 @@ class KernelCompiler:
         self._compiling: dict[bytes, Future[None]] = {}
         # by what launches know a kernel by
         self._jobs: dict[Hashable, bytes] = {}
+        self._going_on: threading.Thread | None = None
         # first of all: it takes longest
         self._submit(_build_driver)
         # by this thread, and before a backward pass launches from one of its own: two threads that import parts of
@@ -74,8 +77,19 @@ class KernelCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # those that go on end by themselves
+        if self._going_on is None:
+            self.end()
+
+    def end(self) -> None:
+        """End the workers; what they have not begun is not compiled."""
         self._handing_over.shutdown(wait=False, cancel_futures=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
+        # also those that were on their way to a worker
+        for given in self._compiling.values():
+            if not given.cancelled() and given.cancel():
+                # who waits is told
+                given.set_running_or_notify_cancel()
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
@@ -83,6 +97,8 @@ class KernelCompiler:
 
         So tensors hold whatever was in memory: run passes whose results are not read.
         """
+        # launches that wait for kernels would be taken as well
+        settle_compiling()
         self._capability = torch.cuda.get_device_capability()
         with taken_launches(self._hand_in):
             yield
@@ -103,6 +119,34 @@ class KernelCompiler:
 
         with awaited_launches(wait_for):
             yield
+
+    def go_on(self, ended: Callable[[Compiled], None]) -> None:
+        """Compile what is left behind the caller: from now on a launch waits for its own kernel, until all are there.
+
+        Args:
+            ended: Called by a thread, with what was compiled.
+        """
+        waiting = contextlib.ExitStack()
+        waiting.enter_context(self.awaited())
+
+        def compile_rest() -> None:
+            try:
+                # cancelled: the process ends
+                with waiting, contextlib.suppress(CancelledError):
+                    ended(self.wait())
+            finally:
+                self.end()
+                _BEHIND.remove(self)
+
+        _BEHIND.append(self)
+        # a daemon: a process that ends waits for what workers have begun, and for no more
+        self._going_on = threading.Thread(target=compile_rest, name="cohort-compile-behind", daemon=True)
+        self._going_on.start()
+
+    def settle(self) -> None:
+        """Wait until what goes on behind the caller is compiled."""
+        if self._going_on is not None:
+            self._going_on.join()
 
     def wait(self, *, most_seconds: float = MOST_SECONDS) -> Compiled:
         """Wait for all that was collected; return how many kernels were compiled.
@@ -158,7 +202,8 @@ class KernelCompiler:
             with _no_main_module():
                 taken = self._workers.submit(function, *arguments)
         except Exception as error:
-            given.set_exception(error)
+            if not given.cancelled():
+                given.set_exception(error)
         else:
             taken.add_done_callback(lambda done: _pass_on(done, given))
 
@@ -168,7 +213,21 @@ class KernelCompiler:
             self._compiling[job] = self._submit(_compile, job, self._capability)
 
 
+def settle_compiling() -> None:
+    """Wait for kernels that are compiled behind their callers."""
+    for compiler in list(_BEHIND):
+        compiler.settle()
+
+
+def end_compiling() -> None:
+    """Compile no more behind callers than has begun: the process ends."""
+    for compiler in list(_BEHIND):
+        compiler.end()
+
+
 def _pass_on(done: Future[None], given: Future[None]) -> None:
+    if given.cancelled():
+        return
     if done.cancelled():
         given.cancel()
     elif (error := done.exception()) is not None:
