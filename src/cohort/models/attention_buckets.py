@@ -49,6 +49,8 @@ class BucketLayout:
     places_T: Tensor
     """Padded row of each stream row (0 for rows of no sequence)."""
     num_used: int
+    is_stream: bool
+    """Whether padded rows are the stream's, one for one: nothing has to be moved."""
 
     @classmethod
     def build(cls, offsets: tuple[int, ...], *, num_rows: int, device: torch.device) -> BucketLayout:
@@ -72,8 +74,9 @@ class BucketLayout:
                 places_T[start:stop] = np.arange(place, end)
                 place += length
         padding = np.flatnonzero(is_padding_P)
+        is_stream = np.array_equal(rows_P, np.arange(num_rows))
         on_rows, on_padding, on_places = stage_together([rows_P, padding, places_T], device)
-        return cls(tuple(buckets), on_rows, on_padding, on_places, offsets[-1])
+        return cls(tuple(buckets), on_rows, on_padding, on_places, offsets[-1], is_stream)
 
     def gather(self, x_TXE: Tensor) -> Tensor:
         """Return the padded rows [P, X, E]."""

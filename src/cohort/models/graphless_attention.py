@@ -50,7 +50,7 @@ def attention_forward(
 ) -> tuple[Tensor, list[Tensor]]:
     """Return o [T, H, E] and what the backward pass reads; outside autograd."""
     kept: list[Tensor] = []
-    padded = map(layout.pick_padded, (q_THE, k_TGE, v_TGE))
+    padded = (_padded(layout, rows) for rows in (q_THE, k_TGE, v_TGE))
     outputs = []
     for q, k, v in zip(*(_pieces(layout, rows) for rows in padded), strict=True):
         o, normalisers = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -58,14 +58,16 @@ def attention_forward(
         )
         outputs.append(o.transpose(1, 2).flatten(0, 1))
         kept += (q, k, v, o, normalisers)
-    return layout.pick_rows(_joined(outputs)), kept
+    return _rows(layout, outputs).contiguous(), kept
 
 
 def attention_backward(
     layout: BucketLayout, do_THE: Tensor, kept: Sequence[Tensor], *, rule: AttentionRule
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return dq [T, H, E], dk and dv [T, G, E]."""
-    do_PHE = layout.pick_padded(do_THE).index_fill_(0, layout.padding, 0)
+    do_PHE = _padded(layout, do_THE)
+    if not layout.is_stream:
+        do_PHE.index_fill_(0, layout.padding, 0)
     found: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
     by_piece = (kept[start : start + _KEPT] for start in range(0, len(kept), _KEPT))
     for do, (q, k, v, o, normalisers) in zip(_pieces(layout, do_PHE), by_piece, strict=True):
@@ -74,7 +76,7 @@ def attention_backward(
         )
         for of_all, gradient in zip(found, gradients, strict=True):
             of_all.append(gradient.transpose(1, 2).flatten(0, 1))
-    dq_THE, dk_TGE, dv_TGE = (layout.pick_rows(_joined(of_all)) for of_all in found)
+    dq_THE, dk_TGE, dv_TGE = (_rows(layout, of_all) for of_all in found)
     return dq_THE, dk_TGE, dv_TGE
 
 
@@ -89,5 +91,11 @@ def _pieces(layout: BucketLayout, x_PXE: Tensor) -> Iterator[Tensor]:
     return (rows.transpose(1, 2) for rows in pieces)
 
 
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
-    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
+def _padded(layout: BucketLayout, x_TXE: Tensor) -> Tensor:
+    # a product's bits may follow from strides, so rows that stay where they are lie as picked ones do
+    return x_TXE.contiguous() if layout.is_stream else layout.pick_padded(x_TXE)
+
+
+def _rows(layout: BucketLayout, pieces: Sequence[Tensor]) -> Tensor:
+    x_PXE = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
+    return x_PXE if layout.is_stream else layout.pick_rows(x_PXE)

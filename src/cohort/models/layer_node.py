@@ -24,7 +24,7 @@ from cohort.kernels.packed_linear import LoraPart
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
 from cohort.kernels.packed_linear.frozen_product import can_take_codes, can_take_gradient_codes
 from cohort.kernels.packed_linear.per_sample import Piece, per_sample_backward, per_sample_forward, term_pieces
-from cohort.kernels.rms_norm.reference import add_rms_norm_backward, add_rms_norm_forward, rms_norm_forward
+from cohort.kernels.rms_norm.reference import add_rms_norm_backward, norm_with_inverse
 from cohort.kernels.rope.reference import fused_backward, fused_forward
 from cohort.kernels.swiglu.reference import swiglu_backward, swiglu_forward
 from cohort.models.attention import AttentionContext, PackedAttention
@@ -177,22 +177,20 @@ class _LayerFunction(torch.autograd.Function):
         del start
         form, lora, eps = call.form, call.lora, call.form.eps
         qkv, output, gate_up, down = call.parts
-        if delta_TD is None:
-            entered_TD, x_TD = residual_TD, rms_norm_forward(residual_TD, weight_D=form.input_norm_D, eps=eps)
-        else:
-            x_TD, entered_TD = add_rms_norm_forward(
-                delta_TD, residual_TD=residual_TD, weight_D=form.input_norm_D, eps=eps
-            )
+        entered_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
+        x_TD, entered_inverse_T1 = norm_with_inverse(entered_TD, weight_D=form.input_norm_D, eps=eps)
         qkv_TN, qkv_kept, qkv_plan = _forward(form.qkv, qkv, x_TD, lora)
         q_THE, k_TGE, v_TGE = fused_forward(qkv_TN, heads=form.heads, cos_TE=call.cos_TE, sin_TE=call.sin_TE)
         o_THE, attention_kept = attention_forward(call.layout, q_THE, k_TGE, v_TGE, rule=form.rule)
         del qkv_TN, q_THE, k_TGE, v_TGE
         mixed_TD, output_kept, output_plan = _forward(form.output, output, o_THE.flatten(1), lora)
-        x_TD, middle_TD = add_rms_norm_forward(mixed_TD, residual_TD=entered_TD, weight_D=form.mlp_norm_D, eps=eps)
+        middle_TD = entered_TD + mixed_TD
+        x_TD, middle_inverse_T1 = norm_with_inverse(middle_TD, weight_D=form.mlp_norm_D, eps=eps)
         del mixed_TD
         gate_up_TF, gate_up_kept, gate_up_plan = _forward(form.gate_up, gate_up, x_TD, lora)
         result_TD, down_kept, down_plan = _forward(form.down, down, swiglu_forward(gate_up_TF), lora)
-        groups = ([entered_TD, middle_TD, gate_up_TF], qkv_kept, attention_kept, output_kept, gate_up_kept, down_kept)
+        own = [entered_TD, entered_inverse_T1, middle_TD, middle_inverse_T1, gate_up_TF]
+        groups = (own, qkv_kept, attention_kept, output_kept, gate_up_kept, down_kept)
         ctx.save_for_backward(*itertools.chain.from_iterable(groups))
         ctx.counts = [len(group) for group in groups]
         ctx.call, ctx.plans = call, (qkv_plan, output_plan, gate_up_plan, down_plan)
@@ -204,9 +202,10 @@ class _LayerFunction(torch.autograd.Function):
         call: _Call = ctx.call
         form, lora, eps = call.form, call.lora, call.form.eps
         tensors = iter(ctx.saved_tensors)
-        (entered_TD, middle_TD, gate_up_TF), qkv_kept, attention_kept, output_kept, gate_up_kept, down_kept = (
+        own, qkv_kept, attention_kept, output_kept, gate_up_kept, down_kept = (
             list(itertools.islice(tensors, count)) for count in ctx.counts
         )
+        entered_TD, entered_inverse_T1, middle_TD, middle_inverse_T1, gate_up_TF = own
         qkv, output, gate_up, down = call.parts
         qkv_plan, output_plan, gate_up_plan, down_plan = ctx.plans
         dhidden_TF = _backward(form.down, down, ddelta_TD, lora, kept=down_kept, plan=down_plan)
@@ -217,7 +216,12 @@ class _LayerFunction(torch.autograd.Function):
         del dgate_up_TF
         assert dx_TD is not None, "asked for"
         dmixed_TD = add_rms_norm_backward(
-            dx_TD, dresidual_TD=dresidual_TD, new_residual_TD=middle_TD, weight_D=form.mlp_norm_D, eps=eps
+            dx_TD,
+            dresidual_TD=dresidual_TD,
+            new_residual_TD=middle_TD,
+            weight_D=form.mlp_norm_D,
+            eps=eps,
+            inverse_T1=middle_inverse_T1,
         )
         do_TN = _backward(form.output, output, dmixed_TD, lora, kept=output_kept, plan=output_plan)
         assert do_TN is not None, "asked for"
@@ -230,6 +234,11 @@ class _LayerFunction(torch.autograd.Function):
         if dx_TD is None:
             return None, None, None, None
         dentered_TD = add_rms_norm_backward(
-            dx_TD, dresidual_TD=dmixed_TD, new_residual_TD=entered_TD, weight_D=form.input_norm_D, eps=eps
+            dx_TD,
+            dresidual_TD=dmixed_TD,
+            new_residual_TD=entered_TD,
+            weight_D=form.input_norm_D,
+            eps=eps,
+            inverse_T1=entered_inverse_T1,
         )
         return dentered_TD if of_residual else None, dentered_TD if of_delta else None, None, None

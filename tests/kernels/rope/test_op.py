@@ -71,3 +71,16 @@ def test_wrong_shapes_are_refused() -> None:
         apply_rope(q, k, cos_TE=angles[:, :4], sin_TE=angles)
     with pytest.raises(ShapeError, match=r"fused product \(4, 40\) of 2 \+ 2 x 1 heads"):
         split_and_rotate(torch.randn(4, 40), heads=(2, 1), cos_TE=angles, sin_TE=angles)
+
+
+def test_without_gradients_the_bits_are_the_same() -> None:
+    qkv, cos, sin = torch.randn(5, 96), torch.randn(5, 16), torch.randn(5, 16)
+    q, k = qkv.unflatten(1, (6, 16)).split((4, 2), dim=1)
+    angles = {"cos_TE": cos, "sin_TE": sin}
+    trained = (
+        *split_and_rotate(qkv.clone().requires_grad_(), heads=(2, 2), **angles),
+        *apply_rope(q.clone().requires_grad_(), k.clone().requires_grad_(), **angles),
+    )
+    with torch.no_grad():
+        found = (*split_and_rotate(qkv, heads=(2, 2), **angles), *apply_rope(q, k, **angles))
+    assert all(torch.equal(a, b) for a, b in zip(found, trained, strict=True))

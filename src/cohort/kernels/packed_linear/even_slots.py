@@ -56,8 +56,13 @@ class EvenSlots:
         rows_CZX: Tensor = rows_TX[self.rows].unflatten(0, (self.count, -1))
         return rows_CZX
 
-    def by_run(self, rows_CZX: Tensor) -> Sequence[Tensor]:
-        return rows_CZX.split_with_sizes(self.runs, 1)
+    def by_run(self, rows_TX: Tensor) -> Sequence[Tensor]:
+        """Return the slots' rows of each run [C, H, X]."""
+        return self.by_slot(rows_TX).split_with_sizes(self.runs, 1)
+
+    def by_sample(self, rows_TX: Tensor) -> Sequence[Tensor]:
+        """Return the slots' rows of each sample [C, L, X]."""
+        return self.by_slot(rows_TX).split_with_sizes(self.lengths, 1)
 
     def factors(self, part: LoraPart) -> SlotFactors:
         return part.of_slots(self.first, step=self.step, count=self.count, rank=self.rank)
@@ -128,21 +133,25 @@ def even_slots(stretch: Stretch) -> EvenSlots | None:
     )
 
 
-def even_forward(y_TN: Tensor, *, x_CZK: Tensor, part: LoraPart, even: EvenSlots) -> Tensor:
+def even_forward(y_TN: Tensor, *, x_runs: Sequence[Tensor], part: LoraPart, even: EvenSlots) -> Tensor:
     """Add the terms of one part to ``y`` and return S [C Z, r]."""
-    own, y_CZN = even.factors(part), even.by_slot(y_TN[:, part.columns])
+    own = even.factors(part)
     s_Sr = y_TN.new_empty(even.rows.stop - even.rows.start, even.rank)
-    s_CZr = s_Sr.unflatten(0, (even.count, -1))
-    for x_CHK, s_CHr, y_CHN in zip(
-        *(rows.split_with_sizes(even.runs, 1) for rows in (x_CZK, s_CZr, y_CZN)), strict=True
-    ):
+    s_runs = s_Sr.unflatten(0, (even.count, -1)).split_with_sizes(even.runs, 1)
+    for x_CHK, s_CHr, y_CHN in zip(x_runs, s_runs, even.by_run(y_TN[:, part.columns]), strict=True):
         torch.bmm(x_CHK, own.a_Kr, out=s_CHr)
         y_CHN.baddbmm_(s_CHr, own.b_rN, alpha=even.scale)
     return s_Sr
 
 
 def even_backward(
-    dy_TN: Tensor, *, s_Sr: Tensor, x_CZK: Tensor, dx_CZK: Tensor | None, part: LoraPart, even: EvenSlots
+    dy_TN: Tensor,
+    *,
+    s_Sr: Tensor,
+    x_samples: Sequence[Tensor],
+    dx_runs: Sequence[Tensor] | None,
+    part: LoraPart,
+    even: EvenSlots,
 ) -> None:
     """Add one part's term to dx, and every sample's dA and dB to the sinks, in sample order."""
     own, alpha = even.factors(part), even.scale
@@ -150,16 +159,17 @@ def even_backward(
     assert own.grad_b_rN is not None, "backward needs sinks"
     dy_CZN, s_CZr = even.by_slot(dy_TN[:, part.columns]), s_Sr.unflatten(0, (even.count, -1))
     ds_CZr = torch.empty_like(s_CZr)
-    for dy_CHN, ds_CHr in zip(even.by_run(dy_CZN), even.by_run(ds_CZr), strict=True):
+    ds_runs = ds_CZr.split_with_sizes(even.runs, 1)
+    for dy_CHN, ds_CHr in zip(dy_CZN.split_with_sizes(even.runs, 1), ds_runs, strict=True):
         torch.bmm(dy_CHN, own.b_Nr, out=ds_CHr)
     s_samples, ds_samples = (rows.transpose(1, 2).split_with_sizes(even.lengths, 2) for rows in (s_CZr, ds_CZr))
-    dy_samples, x_samples = (rows.split_with_sizes(even.lengths, 1) for rows in (dy_CZN, x_CZK))
+    dy_samples = dy_CZN.split_with_sizes(even.lengths, 1)
     for s_CrL, ds_CrL, dy_CLN, x_CLK in zip(s_samples, ds_samples, dy_samples, x_samples, strict=True):
         own.grad_b_rN.baddbmm_(s_CrL, dy_CLN, alpha=alpha)
         own.grad_a_rK.baddbmm_(ds_CrL, x_CLK, alpha=alpha)
-    if dx_CZK is None:
+    if dx_runs is None:
         return
-    for dx_CHK, ds_CHr in zip(even.by_run(dx_CZK), even.by_run(ds_CZr), strict=True):
+    for dx_CHK, ds_CHr in zip(dx_runs, ds_runs, strict=True):
         dx_CHK.baddbmm_(ds_CHr, own.a_rK, alpha=alpha)
 
 

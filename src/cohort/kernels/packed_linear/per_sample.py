@@ -26,8 +26,6 @@ from cohort.kernels.packed_linear.slot_stretches import (
     Stretch,
     add_gradient,
     is_power_of_two,
-    runs_of,
-    samples_of,
     stretch_backward,
     stretch_forward,
     stretches,
@@ -179,17 +177,19 @@ def per_sample_forward(
         drops = row_keys_T is not None
         pieces = term_pieces(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments, drops=drops)
     kept: list[list[Tensor]] = []
-    cut: Stretch | None = None
+    # siblings read the same rows of x, which are cut once
+    cut: Stretch | EvenSlots | None = None
     x_runs: Sequence[Tensor] = ()
     for part, piece in pieces:
-        if isinstance(piece, Stretch):
-            if piece is not cut:
-                cut, x_runs = piece, runs_of(piece, x_TK)
-            kept.append([stretch_forward(y_TN, x_runs=x_runs, part=part, stretch=piece)])
-        elif isinstance(piece, EvenSlots):
-            kept.append([even_forward(y_TN, x_CZK=piece.by_slot(x_TK), part=part, even=piece)])
-        else:
+        if isinstance(piece, _Term):
             kept.append(_term_forward(y_TN, x_TK, piece, row_keys_T))
+            continue
+        if piece is not cut:
+            cut, x_runs = piece, piece.by_run(x_TK)
+        if isinstance(piece, Stretch):
+            kept.append([stretch_forward(y_TN, x_runs=x_runs, part=part, stretch=piece)])
+        else:
+            kept.append([even_forward(y_TN, x_runs=x_runs, part=part, even=piece)])
     return y_TN, kept
 
 
@@ -234,22 +234,21 @@ def per_sample_backward(
     if pieces is None:
         drops = row_keys_T is not None
         pieces = term_pieces(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments, drops=drops)
-    cut: Stretch | None = None
+    cut: Stretch | EvenSlots | None = None
     x_samples: Sequence[Tensor] = ()
     dx_runs: Sequence[Tensor] | None = None
     for (part, piece), intermediates in zip(pieces, kept, strict=True):
-        if isinstance(piece, Stretch):
-            if piece is not cut:
-                cut, x_samples = piece, samples_of(piece, x_TK)
-                dx_runs = None if dx_TK is None else runs_of(piece, dx_TK)
-            stretch_backward(
-                dy_TN, s_Sr=intermediates[0], x_samples=x_samples, dx_runs=dx_runs, part=part, stretch=piece
-            )
-        elif isinstance(piece, EvenSlots):
-            dx_CZK = None if dx_TK is None else piece.by_slot(dx_TK)
-            even_backward(dy_TN, s_Sr=intermediates[0], x_CZK=piece.by_slot(x_TK), dx_CZK=dx_CZK, part=part, even=piece)
-        else:
+        if isinstance(piece, _Term):
             _term_backward(dy_TN, dx_TK, x_TK=x_TK, intermediates=intermediates, term=piece, row_keys_T=row_keys_T)
+            continue
+        if piece is not cut:
+            cut, x_samples = piece, piece.by_sample(x_TK)
+            dx_runs = None if dx_TK is None else piece.by_run(dx_TK)
+        (s_Sr,) = intermediates
+        if isinstance(piece, Stretch):
+            stretch_backward(dy_TN, s_Sr=s_Sr, x_samples=x_samples, dx_runs=dx_runs, part=part, stretch=piece)
+        else:
+            even_backward(dy_TN, s_Sr=s_Sr, x_samples=x_samples, dx_runs=dx_runs, part=part, even=piece)
     return dx_TK
 
 

@@ -28,8 +28,6 @@ __all__ = [
     "Stretch",
     "add_gradient",
     "is_power_of_two",
-    "runs_of",
-    "samples_of",
     "stretch_backward",
     "stretch_forward",
     "stretches",
@@ -65,6 +63,16 @@ class Stretch:
 
     def factors(self, part: LoraPart) -> list[SlotFactors]:
         return [part.of_slot(*rows) for rows in self.rank_rows]
+
+    def by_run(self, rows_TX: Tensor) -> Sequence[Tensor]:
+        """Return the rows of each run."""
+        own = rows_TX[self.rows]
+        return (own,) if len(self.runs) == 1 else own.split_with_sizes(self.runs)
+
+    def by_sample(self, rows_TX: Tensor) -> Sequence[Tensor]:
+        """Return the rows of each sample."""
+        own = rows_TX[self.rows]
+        return (own,) if len(self.lengths) == 1 else own.split_with_sizes(self.lengths)
 
 
 def stretches(segments: SegmentTable, slots: SlotTable, *, drops: bool) -> list[Stretch | SlotSamples]:
@@ -107,18 +115,6 @@ def _stretches(segments: SegmentTable, slots: SlotTable, *, drops: bool) -> list
             )
         )
     return found
-
-
-def runs_of(stretch: Stretch, rows_TX: Tensor) -> Sequence[Tensor]:
-    """Return the rows of each run."""
-    own = rows_TX[stretch.rows]
-    return (own,) if len(stretch.runs) == 1 else own.split_with_sizes(stretch.runs)
-
-
-def samples_of(stretch: Stretch, rows_TX: Tensor) -> Sequence[Tensor]:
-    """Return the rows of each sample."""
-    own = rows_TX[stretch.rows]
-    return (own,) if len(stretch.lengths) == 1 else own.split_with_sizes(stretch.lengths)
 
 
 def stretch_forward(y_TN: Tensor, *, x_runs: Sequence[Tensor], part: LoraPart, stretch: Stretch) -> Tensor:
