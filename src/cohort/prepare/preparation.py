@@ -23,6 +23,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
 from cohort.prepare.adapters.start_checks import start_notes
+from cohort.prepare.base_model.kernels_ahead import KernelsAhead
 from cohort.prepare.base_model.loaded_backbone import LoadedBackbone
 from cohort.prepare.base_model.model_computation import model_note
 from cohort.prepare.base_model.numerics import numerics_note, recorded_choice
@@ -218,6 +219,7 @@ def prepare(
         nullcontext() if backbone is not None else workers_ahead(on_gpu=task.num_gpus != 0) as workers,
         weights_ahead(task, request=request, is_loaded=backbone is not None) as ahead,
     ):
+        collected = KernelsAhead(task, weights=ahead, workers=workers, begun=begun, say=say)
         return _prepare(
             task,
             clock=clock,
@@ -226,10 +228,12 @@ def prepare(
             also=also,
             backbone=backbone,
             begun=begun,
-            place=partial(place_model, request=request, clock=clock, say=say, workers=workers, ahead=ahead)
+            place=partial(
+                place_model, request=request, clock=clock, say=say, workers=workers, ahead=ahead, collected=collected
+            )
             if backbone is None
             else partial(_on_backbone, backbone, clock),
-            on_model=ahead.begin,
+            on_model=collected.begin,
         )
 
 

@@ -24,24 +24,33 @@ from tests.machine.compile_ahead.test_kernel_cache import kernel
 
 
 def warm_up(
-    device: str, *, say: Any, workers: Any = None, quantization: str = "none", region: Any = None
+    device: str,
+    *,
+    say: Any,
+    workers: Any = None,
+    quantization: str = "none",
+    region: Any = None,
+    r: int = 8,
+    numerics: Numerics = Numerics.FAST,
+    early: KernelWarmUp | None = None,
 ) -> KernelWarmUp:
     machine: Any = SimpleNamespace(
         device=torch.device(device),
         device_name="a GPU",
         dtype="bfloat16",
         precision="bfloat16",
-        numerics=Numerics.FAST,
+        numerics=numerics,
         quantization=quantization,
     )
     config: Any = SimpleNamespace(bridged=None)
     return KernelWarmUp(
         machine,
-        adapters=[AdapterSpec(r=8, lora_alpha=8.0)],
+        adapters=[AdapterSpec(r=r, lora_alpha=8.0)],
         mean_length=4.0,
         model=LaunchedModel(config=config, layout=AdapterLayout({"q": (8, 8)}), region=region),
         say=say,
         workers=workers,
+        early=early,
     )
 
 
@@ -268,3 +277,24 @@ def test_workers_start_ahead_where_nothing_was_compiled(on_gpu: Path, monkeypatc
     with workers_ahead(on_gpu=True) as workers:
         assert workers is None
     assert read == ["identify_triton"]
+
+
+@pytest.mark.parametrize(
+    ("other", "num_collections"), [({}, 1), ({"r": 64}, 2), ({"numerics": Numerics.EXACT}, 2), ({"workers": None}, 2)]
+)
+def test_what_was_collected_before_rows_were_read_is_not_collected_again(
+    on_gpu: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], num_collections: int
+) -> None:
+    collected = list[object]()
+    monkeypatch.setattr(kernels, "collect_launches", lambda decoder, **_: collected.append(decoder))
+    monkeypatch.setattr(kernels, "cache_marker", lambda *facts: on_gpu / f"{hash(repr(facts))}.compiled")
+    monkeypatch.setattr(kernels, "KernelCompiler", Workers)
+    workers = Workers()
+    early = warm_up("cuda", say=str, workers=workers)
+    early.begin()
+    model: Any = SimpleNamespace(ring=None)
+    with warm_up("cuda", say=str, early=early, **{"workers": workers, **other}) as found:
+        found.begin()
+        found.finish(model)
+    assert len(collected) == num_collections
+    assert len(list(on_gpu.glob("*.compiled"))) == 1

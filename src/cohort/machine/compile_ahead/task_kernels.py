@@ -79,12 +79,14 @@ class KernelWarmUp:
         mean_length: float,
         say: Callable[[str], None],
         workers: KernelCompiler | None = None,
+        early: KernelWarmUp | None = None,
     ) -> None:
         """Look whether the kernels were compiled before; start workers if not and there are none.
 
         Args:
             adapters: Those of the task's trials.
             mean_length: Tokens of a usual row.
+            early: What may have collected the same kernels for the same workers.
         """
         self._machine, self._model, self._say = machine, model, say
         self._usual = max(2, round(mean_length))
@@ -96,7 +98,8 @@ class KernelWarmUp:
         if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
             tiles = own_rows(machine.device_name)
             linears = tuple(sorted(model.layout.linears))
-            facts = (model.config, machine.dtype, machine.precision, linears, self._adapters, tiles)
+            numbers = (machine.dtype, machine.precision, machine.numerics)
+            facts = (model.config, *numbers, linears, self._adapters, tiles)
             # a shard's layers end otherwise than those of a whole model of its sizes
             shard = () if model.region is None else ("shard",)
             self._marker = cache_marker(*facts, PASS_TOKENS, STEP_TOKENS, *shard)
@@ -104,6 +107,8 @@ class KernelWarmUp:
         is_native = model.config.bridged is None
         needs_some = is_native and self._marker is not None and not self._are_there(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None
+        if early is not None and self._compiler is not None and self._compiler is early._compiler:
+            self._has_collected = early._has_collected and early._marker == self._marker
 
     def __enter__(self) -> KernelWarmUp:
         return self
@@ -120,7 +125,7 @@ class KernelWarmUp:
 
     def begin(self) -> None:
         """Collect the kernels before the weights are there, so that they are compiled while these are read."""
-        if self.collects_first:
+        if self.collects_first and not self._has_collected:
             self._collect(self._stand_in)
 
     def load(self) -> None:

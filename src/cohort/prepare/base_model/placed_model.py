@@ -24,6 +24,7 @@ from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.size_inputs import SizeRequest
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.prepare.base_model.kernels_ahead import KernelsAhead
 from cohort.prepare.base_model.weights_ahead import WeightsAhead, has_room_to_load, on_same_gpu
 from cohort.ranks.rank_group import RankGroupPlan
 from cohort.ranks.rank_weights import ALL_RESIDENT, RankWeights
@@ -84,6 +85,7 @@ def place_model(
     say: Callable[[str], None],
     workers: KernelCompiler | None = None,
     ahead: WeightsAhead | None = None,
+    collected: KernelsAhead | None = None,
 ) -> PlacedModel:
     """Load the model of a task, unless a group of ranks does, and plan its memory.
 
@@ -91,6 +93,7 @@ def place_model(
         request: Processes that a launcher has started, and what a resumed run began with.
         workers: Those that compile, where they were started already.
         ahead: What may have begun to load the model.
+        collected: What may have collected its kernels.
 
     Raises:
         InputError: anything wrong with its files, too little memory, or what the strategy does not support.
@@ -111,6 +114,7 @@ def place_model(
         mean_length=float(demand.rows.lengths.mean()),
         say=say,
         workers=workers,
+        early=None if collected is None else collected.kernels,
     )
     # a model of which layers are streamed, or which ranks share, is another one than was begun
     is_whole = place.group is None and place.weights == ALL_RESIDENT

@@ -45,6 +45,11 @@ class WeightsAhead:
         self._loading: Future[Decoder] | None = None
         self._key: tuple[Path, torch.device, str, str] | None = None
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a model is being loaded: one device will hold it as a whole."""
+        return self._loading is not None
+
     def begin(self, directory: Path, config: DecoderConfig, machine: Machine) -> None:
         """Begin to load, if the model will be on one device as it is whatever the rows are."""
         if self._is_loaded or self._loading is not None or not self._is_certain(config, machine):
