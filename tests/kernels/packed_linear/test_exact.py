@@ -131,3 +131,40 @@ def test_exact_results_are_right(triton_device: str) -> None:
     found = case.run(replace(SMALL, ds_apart=True), exact(case))
     # y and dx are rounded once more than with the term before or inside the product
     assert_equal_to_reference(case, found, roundings=8.0)
+
+
+@pytest.mark.parametrize("dropouts", [[0.5, 0.2, 0.0], [0.0, 0.3, 0.1]])
+def test_tables_of_a_recorded_pass_that_drops_give_the_bits_of_a_launched_one(
+    triton_device: str, dropouts: Sequence[float]
+) -> None:
+    """They are built before it is known what is dropped, and filled for one layout after another."""
+    tiles = replace(SMALL, ds_apart=True)
+    case = case_of(triton_device, ranks=[24, 5, 16], dropouts=dropouts)
+    layouts, slots = [case.segments], case.slots
+    lengths = case.segments.num_rows
+    layouts.append(SegmentTable.from_samples([30, lengths - 30], slots=[1, 2], num_slots=3, num_rows=lengths))
+    nothing = SegmentTable(num_rows=lengths, offsets=(0,) * 4, samples=())
+    undropped = replace(slots, dropouts=(0.0,) * 3)
+    tables = LaunchTables(
+        nothing,
+        undropped,
+        device=case.x.device,
+        tile_rows=tiles.tile_rows,
+        chunk_rows=tiles.chunk_rows,
+        fixed_launch=True,
+        exact=True,
+        most_samples=12,
+        drops=True,
+    )
+    for segments in (*layouts, layouts[0]):
+        case.segments = segments
+        expected = case.run(tiles, exact(case))
+        tables.update(segments, slots)
+        found = case.run(tiles, tables)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    # where nothing is dropped, the same as without keys
+    tables.update(layouts[0], undropped)
+    kept = case.run(tiles, tables)
+    case.slots, case.row_keys = undropped, None
+    plain = case.run(tiles, exact(case))
+    assert all(torch.equal(kept[name], plain[name]) for name in plain)

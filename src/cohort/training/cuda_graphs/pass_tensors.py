@@ -54,12 +54,13 @@ class PassTensors:
         # tiles are three int32 each, in a buffer of int64
         of_attention = (num_padded, num_rows) if pads_attention else (-(-3 * self._num_tiles // 2), 0)
         of_dropout = num_rows if drops else 0
-        sizes = (num_rows, num_rows, num_rows, shape.num_trained, *of_attention, of_dropout, -(-num_rows // 2))
+        # keys begin at a multiple of 16 bytes, as those of a launched pass do: kernels are compiled for that
+        sizes = (num_rows, num_rows, num_rows, of_dropout, shape.num_trained, *of_attention, -(-num_rows // 2))
         host = torch.zeros(sum(sizes), dtype=torch.int64)
         self._host = pinned(host) if device.type == "cuda" else host
         self._staged = torch.zeros(sum(sizes), dtype=torch.int64, device=device)
         self._host_parts = [part.numpy() for part in self._host.split(sizes)]
-        tokens_T, positions_T, targets_T, rows_M, first, second, keys, weights = self._staged.split(sizes)
+        tokens_T, positions_T, targets_T, keys, rows_M, first, second, weights = self._staged.split(sizes)
         self.weights_T = weights.view(torch.float32)[:num_rows]
         nothing = SegmentTable(num_rows=num_rows, offsets=(0,) * (slots.num_slots + 1), samples=())
         self._tables = LaunchTables(
@@ -115,7 +116,7 @@ class PassTensors:
         return RecordedAttention(RecordedTiles(table, num_rows=shape.num_rows), num_positions=shape.length)
 
     def _write(self, stream: HostStream, *, divisors: Mapping[int, int]) -> None:
-        tokens, positions, targets, rows, *of_attention, keys, weights = self._host_parts
+        tokens, positions, targets, keys, rows, *of_attention, weights = self._host_parts
         tokens[:], positions[:], targets[:] = stream.tokens, stream.positions, stream.targets
         if self._drops:
             keys[:] = 0 if stream.row_keys is None else stream.row_keys
