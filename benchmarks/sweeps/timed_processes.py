@@ -87,10 +87,12 @@ def time_sweep(folder: Path, *, name: str, caches: Path) -> dict[str, Any]:
     found = json.loads(output[output.index("{") :])
     compute, phases = found["compute"], _phases(lines, wall=wall)
     late = _kernels_compiled_late(caches / "triton", lines, began=began)
-    print(name, {what: round(seconds, 1) for what, seconds in phases.items()}, "compiled by passes:", late, flush=True)
+    print(
+        name, {what: round(seconds, 1) for what, seconds in phases.items()}, "compiled beside passes:", late, flush=True
+    )
     return {
         "phases": phases,
-        "compiled_by_passes": late,
+        "compiled_beside_passes": late,
         "what": f"sweep, {name}",
         "wall_s": wall,
         # the last file of the directory that appears under this name
@@ -131,7 +133,7 @@ def _phases(lines: list[tuple[float, str]], *, wall: float) -> dict[str, float]:
 
 
 def _kernels_compiled_late(cache: Path, lines: list[tuple[float, str]], *, began: float) -> list[str]:
-    """Return the kernels that were compiled after the first phase that launches some had begun."""
+    """Return the kernels that were compiled once passes ran: by workers beside them, or by a pass that needed one."""
     launched = next((seconds for seconds, line in lines if "measuring the" in line), float("inf"))
     return sorted(path.stem for path in cache.glob("*/*.cubin") if path.stat().st_mtime > began + launched + 0.5)
 

@@ -3,7 +3,8 @@
 The command line itself on a model directory: 60 trials (5 learning rates, 3 ranks, 4 batch sizes), one epoch, early
 exit with default settings. Every measured thing is a process of its own, imports and loading included, and all run in
 turn on one machine: PEFT at batch 1 and 8, the sweep with empty caches (cold), and again with those it left (warm). A
-sweep's row has the seconds of its phases, by the lines of its log, and the kernels that a pass had to compile.
+sweep's row has the seconds of its phases, by the lines of its log, and the kernels that were compiled once
+passes ran: by workers, beside them, in a cold one.
 """
 
 from __future__ import annotations
