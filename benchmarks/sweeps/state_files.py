@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from cohort.checkpoints.state_writer import StateWriter
-from cohort.training.transfers.transfer_threads import BUFFER_BYTES, OfThread
+from cohort.kernels.device_blocks import BUFFER_BYTES, OfThread
 
 __all__ = ["main"]
 
