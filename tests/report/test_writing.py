@@ -188,10 +188,10 @@ def test_a_report_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         write_report(tmp_path / "report.html", reader=reader)
         before = (tmp_path / "report.html").read_bytes()
 
-        def full(target: object) -> None:
+        def full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("cohort.core.durable_files.flush_to_disk", full)
+        monkeypatch.setattr("cohort.core.durable_files._move_into_place", full)
         with pytest.raises(StorageFullError, match=r"report\.html"):
             write_report(tmp_path / "report.html", reader=reader)
     assert (tmp_path / "report.html").read_bytes() == before

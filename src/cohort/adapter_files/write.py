@@ -147,4 +147,5 @@ def write_adapter_directory(path: Path, content: AdapterContent, *, written: Pat
     path.parent.mkdir(parents=True, exist_ok=True)
     # written next to it and renamed: a reader finds the old adapter or the new one
     with atomic_directory(path) as folder:
-        write_adapter_files(folder, content, written=written)
+        # all of it is flushed once it is there
+        write_adapter_files(folder, content, written=written, is_flushed=False)

@@ -101,3 +101,7 @@ def test_a_run_waits_for_the_disk_with_its_best_adapter_alone(
     assert {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"} <= names
     # no adapter of a trial: its folder and its checkpoints' manifest are others
     assert not [path for path in flushed if "trials" in path.parts]
+    # tables can be made again
+    assert not [path for path in flushed if path.name.startswith((".report.html", ".metrics.jsonl"))]
+    # each file of the best one once
+    assert len([path for path in flushed if path.name == "adapter_config.json"]) == 1

@@ -175,7 +175,7 @@ def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
 
 
 def write_tables(store: RunStore, *, directory: RunDirectory) -> None:
-    """Write tables and report from the current record."""
-    write_results_csv(directory.results_csv, results=read_results(store.reader))
+    """Write tables and report from the current record, from which they can be made again: they are not flushed."""
+    write_results_csv(directory.results_csv, results=read_results(store.reader), is_flushed=False)
     MetricsFile(directory.metrics_jsonl, reader=store.reader).write()
     write_report(directory.report, reader=store.reader)
