@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 
+from cohort.adapters.adapter_state import AdapterState
+from cohort.adapters.bank import AdapterBank
+from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
+from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
@@ -176,3 +180,28 @@ def test_a_prompt_beside_it_changes_no_bit_of_a_sequence_that_decodes(wide: Serv
         both = computer.compute(beside)
         assert both is not None
         assert torch.equal(both.logits_BV[0], expected)
+
+
+def test_logits_have_the_same_bits_where_terms_of_one_rank_are_stacked(wide: Served) -> None:
+    layout = AdapterLayout(wide.decoder.linears)
+    bank = AdapterBank(layout, num_slots=3, num_rank_rows=48)
+    for seed in range(3):
+        weights = torch.randn(8, layout.width, generator=torch.Generator().manual_seed(seed)) * 0.1
+        bank.insert(AdapterSpec(r=8, lora_alpha=16), AdapterState(weights=weights))
+    slots = BankSlots(replace(wide, bank=bank))
+    computer = PassComputer(wide.decoder, adapters=slots, num_blocks=24, max_model_len=32)
+    computer.compute(parts_of(range(24), is_prompt=True))
+
+    def logits(numbers: Sequence[int]) -> dict[int, torch.Tensor]:
+        record = parts_of(numbers, is_prompt=False)
+        # factors are stacked by the second pass that asks for the same ones
+        found = [computer.compute(record) for _ in range(3)]
+        rows = [scores.logits_BV.clone() for scores in found if scores is not None]
+        assert torch.equal(rows[0], rows[1])
+        assert torch.equal(rows[0], rows[2])
+        return dict(zip((part.number for part in record.parts), rows[0], strict=True))
+
+    alone = {number: logits([number])[number] for number in range(24)}
+    for numbers in (range(24), (0, 1), (0, 1, 2), (0, 4, 1, 5, 2, 6), (0, 4, 8, 1, 2, 3), (0, 4, 8, 12, 16, 1, 5, 2)):
+        for number, row in logits(numbers).items():
+            assert torch.equal(row, alone[number]), (numbers, number)
