@@ -27,7 +27,11 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_kernels")
-def test_a_model_and_a_task_go_through_what_a_run_does_before_its_first_step(tmp_path: Path) -> None:
+def test_a_model_and_a_task_go_through_what_a_run_does_before_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[str] = []
+    monkeypatch.setattr(module, "settle_compiling", lambda: settled.append("settled"))
     folder = write_inputs(tmp_path / "in")
     (folder / "task.yaml").write_text(json.dumps(tiny_data()))
     for given, is_task in ((str(folder / "model"), False), (str(folder / "task.yaml"), True)):
@@ -38,6 +42,8 @@ def test_a_model_and_a_task_go_through_what_a_run_does_before_its_first_step(tmp
         assert phases[0] == "reading and tokenising the data"
         assert phases[1].startswith("loading ")
         assert all(seconds >= 0 for _, seconds in report.phases)
+        # a run goes on while kernels are compiled: here they are what is wanted
+        assert len(settled) == 1 + is_task
     # nothing is left of it but caches
     assert sorted(path.name for path in folder.iterdir()) == ["model", "task.yaml", "train.jsonl"]
 

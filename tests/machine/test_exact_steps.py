@@ -67,3 +67,9 @@ def test_a_damaged_file_counts_as_absent(content: str) -> None:
     assert own_exact_steps("H200") == ()
     path.write_text(keep_exact_steps([STEP]).read_text().replace("1.2", "-1"))
     assert own_exact_steps("H200") == ()
+
+
+def test_steps_with_dropout_of_an_earlier_version_are_launched_ones() -> None:
+    path = keep_exact_steps([STEP, replace(STEP, tokens=512, launched=True)])
+    path.write_text(path.read_text().replace('"launched"', '"dropout"'))
+    assert [(step.tokens, step.launched) for step in own_exact_steps("H200")] == [(STEP.tokens, False), (512, True)]

@@ -97,6 +97,31 @@ def test_damaged_facts_count_as_none(folder: Path, loads: list[Path], content: s
     assert len(loads) == 3
 
 
+def test_what_is_asked_later_is_kept_with_the_next_files(folder: Path, loads: list[Path]) -> None:
+    tokenizer_files(opened(folder))
+    for count in (2, 2):
+        later = opened(folder)
+        assert answer_of(later, "asked later", lambda asked: asked.eos_token) is not None
+        tokenizer_files(later)
+        assert len(loads) == count
+
+
+def test_only_files_of_a_tokenizer_are_read(folder: Path, loads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer_files(opened(folder))
+    (folder / "pytorch_model.bin").write_bytes(b"weights")
+    opened(folder)
+    assert len(loads) == 1
+    # a folder of something else as well: nothing is kept
+    monkeypatch.setattr(module, "_MOST_BYTES", 1)
+    opened(folder)
+    assert len(loads) == 2
+
+
+def test_copies_of_one_that_is_not_there_yet_are_refused() -> None:
+    with pytest.raises(AttributeError):
+        object.__new__(KnownTokenizer)._lock  # noqa: B018 - as copying asks
+
+
 def test_code_of_the_model_s_own_keeps_nothing(
     folder: Path, loads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,18 +2,21 @@
 
 Python ends by emptying each of two thousand modules and freeing what they held, and torch's libraries by giving back
 memory piece by piece, which the system does at once. On an 8B model that is a second or two behind the last file.
+What something registered for the process's end before the command began (a ``sitecustomize``) does not run.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import sys
 from typing import NoReturn
 
 __all__ = ["command"]
 
+# of this process, once its command has ended: what runs at the end of a process takes no arguments
 _codes: list[int] = []
 
 
@@ -47,4 +50,7 @@ def _leave() -> None:
         # a reader may be gone
         with contextlib.suppress(Exception):
             stream.flush()
+    # what libraries have printed
+    with contextlib.suppress(Exception):
+        ctypes.CDLL(None).fflush(None)
     os._exit(_codes[-1] & 0xFF)

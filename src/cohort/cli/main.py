@@ -114,10 +114,12 @@ def _leave_objects() -> None:
 
 
 def _end_compiling() -> None:
-    """End workers that compile kernels nobody waits for any more: Python would wait until all are compiled."""
-    workers = sys.modules.get("cohort.machine.compile_ahead.workers")
-    if workers is not None:
-        workers.end_compiling()
+    """End what compiles kernels that nobody waits for any more: Python would wait until all are compiled."""
+    # modules that were not imported have started nothing
+    for module, end in (("workers", "end_compiling"), ("fork_server", "end_fork_server")):
+        imported = sys.modules.get(f"cohort.machine.compile_ahead.{module}")
+        if imported is not None:
+            getattr(imported, end)()
 
 
 def _print_what_can_be_printed() -> None:

@@ -20,7 +20,7 @@ from cohort.machine.compile_ahead.absent_gpu import absent_gpu
 from cohort.machine.compile_ahead.fork_server import triton_cache
 from cohort.machine.compile_ahead.launched_model import launched_model
 from cohort.machine.compile_ahead.task_kernels import KernelWarmUp
-from cohort.machine.compile_ahead.workers import Compiled
+from cohort.machine.compile_ahead.workers import Compiled, settle_compiling
 from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
 from cohort.machine.machine import choose_machine
 from cohort.machine.writable_directory import require_writable
@@ -114,6 +114,8 @@ def warm_caches(
     num_kernels: int | None = None
     if kind is None:
         device = prepare_task(task, RunConditions(watcher=phases, clock=clock)).machine.device_name
+        # a run goes on while they are compiled
+        settle_compiling()
     else:
         device, num_kernels = kind.name, _compile_for(kind, task, phases)
     return WarmReport(

@@ -43,7 +43,7 @@ def own_exact_steps(gpu: str) -> tuple[ExactStep, ...]:
     found: list[ExactStep] = []
     with suppress(OSError):
         for path in sorted(_folder().glob("*.json")):
-            with suppress(OSError, ValueError, KeyError, TypeError):
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 found += _steps_in(json.loads(path.read_text(encoding="utf-8")))
     return tuple(step for step in found if step.gpu == gpu)
 
@@ -68,7 +68,9 @@ def _folder() -> Path:
 
 
 def _steps_in(plain: list[dict[str, object]]) -> list[ExactStep]:
-    found = [ExactStep(**{**entry, "widths": LayerWidths(**entry["widths"])}) for entry in plain]  # type: ignore[arg-type]
+    # steps with dropout were those that are launched, and were named so
+    named = ({("launched" if key == "dropout" else key): value for key, value in entry.items()} for entry in plain)
+    found = [ExactStep(**{**entry, "widths": LayerWidths(**entry["widths"])}) for entry in named]  # type: ignore[arg-type]
     for step in found:
         # comparisons raise TypeError where a figure is no number
         if not (step.tokens > 0 and 0 < step.ratio < float("inf")):

@@ -22,13 +22,15 @@ from cohort.core.durable_files import write_bytes, write_text
 from cohort.models.remote_code import may_run_code
 from cohort.models.source import find_model
 from cohort.models.tokenizer import load_tokenizer
+from cohort.version import __version__
 
 __all__ = ["KnownTokenizer", "answer_of", "known_tokenizer"]
 
 _FOLDER = "tokenizers"
 _FACTS = "facts.json"
 _FILES = "files"
-# part of every key: raise it with any change to what is written down
+# part of every key: raise it with any change to what is written down, or to what answers the questions
+# (data/identity, prepare/warnings) and prepares a tokenizer (models/tokenizer, data/chat)
 _VERSION = 1
 # plain values that a tokenizer has once it is loaded
 _ATTRIBUTES = (
@@ -42,8 +44,10 @@ _ATTRIBUTES = (
     "unk_token_id",
     "chat_template",
 )
-# what a checkpoint keeps besides its tokenizer
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".msgpack", ".h5")
+# of the files that a tokenizer is made of
+_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
+# a folder with larger ones of these holds other things as well
+_MOST_BYTES = 256 << 20
 # beyond them the one that was used longest ago goes
 _MOST_KEPT = 16
 
@@ -66,6 +70,7 @@ class KnownTokenizer:
         self._loaded: Any = None
         self._files: Mapping[Path, bytes] | None = None
         self._answers: dict[str, Any] = {}
+        self._has_learned = False
         facts = None if kept is None or is_needed else _read(kept)
         if facts is None:
             self._attributes = {name: getattr(self.loaded(), name, None) for name in _ATTRIBUTES}
@@ -87,19 +92,25 @@ class KnownTokenizer:
         """Return what ``ask`` returns for the tokenizer, or returned when it was asked before: something for JSON."""
         if question not in self._answers:
             self._answers[question] = ask(self.loaded())
+            self._has_learned = True
         return self._answers[question]
 
     def files(self, save: Callable[[Any], Mapping[Path, bytes]]) -> Mapping[Path, bytes]:
-        """Return the files that ``save`` returns for the tokenizer; with the first ones all that is known is kept."""
+        """Return the files that ``save`` returns for the tokenizer; what is known by then is kept with them."""
         if self._files is None:
             self._files = save(self.loaded())
-            if self._kept is not None:
-                # a cache that cannot be written only costs time
-                with contextlib.suppress(Exception):
-                    _write(self._kept, self._attributes, self._answers, self._files)
+            self._has_learned = True
+        if self._kept is not None and self._has_learned:
+            # a cache that cannot be written only costs time
+            with contextlib.suppress(Exception):
+                _write(self._kept, self._attributes, self._answers, self._files)
+            self._has_learned = False
         return self._files
 
     def __getattr__(self, name: str) -> Any:
+        # of an object that was not initialised, as copies are made of
+        if name.startswith("_"):
+            raise AttributeError(name)
         if name in _ATTRIBUTES:
             return self._attributes[name]
         return getattr(self.loaded(), name)
@@ -143,11 +154,13 @@ def answer_of(tokenizer: Any, question: str, ask: Callable[[Any], Any]) -> Any:
 
 def _place(folder: Path, how: object) -> Path | None:
     """Return where a tokenizer is kept: by its files, where they lie, and the libraries that load it."""
-    libraries = [version("transformers"), version("tokenizers")]
+    libraries = [__version__, version("transformers"), version("tokenizers")]
     digest = hashlib.sha256(json.dumps([_VERSION, *libraries, str(folder.absolute()), how], default=repr).encode())
     try:
         for path in sorted((*folder.iterdir(), *folder.glob("additional_chat_templates/*"))):
-            if path.suffix not in _WEIGHTS and path.is_file():
+            if path.suffix in _SUFFIXES and path.is_file():
+                if path.stat().st_size > _MOST_BYTES:
+                    return None
                 digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     except OSError:
         return None

@@ -76,11 +76,13 @@ def test_wrong_shapes_are_refused() -> None:
 def test_without_gradients_the_bits_are_the_same() -> None:
     qkv, cos, sin = torch.randn(5, 96), torch.randn(5, 16), torch.randn(5, 16)
     q, k = qkv.unflatten(1, (6, 16)).split((4, 2), dim=1)
-    angles = {"cos_TE": cos, "sin_TE": sin}
     trained = (
-        *split_and_rotate(qkv.clone().requires_grad_(), heads=(2, 2), **angles),
-        *apply_rope(q.clone().requires_grad_(), k.clone().requires_grad_(), **angles),
+        *split_and_rotate(qkv.clone().requires_grad_(), heads=(2, 2), cos_TE=cos, sin_TE=sin),
+        *apply_rope(q.clone().requires_grad_(), k.clone().requires_grad_(), cos_TE=cos, sin_TE=sin),
     )
     with torch.no_grad():
-        found = (*split_and_rotate(qkv, heads=(2, 2), **angles), *apply_rope(q, k, **angles))
+        found = (
+            *split_and_rotate(qkv, heads=(2, 2), cos_TE=cos, sin_TE=sin),
+            *apply_rope(q, k, cos_TE=cos, sin_TE=sin),
+        )
     assert all(torch.equal(a, b) for a, b in zip(found, trained, strict=True))

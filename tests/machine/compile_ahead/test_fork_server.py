@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.machine.compile_ahead.fork_server import begin_fork_server, triton_cache
+from cohort.machine.compile_ahead.fork_server import begin_fork_server, end_fork_server, triton_cache
 
 pytest.importorskip("triton")
 
@@ -69,3 +70,26 @@ def test_it_is_there_before_torch_serves_the_workers_and_ends_with_a_caller_that
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
     assert done.stdout.splitlines() == ["True False", "True"], done.stderr
+
+
+def test_a_command_that_ends_early_does_not_leave_it_with_its_output(tmp_path: Path) -> None:
+    (tmp_path / "version").touch()
+    program = (
+        "import sys\nfrom pathlib import Path\n"
+        "from cohort.machine.compile_ahead.fork_server import begin_fork_server, end_fork_server\n"
+        "assert begin_fork_server(driver=Path(sys.argv[1]))\nend_fork_server()\nprint('ended')\n"
+    )
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    # whoever reads the output waits until everybody has closed it
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "version")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        timeout=60,
+    )
+    assert (ended.stdout, ended.stderr) == ("ended\n", "")
+    # where none was started there is none to end
+    end_fork_server()

@@ -33,6 +33,7 @@ def warm_up(
     r: int = 8,
     numerics: Numerics = Numerics.FAST,
     early: KernelWarmUp | None = None,
+    mean_length: float = 200.0,
 ) -> KernelWarmUp:
     machine: Any = SimpleNamespace(
         device=torch.device(device),
@@ -46,7 +47,7 @@ def warm_up(
     return KernelWarmUp(
         machine,
         adapters=[AdapterSpec(r=r, lora_alpha=8.0)],
-        mean_length=4.0,
+        mean_length=mean_length,
         model=LaunchedModel(config=config, layout=AdapterLayout({"q": (8, 8)}), region=region),
         say=say,
         workers=workers,
@@ -280,7 +281,8 @@ def test_workers_start_ahead_where_nothing_was_compiled(on_gpu: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("other", "num_collections"), [({}, 1), ({"r": 64}, 2), ({"numerics": Numerics.EXACT}, 2), ({"workers": None}, 2)]
+    ("other", "num_collections"),
+    [({}, 1), ({"r": 64}, 2), ({"numerics": Numerics.EXACT}, 2), ({"workers": None}, 2), ({"mean_length": 20.0}, 2)],
 )
 def test_what_was_collected_before_rows_were_read_is_not_collected_again(
     on_gpu: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], num_collections: int

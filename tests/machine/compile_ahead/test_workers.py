@@ -242,6 +242,32 @@ def test_a_process_that_ends_waits_for_no_kernel_that_was_not_begun() -> None:
     began = time.monotonic()
     end_compiling()
     settle_compiling()
-    # one is running, and one may be on its way to a worker: 38 others would take as many seconds
+    # the others would take as many seconds
     assert time.monotonic() - began < 20
     assert not ended
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_a_compiler_that_hangs_does_not_hold_up_the_end_of_a_process() -> None:
+    with KernelCompiler(num_workers=1) as compiler:
+        compiler._compiling[b"short"] = compiler._submit(time.sleep, 0)
+        compiler._compiling[b"short"].result()
+        compiler._compiling[b"long"] = compiler._submit(time.sleep, 600)
+        compiler.go_on(lambda _: None)
+    processes = list(compiler._workers._processes.values())
+    end_compiling()
+    settle_compiling()
+    for process in processes:
+        assert connection.wait([process.sentinel], 120)
+
+
+@pytest.mark.usefixtures("light_workers")
+def test_ctrl_c_ends_no_worker() -> None:
+    with KernelCompiler(num_workers=1) as compiler:
+        compiler._compiling[b"first"] = compiler._submit(time.sleep, 0)
+        compiler._compiling[b"first"].result()
+        (process,) = compiler._workers._processes.values()
+        os.kill(process.pid or 0, signal.SIGINT)
+        compiler._compiling[b"second"] = compiler._submit(time.sleep, 0)
+        assert compiler.wait() == Compiled(num_kernels=2, num_failed=0)
+        assert process.is_alive()

@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     directory = RunDirectory.create(tmp_path / "run")
     directory.best.mkdir()
     for file in (directory.results_csv, directory.metrics_jsonl, directory.report):
-        file.touch()
+        file.write_text("trial")
     save_file({"a": torch.zeros(3, 5), "b": torch.zeros(2)}, directory.best / "adapter_model.safetensors")
     for name in ("adapter_config.json", "tokenizer.json"):
         (directory.best / name).write_text('{"r": 8}')
@@ -55,3 +55,6 @@ def test_tables_are_named_too_and_a_run_without_a_best_adapter_has_none(director
     (directory.best / "adapter_config.json").unlink()
     assert lost_results(directory, FACTS) == ("best/adapter_config.json", "report.html")
     assert lost_results(directory, RunFacts()) == ("report.html",)
+    # a machine that stopped had not brought it to the disk
+    directory.results_csv.write_text("")
+    assert lost_results(directory, RunFacts()) == ("results.csv", "report.html")

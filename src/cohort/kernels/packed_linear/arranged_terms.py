@@ -27,8 +27,8 @@ from cohort.kernels.packed_linear.tables import LoraPart
 
 __all__ = ["MOST_SLOTS", "ArrangedTerm", "Stamp", "arranged_term", "stamp_of"]
 
-# Slots of a linear whose factors are kept arranged, and entries of one: 8 MiB a linear at most. Of larger factors the
-# calls are a small part.
+# Slots of a linear whose factors are kept arranged, and entries of one: 8 MiB a linear at most, and as much for those
+# that are stacked. Of larger factors the calls are a small part.
 MOST_SLOTS = 16
 MOST_ENTRIES = 1 << 17
 _TALL = 48
@@ -110,6 +110,7 @@ def arranged_term(
     a_KS, b_SN = _arranged(
         [own.a_rK for own in factors], [own.b_rN for own in factors], columns=columns, width=product_width
     )
+    kept.pop(key, None)
     while len(kept) >= MOST_SLOTS:
         del kept[next(iter(kept))]
     kept[key] = term = ArrangedTerm(a_KS, b_SN.mul_(scale), heights, tuple(parts), stamp)

@@ -46,9 +46,14 @@ class _Slots(NamedTuple):
 
 
 class _Stack(NamedTuple):
-    """Factors of some slots. ``key`` says of which, and for which product; None until they are asked for again."""
+    """Factors of some slots. ``key`` says of which, and for which product; None until they are asked for again.
+
+    Attributes:
+        parts: Kept alive, so that no others have the ids in ``stamp``.
+    """
 
     key: tuple[object, ...]
+    parts: tuple[LoraPart, ...]
     stamp: Stamp
     factors: tuple[Tensor, Tensor] | None
     heights: tuple[int | None, ...]
@@ -126,7 +131,7 @@ def _stack(parts: Sequence[LoraPart], stamp: Stamp, together: _Slots, *, product
     kept: _Stack | None = parts[0].stacked.get("last")
     if kept is None or kept.key != key or kept.stamp != stamp:
         # passes whose slots change each time would copy all factors each time
-        parts[0].stacked["last"] = _Stack(key, stamp, None, ())
+        parts[0].stacked["last"] = _Stack(key, tuple(parts), stamp, None, ())
         return None
     if kept.factors is not None or kept.heights:
         return kept
@@ -137,10 +142,10 @@ def _stack(parts: Sequence[LoraPart], stamp: Stamp, together: _Slots, *, product
     found = [term for term in terms if term is not None]
     if len(found) < len(terms):
         # never asked again
-        kept = _Stack(key, stamp, None, (None,))
+        kept = _Stack(key, tuple(parts), stamp, None, (None,))
     else:
         factors = torch.stack([term.a_KS for term in found]), torch.stack([term.b_SN for term in found])
-        kept = _Stack(key, stamp, factors, found[0].heights)
+        kept = _Stack(key, tuple(parts), stamp, factors, found[0].heights)
     parts[0].stacked["last"] = kept
     return kept
 

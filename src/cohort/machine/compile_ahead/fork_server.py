@@ -9,11 +9,13 @@ import contextlib
 import importlib.util
 import multiprocessing
 import os
+import signal
 import sys
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
-__all__ = ["PRELOADED", "SUFFIX", "begin_fork_server", "triton_cache"]
+__all__ = ["PRELOADED", "SUFFIX", "begin_fork_server", "end_fork_server", "triton_cache"]
 
 # what each worker would take seconds to import
 PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
@@ -45,6 +47,20 @@ def begin_fork_server(*, driver: Path = _DRIVER) -> bool:
     # without it the first worker starts the server
     with contextlib.suppress(OSError):
         multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
-        forkserver.ensure_running()
+        # it inherits the mask: Ctrl-C is the caller's, and the server would answer it with a traceback of its imports
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return True
     return False
+
+
+def end_fork_server() -> None:
+    """End it at once, as this process ends: it has its output open, and notices its end after its own imports."""
+    server: Any = forkserver._forkserver
+    pid = getattr(server, "_forkserver_pid", None)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import StorageFullError
 from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
@@ -39,6 +40,8 @@ PASS_TOKENS = (16384, 4096, 1024, 256)
 STEP_TOKENS = (8192, 2048, 512)
 # about those at which the memory of passes is measured, which needs its kernels first
 FIRST_TOKENS = (1024, 2048, 4096)
+# tokens of a usual row that give the kernels of `kernels_ahead.USUAL_TOKENS`
+SAME_LENGTHS = range(120, 301)
 # those of a sweep's first passes, whose kernels are loaded while the weights are read
 LOADED_TOKENS = (8192, 2048)
 
@@ -108,7 +111,8 @@ class KernelWarmUp:
         needs_some = is_native and self._marker is not None and not self._are_there(self._marker)
         self._compiler = (workers or KernelCompiler()) if needs_some else None
         if early is not None and self._compiler is not None and self._compiler is early._compiler:
-            self._has_collected = early._has_collected and early._marker == self._marker
+            is_same = early._marker == self._marker and self._usual in SAME_LENGTHS
+            self._has_collected = early._has_collected and is_same
 
     def __enter__(self) -> KernelWarmUp:
         return self
@@ -175,7 +179,10 @@ class KernelWarmUp:
 
     def _note_behind(self, compiled: Compiled) -> None:
         # what is said last names the phase that a user sees
-        self._note(compiled, tell=_log.warning)
+        try:
+            self._note(compiled, tell=_log.warning)
+        except (StorageFullError, OSError) as error:
+            _log.warning("the next start looks for all kernels again: %s", error)
 
     def _note(self, compiled: Compiled, *, tell: Callable[[str], None]) -> None:
         if compiled.num_failed:

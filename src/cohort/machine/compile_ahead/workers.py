@@ -12,6 +12,7 @@ import importlib
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -34,7 +35,9 @@ NICENESS = 5
 MOST_SECONDS = 240.0
 # one thread at a time says what the processes that it starts are told
 _STARTING = threading.Lock()
-# those that go on behind their callers
+# one thread at a time says how a job has ended
+_SETTLING = threading.Lock()
+# those that go on behind their callers, until each has ended: the process's end and a next collection ask for them
 _BEHIND = list["KernelCompiler"]()
 
 
@@ -67,6 +70,7 @@ class KernelCompiler:
         # by what launches know a kernel by
         self._jobs: dict[Hashable, bytes] = {}
         self._going_on: threading.Thread | None = None
+        self._is_abandoned = False
         # first of all: it takes longest
         self._submit(_build_driver)
         # by this thread, and before a backward pass launches from one of its own: two threads that import parts of
@@ -86,10 +90,16 @@ class KernelCompiler:
         self._handing_over.shutdown(wait=False, cancel_futures=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
         # also those that were on their way to a worker
-        for given in self._compiling.values():
-            if not given.cancelled() and given.cancel():
-                # who waits is told
-                given.set_running_or_notify_cancel()
+        for given in list(self._compiling.values()):
+            _cancel(given)
+
+    def abandon(self) -> None:
+        """End the workers at once, with what they are compiling: nobody will need it."""
+        self._is_abandoned = True
+        processes = [*(self._workers._processes or {}).values()]
+        self.end()
+        for process in processes:
+            process.kill()
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
@@ -127,19 +137,24 @@ class KernelCompiler:
             ended: Called by a thread, with what was compiled.
         """
         waiting = contextlib.ExitStack()
+        # those that go on for another would stand between Triton and this one
+        settle_compiling()
         waiting.enter_context(self.awaited())
 
         def compile_rest() -> None:
             try:
                 # cancelled: the process ends
                 with waiting, contextlib.suppress(CancelledError):
-                    ended(self.wait())
+                    compiled = self.wait()
+                    if not self._is_abandoned:
+                        ended(compiled)
             finally:
                 self.end()
                 _BEHIND.remove(self)
 
         _BEHIND.append(self)
-        # a daemon: a process that ends waits for what workers have begun, and for no more
+        # a daemon, which no process that ends has to wait for: `end_compiling` abandons what is left. Where nobody
+        # calls it, Python compiles the rest before the process ends.
         self._going_on = threading.Thread(target=compile_rest, name="cohort-compile-behind", daemon=True)
         self._going_on.start()
 
@@ -161,7 +176,7 @@ class KernelCompiler:
         end = self._end or time.monotonic() + most_seconds
         wait(self._compiling.values(), timeout=max(0.0, end - time.monotonic()))
         lost = [job for job, future in self._compiling.items() if isinstance(_error_of(future), BrokenProcessPool)]
-        if lost:
+        if lost and not self._is_abandoned:
             self._workers.shutdown(wait=False, cancel_futures=True)
             self._workers = self._new_workers()
             self._compiling |= {job: self._submit(_compile, job, self._capability) for job in lost}
@@ -202,8 +217,9 @@ class KernelCompiler:
             with _no_main_module():
                 taken = self._workers.submit(function, *arguments)
         except Exception as error:
-            if not given.cancelled():
-                given.set_exception(error)
+            with _SETTLING:
+                if not given.done():
+                    given.set_exception(error)
         else:
             taken.add_done_callback(lambda done: _pass_on(done, given))
 
@@ -220,20 +236,30 @@ def settle_compiling() -> None:
 
 
 def end_compiling() -> None:
-    """Compile no more behind callers than has begun: the process ends."""
+    """Compile nothing more behind callers: the process ends."""
     for compiler in list(_BEHIND):
-        compiler.end()
+        compiler.abandon()
+
+
+def _cancel(given: Future[None]) -> None:
+    """Cancel a job that has not ended, and tell who waits for it."""
+    with _SETTLING:
+        if not given.done() and given.cancel():
+            given.set_running_or_notify_cancel()
 
 
 def _pass_on(done: Future[None], given: Future[None]) -> None:
-    if given.cancelled():
-        return
     if done.cancelled():
-        given.cancel()
-    elif (error := done.exception()) is not None:
-        given.set_exception(error)
-    else:
-        given.set_result(None)
+        _cancel(given)
+        return
+    error = done.exception()
+    with _SETTLING:
+        if given.done():
+            return
+        if error is not None:
+            given.set_exception(error)
+        else:
+            given.set_result(None)
 
 
 def _error_of(future: Future[None]) -> BaseException | None:
@@ -281,6 +307,8 @@ class NamedGpu:
 def _begin(environment: dict[str, str]) -> None:
     # a worker holds both ends of the pipe it waits at, so it would outlive a caller that is killed
     threading.Thread(target=_end_with_caller, daemon=True).start()
+    # Ctrl-C is the caller's, which saves what it has and ends the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     # the server has that of its own start
     os.environ.clear()

@@ -122,9 +122,11 @@ class QuantisedFiles:
         try:
             with atomic_file(file, is_flushed=False) as partial:
                 write_summed(partial, _by_name(kept), blocks=read)
-            self._prune()
         except (OSError, StorageFullError, ValueError):
             return False
+        # another process may remove one meanwhile
+        with suppress(OSError):
+            self._prune()
         return True
 
     def remove_leftovers(self) -> None:

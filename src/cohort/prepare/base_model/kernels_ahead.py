@@ -15,6 +15,7 @@ from cohort.machine.compile_ahead.workers import KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.models.checkpoint_layout import adapter_layout
 from cohort.models.config import DecoderConfig
+from cohort.models.weight_formats import PLAIN
 from cohort.prepare.adapters.saved_checks import saved_modules
 from cohort.prepare.base_model.chosen_modules import select_modules
 from cohort.prepare.base_model.numerics import recorded_choice, with_numerics
@@ -26,7 +27,7 @@ from cohort.training.memory_probe import ProbePass, probe_rows
 
 __all__ = ["KernelsAhead"]
 
-# Tokens of a usual row: 120 to 450 give an 8B model the same kernels.
+# tokens of a usual row: 120 to 300 give an 8B model the same kernels, and those of other lengths are collected again
 USUAL_TOKENS = 200
 
 
@@ -60,7 +61,8 @@ class KernelsAhead:
     def begin(self, directory: Path, config: DecoderConfig, machine: Machine) -> None:
         """Begin to load the model, and collect its kernels meanwhile."""
         self._weights.begin(directory, config, machine)
-        if self._workers is not None and self._weights.is_loading:
+        # what a quantised weight launches depends on how it is kept
+        if self._workers is not None and self._weights.is_loading and machine.quantization == PLAIN.name:
             # whatever is wrong is said where the task's inputs are checked, and kernels are collected after that
             with contextlib.suppress(Exception):
                 self._collect(config, machine, self._workers)

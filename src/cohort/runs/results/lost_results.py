@@ -20,7 +20,9 @@ __all__ = ["lost_results", "names_of_files"]
 def lost_results(directory: RunDirectory, facts: RunFacts) -> tuple[str, ...]:
     """Return the results that a finished run should have and that are gone or cut off, by their paths in it."""
     tables = [directory.results_csv, directory.metrics_jsonl, directory.report]
-    lost = [file for file in tables if not file.is_file()]
+    # a machine that stops may leave an empty one; a run whose trials failed at once has no metrics
+    may_be_empty = (directory.metrics_jsonl,)
+    lost = [file for file in tables if not file.is_file() or (file not in may_be_empty and not file.stat().st_size)]
     if facts.best_trial_id is not None:
         lost = [*(file for name in facts.best_files or () if not _is_whole(file := directory.best / name)), *lost]
     return tuple(file.relative_to(directory.root).as_posix() for file in lost)
