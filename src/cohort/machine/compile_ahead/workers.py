@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from cohort.machine.compile_ahead.fork_server import PRELOADED
+from cohort.machine.compile_ahead.no_main_module import no_main_module
 from cohort.machine.compile_ahead.triton_launches import awaited_launches, taken_launches
 
 __all__ = ["Compiled", "KernelCompiler", "NamedGpu", "end_compiling", "settle_compiling"]
@@ -33,8 +34,6 @@ MOST_WORKERS = 32
 NICENESS = 5
 # all variants of a model take 10 to 30 s; a compiler that hangs must not hold up a run that could compile by itself
 MOST_SECONDS = 240.0
-# one thread at a time says what the processes that it starts are told
-_STARTING = threading.Lock()
 # one thread at a time says how a job has ended
 _SETTLING = threading.Lock()
 # those that go on behind their callers, until each has ended: the process's end and a next collection ask for them
@@ -214,7 +213,7 @@ class KernelCompiler:
 
     def _hand_over(self, given: Future[None], function: Callable[..., None], arguments: tuple[object, ...]) -> None:
         try:
-            with _no_main_module():
+            with no_main_module():
                 taken = self._workers.submit(function, *arguments)
         except Exception as error:
             with _SETTLING:
@@ -265,29 +264,6 @@ def _pass_on(done: Future[None], given: Future[None]) -> None:
 def _error_of(future: Future[None]) -> BaseException | None:
     """Return why a kernel is not there, if it is not."""
     return future.exception() if future.done() else TimeoutError("the compiler took too long")
-
-
-@contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
-    """Tell processes that this thread starts nothing of ``__main__``: they would run a script without a guard again.
-
-    The module itself stays as it is: other threads read its file meanwhile, as ``inspect`` does for each frame.
-    """
-    spawn: Any = importlib.import_module("multiprocessing.spawn")
-    with _STARTING:
-        own, thread = spawn.get_preparation_data, threading.get_ident()
-
-        def told(name: str) -> dict[str, Any]:
-            data: dict[str, Any] = own(name)
-            if threading.get_ident() != thread:
-                return data
-            return {key: value for key, value in data.items() if not key.startswith("init_main_from")}
-
-        spawn.get_preparation_data = told
-        try:
-            yield
-        finally:
-            spawn.get_preparation_data = own
 
 
 class NamedGpu:
