@@ -56,7 +56,8 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_the_kernels_of_a_task_are_compiled_once_for_each_kind(tmp_path: Path, collected: list[Any]) -> None:
     task, said = task_of(tmp_path), list[str]()
     assert compile_for_absent_gpu(task, H200, say=said.append) == Compiled(num_kernels=3, num_failed=0)
-    assert collected == [(torch.device("cuda", 0), torch.bfloat16, [2], "NVIDIA H200", "fast")]
+    # with the task's dropout, and without it, as the passes are that measure memory
+    assert collected == [(torch.device("cuda", 0), torch.bfloat16, [2, 2], "NVIDIA H200", "fast")]
     assert said == [
         "reading and tokenising the data",
         "compiling kernels, once for this model, these ranks and this GPU",

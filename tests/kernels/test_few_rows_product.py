@@ -12,6 +12,7 @@ from torch import Tensor
 from cohort.kernels import few_rows_product as module
 from cohort.kernels.few_rows_product import MOST_FEW_ROWS, FewRowsWeight
 from cohort.kernels.row_stable_product import row_stable_product
+from cohort.training.device_memory import StorageMeter
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +123,17 @@ def test_torch_need_not_have_the_private_operators(monkeypatch: pytest.MonkeyPat
     if found_TN is not None:
         # sums of 128 products of about 1
         torch.testing.assert_close(found_TN.double(), x_TK.double() @ weight_NK.double().t(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["lying", "packed"])
+def test_a_meter_of_a_pass_s_memory_does_not_see_the_copy(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "packed" and not torch.backends.mkldnn.is_available():
+        pytest.skip("no oneDNN here")
+    monkeypatch.setattr(module, "_asked", lambda *_: module._Answer(way, (2,)))
+    weight_NK, meter = torch.randn(64, 64), StorageMeter()
+    x_TK = torch.randn(2, 64)
+    with meter, torch.no_grad():
+        found_TN = FewRowsWeight(weight_NK).product(x_TK)
+    assert found_TN is not None
+    assert torch.allclose(found_TN, x_TK @ weight_NK.t(), atol=1e-4)
+    assert meter.peak_bytes < weight_NK.nbytes

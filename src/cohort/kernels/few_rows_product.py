@@ -91,7 +91,9 @@ class FewRowsWeight:
         if found is None or height is None or height > max(4, 2 * num_rows):
             return None
         if found.way not in self._arranged:
-            self._arranged[found.way] = _WAYS[found.way][0](self._weight_NK)
+            # made once, not by each pass: a meter of its memory does not count it, nor could it count oneDNN's form
+            with _disable_current_modes():
+                self._arranged[found.way] = _WAYS[found.way][0](self._weight_NK)
         return _WAYS[found.way][1], self._arranged[found.way], height
 
 
