@@ -91,7 +91,8 @@ def test_the_first_curves_of_sixty_trials_come_with_the_first_answers(chromium: 
         page.on("response", lambda answer: asked.append(answer.url) if "/api/" in answer.url else None)
         page.goto(f"{address}#/sweep?run=live")
         page.locator("canvas[data-curves='60']").wait_for()
-    paths = [urlsplit(url).path for url in asked]
+    # the pace is asked for next, and its answer may be there before a busy machine has drawn the curves
+    paths = [path for url in asked if (path := urlsplit(url).path) != "/api/run/pace"]
     assert len(paths) == len(set(paths)) <= 6, "each is asked once before the curves are there"
 
 
