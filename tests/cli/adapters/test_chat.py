@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,18 @@ def test_piped_lines_are_messages(folder: Path, capsys: Capture, monkeypatch: py
     assert (code, out) == (0, first + second + base)
     assert "> " not in out
     assert err == "the conversation is forgotten\n"
+
+
+def test_an_empty_answer_says_how_prompts_end(capsys: Capture) -> None:
+    def pieces(*texts: str) -> Generator[str, None, None]:
+        yield from texts
+
+    chat_module._show(pieces("\n"))
+    shown = capsys.readouterr()
+    assert shown.out == "\n\n"
+    assert "cohort generate RUN_DIR --prompt $'...\\n'" in shown.err
+    chat_module._show(pieces("", "two"))
+    assert capsys.readouterr().err == ""
 
 
 def test_wrong_words_end_nothing(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

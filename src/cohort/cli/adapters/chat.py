@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["chat"]
 
+# an adapter that was trained on prompts with a line break at their end answers its absence with that line break
+_EMPTY = (
+    "the answer is empty: end the message as the training prompts end. One with a line break: "
+    "cohort generate RUN_DIR --prompt $'...\\n'"
+)
 _COMMANDS = {
     "/reset": "forget the conversation",
     "/base": "show the base model's answer to the last question",
@@ -136,9 +141,11 @@ def _respond(talk: Chat, line: str) -> None:
 def _show(answer: Generator[str, None, None]) -> None:
     """Print an answer as it comes; Ctrl-C ends it there."""
     # what was said so far becomes the answer when the generator is closed
+    is_empty = True
     with closing(answer) as pieces:
         try:
             for piece in pieces:
+                is_empty = is_empty and not piece.strip()
                 print(piece, end="", flush=True)
         except KeyboardInterrupt as error:
             print(flush=True)
@@ -147,3 +154,5 @@ def _show(answer: Generator[str, None, None]) -> None:
             print("stopped; the conversation continues", file=sys.stderr)
         else:
             print(flush=True)
+            if is_empty:
+                print(_EMPTY, file=sys.stderr)
