@@ -43,7 +43,7 @@ def _code_of(leaving: SystemExit) -> int:
 
 
 def _leave() -> None:
-    # after an error that nobody caught Python ends as usual
+    # after an uncaught error Python ends as usual
     if not _codes:
         return
     for stream in (sys.stdout, sys.stderr):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import codecs
-import gc
 import io
 import sys
 from collections.abc import Sequence
@@ -104,22 +102,13 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _leave_objects() -> None:
-    """Spare the process a last collection: it walks over every object of torch, a second or more, for nothing."""
-    # bindings of another kind (ortools', a newer Triton's) report on standard error what was not freed
-    triton = sys.modules.get("triton._C.libtriton")
-    reports = triton is not None and type(triton.ir.module).__name__ != "pybind11_type"
-    if not reports and "ortools" not in sys.modules:
-        gc.freeze()
-
-
 def _end_compiling() -> None:
-    """End what compiles kernels that nobody waits for any more: Python would wait until all are compiled."""
+    """End what compiles kernels that no pass waits for any more: Python would wait until all are compiled."""
     # modules that were not imported have started nothing
-    for module, end in (("workers", "end_compiling"), ("fork_server", "end_fork_server")):
-        imported = sys.modules.get(f"cohort.machine.compile_ahead.{module}")
-        if imported is not None:
-            getattr(imported, end)()
+    if (workers := sys.modules.get("cohort.machine.compile_ahead.workers")) is not None:
+        workers.end_compiling()
+    if (fork_server := sys.modules.get("cohort.machine.compile_ahead.fork_server")) is not None:
+        fork_server.end_fork_server()
 
 
 def _print_what_can_be_printed() -> None:
@@ -139,7 +128,6 @@ def _in_plain_characters(error: UnicodeError) -> tuple[str | bytes, int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (that of the process when ``arguments`` is None) and exit."""
-    atexit.register(_leave_objects)
     _print_what_can_be_printed()
     own, overrides = take_overrides(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -28,7 +28,7 @@ __all__ = ["MOST_FEW_ROWS", "FewRowsWeight"]
 # Numbers of rows that are asked; others are filled up to the next one.
 ASKED_HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 MOST_FEW_ROWS = ASKED_HEIGHTS[-1]
-# each height is asked at so many places
+# places at which each height is asked
 _PLACES = 3
 
 _Arrange = Callable[[Tensor], Tensor]
@@ -67,7 +67,7 @@ class FewRowsWeight:
         self._plans: dict[tuple[int, int], tuple[_Multiply, Tensor, int] | None] = {}
 
     def product(self, x_TK: Tensor) -> Tensor | None:
-        """Return ``x W^T (+ bias)`` [T, N]; None where other code multiplies so many rows."""
+        """Return ``x W^T (+ bias)`` [T, N]; None where other code multiplies them."""
         num_rows = x_TK.shape[0]
         key = (num_rows, torch.get_num_threads())
         try:

@@ -30,7 +30,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.experts.mixture import MixtureOfExperts
 from cohort.models.experts.sparse_mlp import SparseMlp
 from cohort.models.experts.stacked_weights import StackedWeights
-from cohort.models.layer_node import LayerForm, suits_one_node, through_one_node
+from cohort.models.one_node.layer_node import LayerForm, suits_one_node, through_one_node
 
 __all__ = ["DecoderLayer", "SharedByLayers", "TensorRegion", "add_and_norm", "norm_weight"]
 

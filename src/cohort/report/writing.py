@@ -207,5 +207,5 @@ def write_report(path: Path, *, reader: RunReader, reload_seconds: float | None 
         RunStateError: the run's database cannot be read.
         StorageFullError: the disk is full; the file is as it was.
     """
-    # it can be made again from the record, so nobody waits for the disk
+    # it can be made again from the record, so a run does not wait for the disk
     write_text(path, render_report(reader, reload_seconds=reload_seconds), is_flushed=False)

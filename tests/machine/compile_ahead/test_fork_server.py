@@ -81,7 +81,7 @@ def test_a_command_that_ends_early_does_not_leave_it_with_its_output(tmp_path: P
     )
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
-    # whoever reads the output waits until everybody has closed it
+    # a reader of the output waits until every process has closed it
     ended = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "version")],
         capture_output=True,

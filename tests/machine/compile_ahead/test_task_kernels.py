@@ -203,7 +203,7 @@ def test_kernels_are_compiled_behind_the_passes_that_come(
     if "go on" in calls:
         workers.ended(Compiled(num_kernels=3, num_failed=1, first_error="no room"))
         assert (on_gpu / "cohort-0.compiled").exists()
-        # what is said last names the phase that a user sees
+        # the last line of a run names the phase that a user sees
         assert said == ["compiling kernels, once for this model, these ranks and this GPU"]
         assert "1 kernel will be compiled by the first pass that needs it: no room" in caplog.text
 

@@ -138,7 +138,7 @@ def test_memory_is_measured_while_kernels_are_compiled(
             return self
 
         def __exit__(self, *_: object) -> None:
-            done.append("nobody waits")
+            done.append("workers are left")
 
         def go_on(self, decoder: str) -> None:
             done.append(f"compiling behind {decoder}")
@@ -157,5 +157,5 @@ def test_memory_is_measured_while_kernels_are_compiled(
     rows = SimpleNamespace(lengths=np.array([4]))
     demand: Any = SimpleNamespace(machine=None, config=None, layout=None, specs=(), rows=rows)
     found: Any = place_model(demand, Path("model"), request=SizeRequest(), clock=ManualClock(), say=done.append)
-    assert done == ["compiling behind decoder", "nobody waits", "measure decoder"]
+    assert done == ["compiling behind decoder", "workers are left", "measure decoder"]
     assert found.decoder == "decoder"

@@ -178,7 +178,7 @@ class KernelWarmUp:
         return compiled
 
     def _note_behind(self, compiled: Compiled) -> None:
-        # what is said last names the phase that a user sees
+        # the last line of a run names the phase that a user sees
         try:
             self._note(compiled, tell=_log.warning)
         except (StorageFullError, OSError) as error:

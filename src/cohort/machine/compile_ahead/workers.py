@@ -63,7 +63,7 @@ class KernelCompiler:
         # the first worker is there once Triton is imported: a thread waits for it, not the caller
         self._handing_over = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compile-ahead")
         self._capability = (0, 0)
-        # when nobody waits any longer
+        # until when launches wait
         self._end: float | None = None
         self._compiling: dict[bytes, Future[None]] = {}
         # by what launches know a kernel by
@@ -93,7 +93,7 @@ class KernelCompiler:
             _cancel(given)
 
     def abandon(self) -> None:
-        """End the workers at once, with what they are compiling: nobody will need it."""
+        """End the workers at once, with what they are compiling: no pass will need it."""
         self._is_abandoned = True
         processes = [*(self._workers._processes or {}).values()]
         self.end()
@@ -152,8 +152,8 @@ class KernelCompiler:
                 _BEHIND.remove(self)
 
         _BEHIND.append(self)
-        # a daemon, which no process that ends has to wait for: `end_compiling` abandons what is left. Where nobody
-        # calls it, Python compiles the rest before the process ends.
+        # a daemon, which no process that ends has to wait for: `end_compiling` abandons what is left. A program that
+        # does not call it compiles the rest before it ends.
         self._going_on = threading.Thread(target=compile_rest, name="cohort-compile-behind", daemon=True)
         self._going_on.start()
 

@@ -63,7 +63,7 @@ class KernelsAhead:
         self._weights.begin(directory, config, machine)
         # what a quantised weight launches depends on how it is kept
         if self._workers is not None and self._weights.is_loading and machine.quantization == PLAIN.name:
-            # whatever is wrong is said where the task's inputs are checked, and kernels are collected after that
+            # errors are reported where the task's inputs are checked, and kernels are collected after that
             with contextlib.suppress(Exception):
                 self._collect(config, machine, self._workers)
 

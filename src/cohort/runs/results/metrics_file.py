@@ -33,7 +33,7 @@ class MetricsFile:
             StorageFullError: the disk is full; the file is as it was.
         """
         self._position, self._tokens = 0, {}
-        # it can be made again from the record, so nobody waits for the disk
+        # it can be made again from the record, so a run does not wait for the disk
         with atomic_file(self._path, is_flushed=False) as partial:
             partial.write_bytes(self._new_lines())
 

@@ -106,7 +106,8 @@ class PassTensors:
 
     def _known(self, slots: SlotTable) -> SlotTable:
         """Return ``slots`` as the pass knows them: without the dropout of trials that it does not drop inputs of."""
-        return slots if self._drops else replace(slots, dropouts=(0.0,) * slots.num_slots)
+        # most have none: a table of slots is checked when it is made, and a pass is filled for each step
+        return slots if self._drops or not any(slots.dropouts) else replace(slots, dropouts=(0.0,) * slots.num_slots)
 
     def _attend_by(self, first: Tensor, second: Tensor) -> AttentionContext:
         shape = self._shape

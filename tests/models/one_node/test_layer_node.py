@@ -21,7 +21,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.models import decoder_layer
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
-from cohort.models.layer_node import through_one_node
+from cohort.models.one_node.layer_node import through_one_node
 from cohort.models.tiled_attention import TiledAttention
 from cohort.models.weights import load_decoder
 from tests.models.fixtures.tiny_checkpoints import save_checkpoint

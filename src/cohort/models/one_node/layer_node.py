@@ -30,7 +30,7 @@ from cohort.kernels.swiglu.reference import swiglu_backward, swiglu_forward
 from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.attention_buckets import BucketLayout
 from cohort.models.config import AttentionRule
-from cohort.models.graphless_attention import attends_without_graph, attention_backward, attention_forward
+from cohort.models.one_node.graphless_attention import attends_without_graph, attention_backward, attention_forward
 
 __all__ = ["LayerForm", "suits_one_node", "through_one_node"]
 

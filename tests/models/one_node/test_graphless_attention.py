@@ -9,7 +9,7 @@ import torch
 
 from cohort.models.attention import PackedAttention
 from cohort.models.config import AttentionRule
-from cohort.models.graphless_attention import attends_without_graph, attention_backward, attention_forward
+from cohort.models.one_node.graphless_attention import attends_without_graph, attention_backward, attention_forward
 
 
 @pytest.fixture(params=[1, 2])

@@ -1,0 +1,1 @@
+"""A decoder layer on a CPU as one node of autograd, and its attention."""
