@@ -42,6 +42,7 @@ class Link:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._bytes_left: int | None = None
+        self._last_words: bytes | None = None
         self._is_cut = self.swallows = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -56,13 +57,18 @@ class Link:
         if not after_bytes:
             self._break()
 
+    def cut_at(self, words: bytes) -> None:
+        """Break all connections, and each new one, once something that begins with ``words`` would be sent."""
+        with self._lock:
+            self._last_words = words
+
     @property
     def is_cut(self) -> bool:
         return self._is_cut
 
     def mend(self) -> None:
         with self._lock:
-            self._is_cut, self.swallows, self._bytes_left = False, False, None
+            self._is_cut, self.swallows, self._bytes_left, self._last_words = False, False, None, None
 
     def close(self) -> None:
         self._break()
@@ -100,7 +106,7 @@ class Link:
             while chunk := source.recv(_CHUNK_BYTES):
                 if self.swallows:
                     continue
-                if is_counted and self._is_spent(len(chunk)):
+                if is_counted and self._is_last(chunk):
                     self._break()
                     return
                 sink.sendall(chunk)
@@ -111,11 +117,13 @@ class Link:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
-    def _is_spent(self, count: int) -> bool:
+    def _is_last(self, chunk: bytes) -> bool:
         with self._lock:
+            if self._last_words is not None and chunk.startswith(self._last_words):
+                return True
             if self._bytes_left is None:
                 return False
-            self._bytes_left -= count
+            self._bytes_left -= len(chunk)
             return self._bytes_left < 0
 
 
