@@ -64,8 +64,8 @@ def test_equals_the_definition(ranks: list[int], counts: list[int], widths: tupl
         x, frozen=frozen, parts=parts, slots=slots, segments=segments, tables=tables, backend=Backend.TRITON
     )
     expected = packed_linear(x, frozen=frozen, parts=parts, slots=slots, segments=segments, backend=Backend.REFERENCE)
-    # sums of up to 1100 products in another order
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    # sums of up to 1100 products in another order; on a CPU rows of no sample may hold anything
+    torch.testing.assert_close(found[:used], expected[:used], rtol=1e-4, atol=1e-3)
     assert torch.equal(found[used:], frozen.forward(x)[used:])
     apart = product_and_term(x, frozen=frozen, parts=parts, slots=slots, segments=segments, tables=tables)
     assert apart is not None

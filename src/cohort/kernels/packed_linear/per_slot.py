@@ -140,7 +140,8 @@ def _add_in_window(y_TN: Tensor, window: tuple[int, slice, Tensor, slice], *, pa
 def _windows(x_TK: Tensor, *, slots: SlotTable, segments: SegmentTable) -> list[tuple[int, slice, Tensor, slice]]:
     """Return each slot with rows, those rows, a window [W, K] that holds them, and their place in it."""
     ends = (window.stop for _, _, window, _ in segments.slot_windows)
-    x_TK = _filled(_aligned(x_TK), max(ends, default=0))
+    # filled up first: rows that are filled up lie one behind the other again
+    x_TK = _aligned(_filled(x_TK, max(ends, default=0)))
     return [
         (slot, rows, x_TK[window], own) for slot, rows, window, own in segments.slot_windows if slots.ranks[slot] != 0
     ]
