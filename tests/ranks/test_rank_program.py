@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -131,3 +133,26 @@ def test_a_rank_of_a_group_frees_its_graphs_before_it_leaves(*, is_in_group: boo
     serve_setup(Channel(theirs), setup)
     assert first.receive().error is None
     assert len(freed) == is_in_group
+
+
+def test_a_rank_outlives_the_reader_of_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ours, theirs = Pipe()
+    reached: list[str] = []
+
+    def serve_printing(*_: object) -> None:
+        # as a metric of the user's may
+        print("x" * 100_000, flush=True)
+        reached.append("served")
+
+    monkeypatch.setattr(sys, "argv", ["rank_program", str(os.dup(theirs.fileno()))])
+    for name in ("ignore_signals", "die_with_parent"):
+        monkeypatch.setattr(rank_program, name, lambda: None)
+    monkeypatch.setattr(rank_program, "serve_setup", serve_printing)
+    monkeypatch.setattr(rank_program, "_leave", lambda status: reached.append(f"left with {status}"))
+    with os.fdopen(writing, "w") as closed, monkeypatch.context() as patch, theirs:
+        patch.setattr(sys, "stdout", closed)
+        Channel(ours).send("a setup")
+        rank_program.main()
+    assert reached == ["served", "left with 0"]

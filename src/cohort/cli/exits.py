@@ -1,8 +1,8 @@
 """Exit codes, and the words with them; no traceback without --debug.
 
 0 done, 2 wrong input, a run in use or a full disk, 3 done with a best adapter that is worse than the base model, 1
-anything else. 128 + N: stopped by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP), or, with 141, the reader of a working
-verb's output is gone.
+anything else. 128 + N: stopped by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP). A reader of the output that goes away
+(``| head``) changes no code.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import select
 import signal
 import sys
 import time
@@ -19,11 +18,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 import typer
 
-from cohort.cli.terminal.lost_terminal import unless_terminal_is_gone
 from cohort.core.durable_files import finished_path
 from cohort.core.errors import CohortError, InputError, InUseError, StorageFullError
 from cohort.core.process.interrupts import Interrupted, signal_of
@@ -32,13 +30,11 @@ __all__ = [
     "EXIT_FAILED",
     "EXIT_INPUT",
     "EXIT_WORSE",
-    "drop_unread",
     "end_as_worse",
     "exits",
     "format_input_error",
     "interrupted_code",
     "leave_for_torchrun",
-    "reader_is_gone",
 ]
 
 EXIT_FAILED = 1
@@ -99,6 +95,10 @@ def _message(error: BaseException, *, resume: Path | None, is_again: bool) -> tu
         return _interruption(error, resume=resume, is_again=is_again), interrupted_code(error)
     if not isinstance(error, OSError):
         return None
+    # output outlives its reader: it is another process of the command that ended
+    if isinstance(error, BrokenPipeError):
+        go_on = "" if resume is None else "; continue with `cohort resume`"
+        return f"error: a process that this one was writing to has ended ({error.strerror}){go_on}", EXIT_FAILED
     place = f" at {finished_path(str(error.filename))}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"error: no space is left{place}; free some, then continue with `cohort resume`", EXIT_INPUT
@@ -140,46 +140,12 @@ def _interruption(error: KeyboardInterrupt, *, resume: Path | None, is_again: bo
 def end_as_worse(run_directory: Path, *, as_json: bool) -> NoReturn:
     """Say that a run is done and was of no use, and end so: a script must not take its adapter for an improvement."""
     if not as_json:
-        with unless_terminal_is_gone():
-            print(
-                f"the run is done, but no trial beats the base model: the adapter in {run_directory / 'best'} is worse "
-                "than none. Search over lower learning rates, or look at rows and losses in the report",
-                file=sys.stderr,
-            )
+        print(
+            f"the run is done, but no trial beats the base model: the adapter in {run_directory / 'best'} is worse "
+            "than none. Search over lower learning rates, or look at rows and losses in the report",
+            file=sys.stderr,
+        )
     raise typer.Exit(EXIT_WORSE)
-
-
-def reader_is_gone(error: BaseException) -> bool:
-    """Return whether ``error`` says that the reader of our output has closed it (``| head``)."""
-    # rich and click put a SystemExit of their own in the place of the error
-    return isinstance(error, BrokenPipeError) or (
-        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
-    )
-
-
-def drop_unread() -> bool:
-    """Write no more to a stream whose reader is gone; return whether stderr has one."""
-    has_reader = True
-    for stream in (sys.stdout, sys.stderr):
-        # asked of the system: what failed to be written need not be in the stream's buffer any more
-        if _is_read(stream):
-            with contextlib.suppress(BrokenPipeError):
-                stream.flush()
-                continue
-        # Python would flush it once more at exit, and print a traceback or exit with 120
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        has_reader = has_reader and stream is not sys.stderr
-    return has_reader
-
-
-def _is_read(stream: TextIO) -> bool:
-    poll = select.poll()
-    # a stream of a notebook or a test has no descriptor, or is closed
-    with contextlib.suppress(OSError, ValueError):
-        poll.register(stream.fileno(), 0)
-        return not any(event & select.POLLERR for _, event in poll.poll(0))
-    return True
 
 
 @contextmanager
@@ -196,12 +162,6 @@ def exits(
     """
     try:
         yield
-    except (BrokenPipeError, SystemExit) as error:
-        if not reader_is_gone(error):
-            raise
-        # `cohort status | head -1` has printed what was wanted; work that was cut short must not look done
-        was_showing = drop_unread() and resume is None
-        raise typer.Exit(0 if was_showing else _EXIT_SIGNAL + signal.SIGPIPE) from None
     except (CohortError, OSError, KeyboardInterrupt) as error:
         found = _message(error, resume=resume, is_again=is_again)
         if found is None:
@@ -213,8 +173,7 @@ def exits(
         if as_json:
             print(_error_json(error, text.removeprefix("error: ").strip(), code=code))
         else:
-            with unless_terminal_is_gone():
-                print(text, file=sys.stderr)
+            print(text, file=sys.stderr)
         raise typer.Exit(code) from None
 
 

@@ -20,7 +20,7 @@ from cohort.cli.check import check
 from cohort.cli.dashboard import dashboard
 from cohort.cli.demo import demo
 from cohort.cli.doctor import doctor
-from cohort.cli.exits import drop_unread, interrupted_code, reader_is_gone
+from cohort.cli.exits import interrupted_code
 from cohort.cli.hosted.keys import build_keys_app
 from cohort.cli.hosted.service import service
 from cohort.cli.hosted.submit import submit
@@ -36,6 +36,7 @@ from cohort.cli.status import status
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
 from cohort.core.process.interrupts import interrupting
+from cohort.core.process.lost_readers import outliving_readers
 from cohort.version import __version__
 
 __all__ = ["build_app", "main"]
@@ -130,18 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (that of the process when ``arguments`` is None) and exit."""
     _print_what_can_be_printed()
     own, overrides = take_overrides(sys.argv[1:] if arguments is None else arguments)
-    try:
-        # also while a verb loads what it needs: a supervisor's SIGTERM is as good a reason to save as Ctrl-C
-        with interrupting():
-            build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
-    except KeyboardInterrupt as error:
-        sys.exit(interrupted_code(error))
-    except SystemExit as error:
-        # of --help and --version, which no verb prints
-        if reader_is_gone(error):
-            sys.exit(0)
-        raise
-    finally:
-        _end_compiling()
-        # what fitted into the buffer goes out now: at the end of the process its reader may be gone
-        drop_unread()
+    # what a verb does is worth more than what it prints
+    with outliving_readers():
+        try:
+            # also while a verb loads what it needs: a supervisor's SIGTERM is as good a reason to save as Ctrl-C
+            with interrupting():
+                build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
+        except KeyboardInterrupt as error:
+            sys.exit(interrupted_code(error))
+        finally:
+            _end_compiling()

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from cohort.core.errors import CohortError
+from cohort.core.process.lost_readers import outliving_readers
 from cohort.core.process.parent_death import die_with_parent
 from cohort.data.tokenised import TokenisedRows
 from cohort.ranks.calls import Reply, Tenant, portable
@@ -102,7 +103,8 @@ def main() -> None:
     # a closed connection is noticed between two calls only, and a GPU must be free once rank 0 is gone
     die_with_parent()
     channel = Channel(Connection(int(sys.argv[1])))
-    with contextlib.suppress(EOFError, OSError):
+    # a user's functions may print here, too
+    with outliving_readers(), contextlib.suppress(EOFError, OSError):
         serve_setup(channel, channel.receive())
     _leave(0)
 

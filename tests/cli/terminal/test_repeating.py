@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+import pytest
+
 from cohort.cli.terminal.repeating import repeat
 
 
@@ -19,4 +24,13 @@ def test_an_interruption_ends_the_watching_quietly() -> None:
 
     shown = iter([True, True])
     repeat(lambda: next(shown), every_seconds=3.0, sleep=interrupt)
+    assert list(shown) == [True]
+
+
+def test_a_reader_that_goes_away_ends_the_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    shown = iter([True, True])
+    with os.fdopen(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        repeat(lambda: next(shown), every_seconds=3.0, sleep=lambda _: os.close(reading))
     assert list(shown) == [True]

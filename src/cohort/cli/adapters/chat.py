@@ -24,6 +24,7 @@ from cohort.cli.arguments.options import (
 )
 from cohort.cli.exits import exits, format_input_error
 from cohort.core.process.interrupts import signal_of
+from cohort.core.process.lost_readers import has_reader
 
 if TYPE_CHECKING:
     from cohort.adapter_files.chat import Chat
@@ -81,7 +82,8 @@ def chat(
         if sys.stdin.isatty():
             _greet(talk)
         for line in _lines():
-            if line == "/quit":
+            # answers that nobody can read are not asked for
+            if line == "/quit" or not has_reader(sys.stdout):
                 break
             _respond(talk, line)
 

@@ -1,1 +1,1 @@
-"""What a verb shows on its terminal, and what it does when the terminal goes away."""
+"""What a verb shows on its terminal while it works or watches."""

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 from cohort.cli.tables.trial_table import STYLES, constant_text, format_value, parameter_text, varied_names
-from cohort.cli.terminal.lost_terminal import outliving_terminal
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
 from cohort.engine.train.watching.progress import RunProgress
@@ -92,7 +91,7 @@ class LiveWatcher(Generic[P]):
 @contextmanager
 def watching(view: View[P], stream: TextIO | None = None) -> Iterator[PlainWatcher[P] | LiveWatcher[P]]:
     """Yield a watcher that shows progress on ``stream`` (stderr when None): live on a terminal, else plain lines."""
-    stream = outliving_terminal(sys.stderr if stream is None else stream)
+    stream = sys.stderr if stream is None else stream
     console = Console(file=stream, highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:
         yield PlainWatcher(view, stream)

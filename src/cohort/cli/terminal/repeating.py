@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from cohort.core.process.interrupts import signal_of
+from cohort.core.process.lost_readers import has_reader
 
 __all__ = ["WatchOption", "clear_terminal", "repeat"]
 
@@ -27,10 +28,14 @@ def clear_terminal() -> None:
 
 
 def repeat(show: Callable[[], bool], *, every_seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Call ``show`` until it returns False, which says that nothing more will come, or until Ctrl-C."""
+    """Call ``show`` until it says with False that nothing more will come, Ctrl-C, or the reader goes away."""
     try:
         while show():
+            # a pipe would get it once thousands of characters have come together
+            sys.stdout.flush()
             sleep(every_seconds)
+            if not has_reader(sys.stdout):
+                return
     except KeyboardInterrupt as error:
         # what is watched goes on in its own process
         if signal_of(error) is not signal.SIGINT:
