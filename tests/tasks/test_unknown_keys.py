@@ -13,6 +13,8 @@ from cohort.tasks.unknown_keys import known_keys, unknown_key_hint
     [
         (("training", "learning_rat"), "Did you mean training.learning_rate? Rename it."),
         (("training", "r"), "Did you mean lora.r? Move it there."),
+        (("training", "lr"), "Did you mean training.learning_rate? Rename it."),
+        (("lora", "bias"), "Remove it: adapters have no biases, and those of the base model stay frozen."),
         (("lora", "xyzzy"), "Remove it."),
     ],
 )

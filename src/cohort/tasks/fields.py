@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from cohort.core.errors import Problem
-from cohort.core.input_values.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import keys_text, nearest_word
 from cohort.core.registry import Entries
 from cohort.core.setting_fields import Refusal, SettingField, setting_fields
 
@@ -163,7 +163,7 @@ def refuse_unknown(value: Mapping[Any, Any], *, known: Sequence[str], section: s
     for key in (str(key) for key in value if key not in known):
         near = get_close_matches(key.lower(), known, n=1)
         hint = f"Did you mean {section}.{near[0]}? Rename it." if near else "Remove it."
-        allowed = f"the keys {', '.join(known)}"
+        allowed = f"the keys {keys_text(key, known)}"
         refusals.append(Refusal(found=f"the unknown key {key!r}", allowed=allowed, hint=hint, at=(key,)))
     if refusals:
         refuse(*refusals)

@@ -9,7 +9,7 @@ from typing import Any
 from cohort.core.source_location import KeyPath
 from cohort.tuning.early_exit.settings import OTHER_WORDS as EXIT_WORDS
 
-__all__ = ["ACCEPTED", "NOT_NEEDED", "OTHER_WORDS", "checkpointing_word", "nearest_hint", "use_own_names"]
+__all__ = ["ACCEPTED", "NOT_NEEDED", "OTHER_WORDS", "checkpointing_word", "nearest_hint", "own_word", "use_own_names"]
 
 ACCEPTED: Mapping[KeyPath, KeyPath] = {
     ("base_model",): ("model_name_or_path",),
@@ -173,10 +173,15 @@ def _section(data: dict[str, Any], path: KeyPath) -> dict[str, Any] | None:
     return section if isinstance(section, dict) else None
 
 
+def own_word(word: str) -> str:
+    """Return our key, without its section, for a name of another tool; empty for any other word."""
+    return OTHER_WORDS.get(word.lower(), "").rpartition(".")[2]
+
+
 def nearest_hint(word: str, known: Iterable[str], *, prefix: str = "") -> str:
     """Return the advice for an unknown word: the nearest known one, or to remove it."""
     # another tool's word is known to mean our key; likeness of letters is a guess
     known = list(known)
-    own = OTHER_WORDS.get(word.lower(), "").rpartition(".")[2]
+    own = own_word(word)
     near = [own] if own in known else get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     return f"Did you mean {prefix}{near[0]}? Rename it, or remove it." if near else "Remove it."

@@ -11,11 +11,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from cohort.core.errors import Problem
-from cohort.core.input_values.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import keys_text, nearest_word
 from cohort.core.source_location import KeyPath, Place, dotted
 from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
 from cohort.tasks.hyperparameters import quoted_number, unbounded_number
-from cohort.tasks.unknown_keys import section_of, unknown_key_hint
+from cohort.tasks.unknown_keys import meant_key, section_of, unknown_key_hint
 from cohort.tasks.yaml_lines import TaskOrigin, with_spaced_colon
 
 __all__ = ["problems_from"]
@@ -80,7 +80,8 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
     if detail["type"] == "extra_forbidden":
         section = section_of(info) if info is not None else model
         found = f"the unknown key {str(path[-1])!r}"
-        allowed = f"the keys {', '.join((section or model).model_fields)}"
+        meant = (meant_key(model, path) or "").removeprefix(f"{dotted(path[:-1])}.")
+        allowed = f"the keys {keys_text(str(path[-1]), list((section or model).model_fields), meant=meant)}"
         hint = unknown_key_hint(model, path)
         # {target_modules: q_proj, v_proj}: to YAML the second is a key
         if detail["input"] is None and hint == "Remove it.":

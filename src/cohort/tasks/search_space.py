@@ -16,10 +16,11 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from cohort.core.input_values.nearest_value import keys_text
 from cohort.core.setting_fields import Refusal, count_words, number_words
 from cohort.tasks.fields import refusals_of, refuse
 from cohort.tasks.hyperparameters import SEARCHABLE, ValueKind, is_number, multiple_to_plain, parse_value
-from cohort.tasks.other_names import nearest_hint
+from cohort.tasks.other_names import nearest_hint, own_word
 from cohort.tuning.constraints import ConstraintError, parse_constraint
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
 
@@ -239,7 +240,7 @@ def parse_space(value: object) -> object:
     for name, entry in value.items():
         if name not in SEARCHABLE:
             hint = nearest_hint(str(name), SEARCHABLE, prefix="search.space.")
-            allowed = f"keys that can be searched: {', '.join(SEARCHABLE)}"
+            allowed = f"keys that can be searched: {keys_text(str(name), tuple(SEARCHABLE), meant=own_word(str(name)))}"
             refusals.append(Refusal(found=f"the unknown key {name!r}", allowed=allowed, hint=hint, at=(name,)))
             continue
         try:

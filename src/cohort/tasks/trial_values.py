@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.input_values.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import keys_text, nearest_word
 from cohort.core.setting_fields import Refusal
 from cohort.core.source_location import Place, dotted
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value
-from cohort.tasks.other_names import OTHER_WORDS
+from cohort.tasks.other_names import own_word
 from cohort.tasks.overrides import parse_overrides
 from cohort.tasks.sections.objective_section import objective_value_refusals
 from cohort.tasks.sections.schedule_checks import added_schedule_refusals
@@ -66,12 +66,12 @@ def trial_values_of(arguments: Sequence[str]) -> dict[str, Any]:
 
 def _unknown_option(option: str) -> Problem:
     word = option.removeprefix("--").replace("-", "_").rpartition(".")[2].lower()
-    own = OTHER_WORDS.get(word, "").rpartition(".")[2]
+    own = own_word(word)
     near = own if own in SEARCHABLE else nearest_word(word, SEARCHABLE)
     return Problem(
         where=Place(option="command line"),
         found=f"the unknown option {option}",
-        allowed=f"hyperparameters: {', '.join(f'--{name}' for name in SEARCHABLE)}",
+        allowed=f"hyperparameters: {keys_text(word, tuple(SEARCHABLE), meant=near)}",
         hint=f"Did you mean --{near}?" if near else "Write one of these.",
     )
 

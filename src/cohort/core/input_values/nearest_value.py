@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import PurePath
 
-__all__ = ["nearest_file", "nearest_word"]
+__all__ = ["keys_text", "nearest_file", "nearest_word"]
 
 # of several, the first that can be chosen is meant
 _OTHER_WORDS: dict[str, tuple[str, ...]] = {
@@ -41,6 +41,9 @@ _OTHER_WORDS: dict[str, tuple[str, ...]] = {
 }
 
 
+# of one level of a task file; a list of forty hides the one that was meant
+_MOST_LISTED = 12
+
 # methods that Cohort does not have; by its letters, GRPO would be a misspelt ORPO
 _NOT_HERE = {"grpo", "gspo", "ppo", "rloo"}
 
@@ -58,3 +61,21 @@ def nearest_file(name: str, names: Iterable[str]) -> str | None:
     by_stem = {PurePath(other).stem: other for other in names}
     near = get_close_matches(PurePath(name).stem, by_stem, n=1)
     return by_stem[near[0]] if near else None
+
+
+def keys_text(unknown: str, known: Sequence[str], *, meant: str | None = None) -> str:
+    """Return the keys of one level of a task file for an error about an unknown one, the nearest first.
+
+    The others follow where they are few, and are counted where they are many.
+
+    Args:
+        unknown: What was written.
+        known: The keys of the level.
+        meant: The key that was probably meant, of this level or another.
+    """
+    near = get_close_matches(unknown.lower().replace("-", "_"), known, n=3)
+    first = [*([meant] if meant is not None and meant in known else []), *(key for key in near if key != meant)]
+    if len(known) <= _MOST_LISTED:
+        return ", ".join(dict.fromkeys([*first, *known]))
+    shown = first or list(known[:_MOST_LISTED])
+    return f"{', '.join(shown)} and {len(known) - len(shown)} others (`cohort check --schema` lists all)"

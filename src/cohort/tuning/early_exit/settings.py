@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.input_values.call_arguments import checks_arguments
-from cohort.core.input_values.nearest_value import nearest_word
+from cohort.core.input_values.nearest_value import keys_text, nearest_word
 from cohort.core.input_values.plain_values import plain_value
 from cohort.core.setting_fields import SettingField, problems_of, setting_fields
 from cohort.core.source_location import Place
@@ -185,6 +185,6 @@ def _unknown(key: str, known: Mapping[str, SettingField]) -> Problem:
     return Problem(
         where=Place(key=("early_exit", key)),
         found="an unknown key",
-        allowed=", ".join(("rule", *known)),
+        allowed=keys_text(key, ("rule", *known), meant=own),
         hint=f"Did you mean {near[0]}? Rename it, or remove it." if near else "Choose one of these or remove it.",
     )
