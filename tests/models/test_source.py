@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
+from huggingface_hub.errors import RepositoryNotFoundError
 
+from cohort.core.errors import InputError
+from cohort.models.source import refuse_missing_model
 from tests.models.fixtures.tiny_checkpoints import problems_of
 
 
@@ -22,6 +26,37 @@ def test_a_hub_model_without_a_network(tmp_path: Path, monkeypatch: pytest.Monke
     assert "nobody/no-such-model" in problem
     assert "nothing of that name in the hub's cache; the hub is not asked" in problem
     assert "Unset HF_HUB_OFFLINE" in problem
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "not a name"])
+def test_a_path_that_is_not_there_is_missing_without_a_question(name: str) -> None:
+    with pytest.raises(InputError, match="no such directory"):
+        refuse_missing_model(name)
+
+
+def test_the_hub_says_whether_a_model_exists_and_silence_says_nothing(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = RepositoryNotFoundError("404", response=httpx.Response(404, request=httpx.Request("GET", "https://hub")))
+    answers: list[Exception | None] = [missing, TimeoutError(), None]
+
+    def answer(*_: object, **__: object) -> None:
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    def download(*_: object, **__: object) -> None:
+        raise missing
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", answer)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(InputError, match="no such model on the hub"):
+        refuse_missing_model("owner/no-such-model")
+    refuse_missing_model("owner/model")
+    refuse_missing_model("owner/model")
+    # nobody is asked for a directory
+    refuse_missing_model(checkpoint)
+    assert not answers
 
 
 def test_a_file_instead_of_a_directory(checkpoint: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from cohort.core.errors import InputError, Problem
 from cohort.machine.machine import Machine
 from cohort.planning.check import check_task
-from cohort.prepare.inputs import load_fitting_task, read_inputs, read_inputs_and_machine
+from cohort.prepare.inputs import read_inputs, read_inputs_and_machine
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_data, tiny_task, write_inputs
@@ -90,19 +90,6 @@ def test_a_device_that_is_not_here_is_listed_with_the_rest(folder: Path, monkeyp
     assert where(caught.value) == ["num_gpus", "lora.target_modules"]
     _, machine = read_inputs_and_machine(tiny_task(folder))
     assert machine.device.type == "cpu"
-
-
-def test_a_wrong_file_is_reported_with_its_inputs_and_a_right_one_is_not_read(folder: Path, tmp_path: Path) -> None:
-    file = folder / "task.yaml"
-    file.write_text(json.dumps({**tiny_data(lora={"target_modules": ["q_prj"]}), "prority": 3}))
-    with pytest.raises(InputError) as caught:
-        load_fitting_task(file)
-    assert len(caught.value.problems) == 2
-    # nothing of the model is read where the file is right
-    (tmp_path / "model").mkdir()
-    (tmp_path / "train.jsonl").touch()
-    (tmp_path / "task.yaml").write_text(json.dumps(tiny_data()))
-    assert load_fitting_task(tmp_path / "task.yaml").priority == 0
 
 
 def test_the_default_length_falls_to_the_models_context(tmp_path: Path) -> None:

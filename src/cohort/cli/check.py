@@ -57,7 +57,7 @@ def check(
             else:
                 print(complete.resolved_yaml(), end="")
             return
-        from cohort.prepare.inputs import load_fitting_task
+        from cohort.prepare.fitting_task import load_fitting_task
 
         loaded = load_fitting_task(task, context.obj or ())
         from cohort.cli.tables.trial_table import print_facts

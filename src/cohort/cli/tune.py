@@ -63,9 +63,9 @@ def tune(
 
             # it imports what takes this process the next seconds
             begin_fork_server()
-        with imports_uncollected("cohort.prepare.inputs"):
+        with imports_uncollected("cohort.prepare.fitting_task"):
             from cohort.core.errors import InputError
-            from cohort.prepare.inputs import load_fitting_task
+            from cohort.prepare.fitting_task import load_fitting_task
             from cohort.runs.directory import RunDirectory
 
         directory = RunDirectory(run_directory)

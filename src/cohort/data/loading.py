@@ -14,12 +14,12 @@ from cohort.core.errors import InputError, StorageFullError
 from cohort.data.cache import CachedData, read_cache, write_cache
 from cohort.data.chat import require_chat_template
 from cohort.data.files.formats import DataFormat, ParsedRow
-from cohort.data.files.reading import InputSource, ParsedDataset, find_sources, read_examples
+from cohort.data.files.reading import InputSource, ParsedDataset, find_sources, raise_stopping, read_examples
 from cohort.data.identity import cache_key, digest, identity_of, tokenizer_hash
 from cohort.data.lengths import measure_lengths
 from cohort.data.mixing import MixedDataset, mix_rows, note_datasets_named_twice
 from cohort.data.preference_rows import note_format_of_others, tokenise_compared
-from cohort.data.problems import LISTED_PROBLEMS, ProblemKind, ProblemLog, capped
+from cohort.data.problems import LISTED_PROBLEMS, ProblemKind, ProblemLog
 from cohort.data.prompt_rows import tokenise_prompts
 from cohort.data.report import DataReport, collect_notes, split_input
 from cohort.data.settings import DatasetSettings, RowReading
@@ -118,17 +118,17 @@ def _load(
     tokenizer_digest = tokenizer_hash(tokenizer)
     parsed = read_examples(sources, settings=settings, log=log)
     train, validation, test, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
-    _raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
+    raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
     _note_repeats(train, validation, log=log)
     _note_test_repeats(test, [*train, *validation], log=log)
     # after the files' own problems: how many rows a share leaves is known only once all are read
     train, validation = _with_share(train, validation, settings=settings, log=log)
     _note_nothing_left(train, validation, test, settings=settings, log=log)
-    _raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
+    raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
     assert parsed.format is not None, "rows without a format were let through"
     num_usable = len(train)
     train, mix = _trained_on(train, sources=sources, settings=settings, log=log)
-    _raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
+    raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
     chosen = choose_rows([row.content for row in validation], limit=evaluation_max_examples, seed=settings.seed)
     evaluated = [validation[index] for index in chosen]
     counts, lines, samples = collect_notes(log)
@@ -164,16 +164,6 @@ def _load(
     return CachedData(
         train=train_rows, validation=validation_rows, all_validation=all_rows, test=test_rows, report=report
     )
-
-
-def _raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems: int | None, can_skip: bool) -> None:
-    problems = log.stopping(
-        bad_rows_stop=settings.on_bad_rows == "error",
-        long_rows_stop=settings.on_long_rows == "error",
-        can_skip=can_skip,
-    )
-    if problems:
-        raise InputError(capped(problems, limit=max_problems))
 
 
 def _tokenised(

@@ -14,13 +14,15 @@ from cohort.core.source_location import Place
 from cohort.core.unusual_path import unusual_path
 from cohort.models.remote_code import may_run_code_of
 
-__all__ = ["find_local_model", "find_model"]
+__all__ = ["find_local_model", "find_model", "refuse_missing_model"]
 
 _NEEDED_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.tiktoken")
 # the same weights once more, as the model's makers or another program want them: `original/`, `metal/`, `onnx/`
 _COPIES = ("*/*.safetensors", "*/*.json", "*/*.model", "*/*.txt", "consolidated*.safetensors")
 # what PEFT calls it
 _ADAPTER_CONFIG = "adapter_config.json"
+# to ask the hub whether a model exists, before other errors are shown
+_ASK_SECONDS = 5.0
 
 
 def find_local_model(name_or_path: str | Path) -> Path | None:
@@ -44,6 +46,35 @@ def find_model(name_or_path: str | Path) -> Path:
     if (folder / _ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
         raise _is_adapter(folder, text=str(name_or_path))
     return folder
+
+
+def refuse_missing_model(name_or_path: str | Path) -> None:
+    """Refuse a model that does not exist, as far as that is known without a download.
+
+    Raises:
+        InputError: there is no such directory, and surely no such hub model.
+    """
+    if find_local_model(name_or_path) is None and not _may_be_on_hub(str(name_or_path)):
+        _find_files(name_or_path)
+
+
+def _may_be_on_hub(text: str) -> bool:
+    """Return whether ``text`` may be a model of the hub; False as well where that is looked up at once."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    # offline, the hub's cache is all there is
+    if not is_model_id(text) or constants.HF_HUB_OFFLINE:
+        return False
+    name, revision = split_revision(text)
+    try:
+        HfApi().model_info(name, revision=revision, timeout=_ASK_SECONDS)
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        return False
+    except Exception:
+        # a hub that does not answer says nothing about the model
+        return True
+    return True
 
 
 def _find_files(name_or_path: str | Path) -> Path:

@@ -11,7 +11,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.planning.cluster_choice import ClusterChoice
 from cohort.planning.estimate.estimate import TaskEstimate, estimate_task
 from cohort.planning.simulation_records import RunSegment
-from cohort.prepare.inputs import load_fitting_task
+from cohort.prepare.fitting_task import load_fitting_task
 from cohort.runs.directory import choose_name
 from cohort.scheduling.packing.records import PackJob
 from cohort.scheduling.placement.records import Placement, PlacementPlan, TaskRequest

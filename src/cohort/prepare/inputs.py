@@ -15,7 +15,6 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.modules_to_save.saved_modules import SavedModules
 from cohort.core.errors import InputError, Problem, in_file_order
 from cohort.core.numerics import Numerics
-from cohort.core.unusual_path import unusual_path
 from cohort.data.loading import LoadedDataset
 from cohort.data.problems import LISTED_PROBLEMS
 from cohort.data.tokenised import TokenisedRows
@@ -41,13 +40,13 @@ from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.reference import reference_problems
 from cohort.prepare.reward_functions import reward_identities, reward_problems
 from cohort.prepare.rollouts import rollout_problems, with_scoring
-from cohort.prepare.rows import context_problems, read_rows
+from cohort.prepare.rows import check_rows, context_problems, read_rows
 from cohort.prepare.strategy_problems import strategy_problems
-from cohort.tasks.loading import TaskFile, TaskFileError, load_task
+from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 from cohort.tuning.samplers import count_configurations
 
-__all__ = ["TaskInputs", "load_fitting_task", "machine_of", "read_inputs", "read_inputs_and_machine"]
+__all__ = ["TaskInputs", "machine_of", "read_inputs", "read_inputs_and_machine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,28 +114,6 @@ class TaskInputs:
         )
 
 
-def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[Problem] = ()) -> TaskFile:
-    """Return the task of a file; if the file is wrong, raise its problems together with those of its model and rows.
-
-    A correct file is returned immediately: its data and model are read where they are used.
-
-    Args:
-        overrides: Command-line arguments (:func:`load_task`).
-        also: Known problems, to be listed with the others.
-
-    Raises:
-        InputError: every problem of the task file, and of its model and rows as far as they can be found.
-    """
-    try:
-        return load_task(path, overrides)
-    except TaskFileError as error:
-        known = [*error.problems, *also]
-        # a task file with errors still names a model and rows, whose problems the user wants in the same list
-        if error.rest is not None and _is_local(error.rest):
-            read_inputs(error.rest, also=known, reads_rows=error.are_rows_readable)
-        raise InputError(known) from None
-
-
 def read_inputs(
     task: TaskFile,
     *,
@@ -178,12 +155,12 @@ def read_inputs(
     if on_model is not None and model is not None and not problems:
         on_model(*model)
     context = None if model is None else model[1].max_position_embeddings
-    tokenised = (
-        read_rows(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
+    tokenised = None
+    if reads_rows and is_unsupported:
         # another base model will have another tokenizer, so this one's problems are none
-        if reads_rows and not is_unsupported
-        else None
-    )
+        check_rows(task, problems, max_problems=max_problems, can_skip=can_skip)
+    elif reads_rows:
+        tokenised = read_rows(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
     demand_on = None
     # only inputs that are correct alone can be compared
     if model is not None and tokenised is not None:
@@ -277,15 +254,6 @@ def machine_of(task: TaskFile, *, num_gpus: int | str | None = None, numerics: N
         raise InputError(problem)
     chosen = asked_numerics(task) or (Numerics.FAST if numerics is None else numerics.numerics)
     return replace(machine, quantization=task.quantization, numerics=chosen)
-
-
-def _is_local(task: TaskFile) -> bool:
-    # a user should not wait for a download to learn of a typing error
-    data = task.dataset
-    files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ()), *(data.test or ())]
-    paths = [Path(task.model_name_or_path), *map(Path, files)]
-    # asked first: of some paths nothing can be asked, not even whether they exist
-    return all(unusual_path(path) is None and path.exists() for path in paths) and paths[0].is_dir()
 
 
 def _begun_with(

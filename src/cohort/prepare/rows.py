@@ -10,13 +10,15 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.setting_fields import setting_fields
 from cohort.data.chat import use_chat_template
 from cohort.data.chat_templates import template_text
+from cohort.data.files.reading import check_examples
 from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.problems import LISTED_PROBLEMS
 from cohort.data.settings import DatasetSettings
 from cohort.models.config import DecoderConfig
 from cohort.models.known_tokenizer import known_tokenizer
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["context_problems", "read_rows"]
+__all__ = ["check_rows", "context_problems", "read_rows"]
 
 _DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
 
@@ -36,14 +38,13 @@ def read_rows(
         max_problems, can_skip: As for :func:`cohort.data.loading.load_dataset`.
     """
     try:
-        template, variables = task.dataset.chat_template, task.dataset.chat_template_kwargs
-        tokenizer = known_tokenizer(
-            task.model_name_or_path,
-            prepare=lambda loaded: use_chat_template(loaded, template, variables),
-            how=[template, None if template is None else template_text(template), variables],
-            # answers are asked for and read in words
-            is_needed=bool(task.evaluation.measured),
-        )
+        tokenizer = _tokenizer_of(task)
+    except InputError as error:
+        # a model that cannot be found has no tokenizer either: say it once
+        problems.extend(found for found in map(task.located, error.problems) if found not in problems)
+        check_rows(task, problems, max_problems=max_problems, can_skip=can_skip)
+        return None
+    try:
         load = partial(
             load_dataset,
             tokenizer=tokenizer,
@@ -58,10 +59,33 @@ def read_rows(
         if context is not None and settings.max_length == _DEFAULT_LENGTH and loaded.longest > context:
             loaded = load(replace(settings, max_length=context))
     except InputError as error:
-        # a model that cannot be found has no tokenizer either: say it once
-        problems.extend(found for found in map(task.located, error.problems) if found not in problems)
+        problems.extend(map(task.located, error.problems))
         return None
     return tokenizer, loaded
+
+
+def check_rows(
+    task: TaskFile, problems: list[Problem], *, max_problems: int | None = LISTED_PROBLEMS, can_skip: bool = True
+) -> None:
+    """Add to ``problems`` what is wrong with the rows whatever their tokenizer: that of the base model is not known.
+
+    The arguments are those of :func:`read_rows`.
+    """
+    try:
+        check_examples(task.dataset_settings(), max_problems=max_problems, can_skip=can_skip)
+    except InputError as error:
+        problems.extend(map(task.located, error.problems))
+
+
+def _tokenizer_of(task: TaskFile) -> Any:
+    template, variables = task.dataset.chat_template, task.dataset.chat_template_kwargs
+    return known_tokenizer(
+        task.model_name_or_path,
+        prepare=lambda loaded: use_chat_template(loaded, template, variables),
+        how=[template, None if template is None else template_text(template), variables],
+        # answers are asked for and read in words
+        is_needed=bool(task.evaluation.measured),
+    )
 
 
 def context_problems(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:

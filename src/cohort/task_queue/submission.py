@@ -11,7 +11,7 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.source_location import Place
 from cohort.engine.resume_checks import require_same_task
-from cohort.prepare.inputs import load_fitting_task
+from cohort.prepare.fitting_task import load_fitting_task
 from cohort.runs.directory import RunDirectory, choose_name
 from cohort.task_queue.records import QueuedTask, TaskState
 from cohort.tasks.loading import TaskFile, load_task, task_from_mapping, task_lines

@@ -37,8 +37,8 @@ class TaskFileError(InputError):
     Attributes:
         rest: The task without the wrong keys, so that the files it names can be checked as well; None if too little
             is left.
-        are_rows_readable: Whether ``dataset`` and its files have no problem. Rows that are read with half of their
-            settings would show problems that do not exist.
+        are_rows_readable: Whether ``dataset`` and its files have no problem; the model may have one. Rows that are read
+            with half of their settings would show problems that do not exist.
     """
 
     def __init__(self, problems: Sequence[Problem], *, rest: TaskFile | None, are_rows_readable: bool) -> None:
@@ -155,11 +155,13 @@ def task_from_mapping(
         # the files that the valid keys name are checked as well, under the same lines
         if rest is not None:
             rest._origin = origin
+        of_model = origin.where("model_name_or_path")
         raise TaskFileError(
             # in the order of the file, so that it can be corrected from top to bottom
             [problem for _, problem in sorted(placed, key=lambda entry: entry[0])],
             rest=rest,
-            are_rows_readable=not problems and not any(map(_changes_reading, wrong)),
+            are_rows_readable=all(problem.where == of_model for problem in problems)
+            and not any(map(_changes_reading, wrong)),
         )
     return task
 

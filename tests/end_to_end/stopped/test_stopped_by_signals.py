@@ -30,7 +30,7 @@ class Phase:
 
 
 PHASES = (
-    Phase(name="reading the task", at="cohort.prepare.inputs:load_fitting_task", holds="nothing"),
+    Phase(name="reading the task", at="cohort.prepare.fitting_task:load_fitting_task", holds="nothing"),
     Phase(name="reading the rows", at="cohort.prepare.preparation:read_inputs_and_machine", holds="nothing"),
     Phase(name="loading the model", at="cohort.prepare.preparation:place_model", holds="nothing"),
     Phase(name="sizing the memory", at="cohort.prepare.base_model.placed_model:PlacedModel.sizes", holds="nothing"),

@@ -11,10 +11,10 @@ from cohort.data.examples import is_conversation
 from cohort.data.files.formats import DataFormat, ParsedRow, note_other_format, parse_rows
 from cohort.data.files.rows import RawRow, content_digest, read_source
 from cohort.data.files.sources import SPLITS, DataSource, GivenSource, HubSource, SplitName, resolve_sources
-from cohort.data.problems import ProblemKind, ProblemLog
+from cohort.data.problems import ProblemKind, ProblemLog, capped
 from cohort.data.settings import DatasetSettings
 
-__all__ = ["InputSource", "ParsedDataset", "find_sources", "read_examples"]
+__all__ = ["InputSource", "ParsedDataset", "check_examples", "find_sources", "raise_stopping", "read_examples"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,37 @@ def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, 
         test=[row for row in parsed if row.split == "test"],
         rows_read=rows_read,
     )
+
+
+def check_examples(settings: DatasetSettings, *, max_problems: int | None, can_skip: bool) -> None:
+    """Read a data set as far as that needs no tokenizer; the arguments are those of :func:`raise_stopping`.
+
+    Raises:
+        InputError: every problem of its files and rows that is known without one.
+    """
+    log = ProblemLog()
+    read_examples(find_sources(settings, log=log), settings=settings, log=log)
+    raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
+
+
+def raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems: int | None, can_skip: bool) -> None:
+    """Raise the problems that stop a run under the user's rules, if there are any.
+
+    Args:
+        log: What was noted so far.
+        max_problems: How many to list before saying how many more there are; None lists all.
+        can_skip: Whether there is a task file in which ``on_bad_rows: skip`` can be written.
+
+    Raises:
+        InputError: there are some.
+    """
+    problems = log.stopping(
+        bad_rows_stop=settings.on_bad_rows == "error",
+        long_rows_stop=settings.on_long_rows == "error",
+        can_skip=can_skip,
+    )
+    if problems:
+        raise InputError(capped(problems, limit=max_problems))
 
 
 def _note_mixed_rendering(parsed: Sequence[ParsedRow], *, log: ProblemLog) -> bool:
