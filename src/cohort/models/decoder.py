@@ -6,6 +6,7 @@ Shapes:  T rows of the stream · D hidden width · H query heads · G key-value 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,9 @@ from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.kernels.packed_linear.frozen_product import can_arrange, can_be_exact, may_ask
 from cohort.models.attention import AttentionContext
 from cohort.models.config import DecoderConfig
-from cohort.models.decoder_layer import DecoderLayer, SharedByLayers, TensorRegion, add_and_norm, norm_weight
+from cohort.models.decoder_layer import DecoderLayer, add_and_norm, norm_weight
+from cohort.models.pass_inputs.needed_rows import NeededRows
+from cohort.models.pass_inputs.shared_by_layers import SharedByLayers, TensorRegion
 from cohort.models.rotary import RotaryTable
 from cohort.models.streaming.layer_passage import enter_layer, leave_layer
 from cohort.models.streaming.weight_ring import WeightRing
@@ -112,6 +115,10 @@ class Decoder:
     def calls_linears_once(self) -> bool:
         """Whether a pass calls each linear once, with all rows of the stream."""
         return True
+
+    def leaves_out_rows(self, lora: LoraContext | None) -> bool:
+        """Return whether the last layer can leave out rows that nothing reads: on a CPU, without tables of launches."""
+        return self.device.type == "cpu" and (lora is None or lora.tables is None)
 
     @property
     def takes_any_rows(self) -> bool:
@@ -210,6 +217,7 @@ class Decoder:
         attention: AttentionContext,
         lora: LoraContext | None,
         gradient_checkpointing: bool = False,
+        needed: NeededRows | None = None,
     ) -> Tensor:
         """Return hidden states [T, D] after the final norm.
 
@@ -221,6 +229,8 @@ class Decoder:
             lora: The resident adapters; None for the frozen model alone.
             gradient_checkpointing: Keep only the input of each layer and recompute the layer in the backward pass: the
                 same bits for one more forward pass of the layers. No effect without gradients.
+            needed: The rows whose hidden states something reads, where the model :meth:`leaves_out_rows`; others are 0.
+                None for all.
 
         Raises:
             InputError: a position that the model's rotary scaling does not cover.
@@ -243,6 +253,7 @@ class Decoder:
             attention=attention,
             lora=lora,
             gradient_checkpointing=gradient_checkpointing,
+            needed=needed,
         )
         return self.final_norm(residual_TD, delta_TD)
 
@@ -264,6 +275,7 @@ class Decoder:
         attention: AttentionContext,
         lora: LoraContext | None,
         gradient_checkpointing: bool = False,
+        needed: NeededRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the residual stream behind the layers, and what the next norm adds to it; None behind no layer.
 
@@ -275,6 +287,7 @@ class Decoder:
             attention=attention,
             lora=lora,
             gradient_checkpointing=gradient_checkpointing,
+            needed=needed,
         )
         return residual_TD, None if delta_TD is None else joined(delta_TD)
 
@@ -286,6 +299,7 @@ class Decoder:
         attention: AttentionContext,
         lora: LoraContext | None,
         gradient_checkpointing: bool,
+        needed: NeededRows | None,
     ) -> tuple[Tensor, Tensor | Apart | None]:
         angles, local = (
             None if table is None else table.lookup(positions_T, num_positions=attention.num_positions)
@@ -304,6 +318,8 @@ class Decoder:
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
         for index, layer in zip(self.part, self.layers, strict=True):
             run = layer.recomputed if gradient_checkpointing else layer
+            if index == self.config.num_layers - 1:
+                shared = replace(shared, needed=needed)
             if self.ring is None or index not in self.ring:
                 residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
                 continue

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,47 +23,16 @@ from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.frozen_product import can_be_exact
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope, split_and_rotate
-from cohort.models.attention import AttentionContext, PackedAttention
+from cohort.models.attention import PackedAttention
 from cohort.models.config import DecoderConfig
 from cohort.models.experts.mixture import MixtureOfExperts
 from cohort.models.experts.sparse_mlp import SparseMlp
 from cohort.models.experts.stacked_weights import StackedWeights
 from cohort.models.one_node.layer_node import LayerForm, suits_one_node, through_one_node
+from cohort.models.pass_inputs.needed_rows import NeededRows
+from cohort.models.pass_inputs.shared_by_layers import SharedByLayers, TensorRegion
 
-__all__ = ["DecoderLayer", "SharedByLayers", "TensorRegion", "add_and_norm", "norm_weight"]
-
-
-class TensorRegion(Protocol):
-    """Where the linears of a rank's shard begin and end: between them each rank computes its own part."""
-
-    def enter(self, x_TD: Tensor) -> Tensor:
-        """Return x, which all ranks have; its gradient is the sum of theirs."""
-        ...
-
-    def leave(self, y_TD: Tensor) -> Tensor:
-        """Return the sum of what the ranks computed; its gradient is that of each."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SharedByLayers:
-    """What every layer of one pass reads besides the stream.
-
-    Attributes:
-        angles: Cosines and sines [T, E] of layers that see the whole sequence.
-        local_angles: Those of layers with a window.
-        query_scale_T: Factor on the queries of each row, where they grow with the position.
-        attention: How rows attend.
-        lora: The adapters.
-        has_one_node: Whether a layer may be one node of autograd, where it has the form for it.
-    """
-
-    angles: tuple[Tensor, Tensor]
-    local_angles: tuple[Tensor, Tensor]
-    attention: AttentionContext
-    lora: LoraContext | None
-    query_scale_T: Tensor | None = None
-    has_one_node: bool = False
+__all__ = ["DecoderLayer", "add_and_norm", "norm_weight"]
 
 
 class DecoderLayer:
@@ -133,11 +100,17 @@ class DecoderLayer:
     def __call__(
         self, residual_TD: Tensor, delta_TD: Tensor | Apart | None, shared: SharedByLayers
     ) -> tuple[Tensor, Tensor | Apart]:
-        """Return the residual stream and the MLP's output, which the next norm adds to it."""
+        """Return the residual stream and the MLP's output, which the next norm adds to it; 0 in rows not needed."""
         if shared.has_one_node and self._form and shared.lora is not None and not isinstance(delta_TD, Apart):
             angles, lora = shared.angles if self._rule.window is None else shared.local_angles, shared.lora
             passed = through_one_node(
-                self._form, residual_TD, delta_TD, attention=shared.attention, angles=angles, lora=lora
+                self._form,
+                residual_TD,
+                delta_TD,
+                attention=shared.attention,
+                angles=angles,
+                lora=lora,
+                needed=shared.needed,
             )
             if passed is not None:
                 return passed
@@ -212,9 +185,11 @@ class DecoderLayer:
     def _blocks(
         self, x_TD: Tensor, residual_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None
     ) -> tuple[Tensor, Tensor | Apart]:
-        eps = self._config.rms_norm_eps
-        region = self._region
-        mixed_TD = self._attend(x_TD if region is None else region.enter(x_TD), shared, codes)
+        eps, needed, num_rows = self._config.rms_norm_eps, shared.needed, x_TD.shape[0]
+        region, behind = self._region, shared.behind_attention()
+        mixed_TD = self._attend(x_TD if region is None else region.enter(x_TD), shared, behind.lora, codes)
+        if needed is not None:
+            residual_TD = needed.picked(residual_TD)
         if region is not None:
             mixed_TD = region.leave(joined(mixed_TD))
         if self._attention_post_norm_D is not None:
@@ -223,13 +198,16 @@ class DecoderLayer:
             mixed_TD = joined(mixed_TD) * self._config.residual_scale
         x_TD, residual_TD, codes = self._entering(residual_TD, mixed_TD, self._mlp_norm_D, self._mlp_input)
         mlp = self.mlp.apart if self._joins_mlp else self.mlp
-        delta_TD = mlp(x_TD if region is None else region.enter(x_TD), shared.lora, codes=codes)
+        delta_TD = mlp(x_TD if region is None else region.enter(x_TD), behind.lora, codes=codes)
         if region is not None:
             delta_TD = region.leave(joined(delta_TD))
         if self._mlp_post_norm_D is not None:
             delta_TD = rms_norm(joined(delta_TD), weight_D=self._mlp_post_norm_D, eps=eps)
         if self._config.residual_scale != 1.0:
             delta_TD = joined(delta_TD) * self._config.residual_scale
+        if needed is not None:
+            residual_TD = needed.placed(residual_TD, num_rows=num_rows)
+            return residual_TD, needed.placed(joined(delta_TD), num_rows=num_rows)
         return residual_TD, delta_TD
 
     def _entering(
@@ -242,15 +220,21 @@ class DecoderLayer:
         eps, codes = self._config.rms_norm_eps, None if linear is None else linear.code_room(residual_TD)
         return *add_and_norm(residual_TD, delta_TD, weight_D=norm_D, eps=eps, codes=codes), codes
 
-    def _attend(self, x_TD: Tensor, shared: SharedByLayers, codes: Fp8Rows | None) -> Tensor | Apart:
-        attention, lora = shared.attention, shared.lora
+    def _attend(
+        self, x_TD: Tensor, shared: SharedByLayers, behind: LoraContext | None, codes: Fp8Rows | None
+    ) -> Tensor | Apart:
+        """Return the attention's output, of the rows that ``behind`` has."""
+        attention, lora, needed = shared.attention, shared.lora, shared.needed
         qkv = self._qkv.apart if self._joins_qkv else self._qkv
         q_THE, k_TGE, v_TGE = self._queries_keys_values(qkv(x_TD, lora, codes=codes), shared)
         # only the ragged kernels write their output next to the columns that an augmented product appends
         if not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
             o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
             output = self._output.apart if self._joins_attention else self._output
-            return output(o_THE.flatten(1), lora)
+            return output(_needed_of(o_THE.flatten(1), needed), behind)
+        if needed is not None:
+            o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
+            return self._output(needed.picked(o_THE.flatten(1)), behind)
         room = self._output.input_room(q_THE, lora)
         o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule, room=room)
         return self._output(o_THE.flatten(1), lora, room=room)
@@ -317,6 +301,10 @@ def _sparse(config: DecoderConfig, mixture: MixtureOfExperts, index: int, tensor
         )
     )
     return SparseMlp(mixture, router_ED=tensors[ours + "router"], up=up, down=down, activation=config.activation)
+
+
+def _needed_of(x_TX: Tensor, needed: NeededRows | None) -> Tensor:
+    return x_TX if needed is None else needed.picked(x_TX)
 
 
 def _halves(x_THE: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ from cohort.kernels.cross_entropy import linear_cross_entropy
 from cohort.kernels.staging import to_device_unwaited
 from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.decoder import Decoder
+from cohort.models.pass_inputs.needed_rows import NeededRows
 
-__all__ = ["sequence_sums", "token_losses", "token_weights"]
+__all__ = ["rows_with_losses", "sequence_sums", "token_losses", "token_weights"]
 
 
 def token_losses(
@@ -44,6 +45,7 @@ def token_losses(
         attention=attention or PackedAttention(batch.sequence_offsets),
         lora=lora,
         gradient_checkpointing=gradient_checkpointing,
+        needed=rows_with_losses(batch, lora, decoder=decoder),
     )
     owns = () if lora is None else slots_with(lora.saved, HEAD, batch.segments)
     runs = _trained_runs(batch) if owns else []
@@ -66,6 +68,15 @@ def token_losses(
         runs=[[rows for slot, rows in runs if slot == own.slot] for own in owns],
         logit_cap=decoder.config.logit_cap,
     )
+
+
+def rows_with_losses(batch: PackedBatch, lora: LoraContext | None, *, decoder: Decoder) -> NeededRows | None:
+    """Return the rows whose hidden states the losses read; None where all are computed."""
+    if not decoder.leaves_out_rows(lora):
+        return None
+    trained = batch.trained_rows_M.numpy()
+    bounds = itertools.pairwise(batch.trained_offsets)
+    return NeededRows.of(batch.segments, [trained[start:stop] for start, stop in bounds])
 
 
 def _trained_runs(batch: PackedBatch) -> list[tuple[int, Tensor]]:

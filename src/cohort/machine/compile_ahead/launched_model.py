@@ -11,7 +11,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
-from cohort.models.decoder_layer import TensorRegion
+from cohort.models.pass_inputs.shared_by_layers import TensorRegion
 from cohort.models.weights import freeze_weights
 from cohort.ranks.rank_group import RankGroupPlan, TensorGroup
 from cohort.ranks.tensor.base_shards import shard_config

@@ -30,6 +30,7 @@ from cohort.models.bridge.pass_state import BridgedPass, during
 from cohort.models.bridge.structure import text_decoder
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
+from cohort.models.pass_inputs.needed_rows import NeededRows
 from cohort.models.weight_formats.kinds.plain import FrozenLinear
 
 __all__ = ["BridgedCache", "BridgedDecoder"]
@@ -91,6 +92,11 @@ class BridgedDecoder(Decoder):
 
     @property
     def can_be_recorded(self) -> bool:
+        return False
+
+    def leaves_out_rows(self, lora: LoraContext | None) -> bool:
+        """Return that it does not: the model's own classes compute whole sequences."""
+        del lora
         return False
 
     @property
@@ -160,6 +166,7 @@ class BridgedDecoder(Decoder):
         attention: AttentionContext,
         lora: LoraContext | None,
         gradient_checkpointing: bool = False,
+        needed: NeededRows | None = None,
     ) -> Tensor:
         """Return the hidden states [T, D] that the head multiplies; zeros in rows of no sequence on a CPU.
 
@@ -168,6 +175,7 @@ class BridgedDecoder(Decoder):
         Raises:
             InputError: an adapter adapts a linear that does not see the rows of the stream.
         """
+        assert needed is None, "no row is left out"
         assert isinstance(attention, PackedAttention), "caches of a bridged model are the model's own"
         if lora is not None:
             self._require_adaptable(lora)

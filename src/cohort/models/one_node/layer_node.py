@@ -4,7 +4,8 @@ The operations are those of the layer's own linears, norms, rotation, attention 
 the same order, so all bits are the same and as much is kept. But they are one node in place of thirty, each of which
 takes 15 to 25 us, as long as a norm of 64 rows: for one trial with short rows that is a tenth of a step.
 
-Shapes:  T rows of the stream · D hidden width · H query heads · G key-value heads · E head width
+Shapes:  T rows of the stream · M rows that are needed behind the attention · D hidden width
+         H query heads · G key-value heads · E head width
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.attention_buckets import BucketLayout
 from cohort.models.config import AttentionRule
 from cohort.models.one_node.graphless_attention import attends_without_graph, attention_backward, attention_forward
+from cohort.models.pass_inputs.needed_rows import NeededRows
 
 __all__ = ["LayerForm", "suits_one_node", "through_one_node"]
 
@@ -62,11 +64,13 @@ class LayerForm:
 
 
 class _Call(NamedTuple):
-    """A pass of a layer, besides the tensors with gradients."""
+    """A pass of a layer, besides the tensors with gradients; ``behind`` is ``lora`` behind the attention."""
 
     form: LayerForm
     parts: tuple[tuple[LoraPart, ...], ...]
     lora: LoraContext
+    behind: LoraContext
+    needed: NeededRows | None
     layout: BucketLayout
     cos_TE: Tensor
     sin_TE: Tensor
@@ -80,8 +84,11 @@ def through_one_node(
     attention: AttentionContext,
     angles: tuple[Tensor, Tensor],
     lora: LoraContext,
+    needed: NeededRows | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """Return the residual stream and the MLP's output; None where single nodes have to compute them.
+
+    Behind the attention the rows that are ``needed`` are computed alone, and others are 0.
 
     That is without gradients, on a GPU, where a backend is forced, where adapters are more than factors with sinks,
     for attention that is not causal within packed sequences, and where nothing here would begin the graph.
@@ -106,7 +113,8 @@ def through_one_node(
     layout = attention.layout(residual_TD.shape[0], residual_TD.device)
     # the graph begins here where the stream has no gradient
     start = None if continues else torch.empty(0, requires_grad=True)
-    call = _Call(form, parts, lora, layout, *angles)
+    behind = lora if needed is None else needed.narrowed(lora)
+    call = _Call(form, parts, lora, behind, needed, layout, *angles)
     result: tuple[Tensor, Tensor] = _LayerFunction.apply(residual_TD, delta_TD, call, start)
     return result
 
@@ -175,7 +183,7 @@ class _LayerFunction(torch.autograd.Function):
         ctx: Any, residual_TD: Tensor, delta_TD: Tensor | None, call: _Call, start: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         del start
-        form, lora, eps = call.form, call.lora, call.form.eps
+        form, lora, behind, needed, eps = call.form, call.lora, call.behind, call.needed, call.form.eps
         qkv, output, gate_up, down = call.parts
         entered_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
         x_TD, entered_inverse_T1 = norm_with_inverse(entered_TD, weight_D=form.input_norm_D, eps=eps)
@@ -183,48 +191,60 @@ class _LayerFunction(torch.autograd.Function):
         q_THE, k_TGE, v_TGE = fused_forward(qkv_TN, heads=form.heads, cos_TE=call.cos_TE, sin_TE=call.sin_TE)
         o_THE, attention_kept = attention_forward(call.layout, q_THE, k_TGE, v_TGE, rule=form.rule)
         del qkv_TN, q_THE, k_TGE, v_TGE
-        mixed_TD, output_kept, output_plan = _forward(form.output, output, o_THE.flatten(1), lora)
-        middle_TD = entered_TD + mixed_TD
-        x_TD, middle_inverse_T1 = norm_with_inverse(middle_TD, weight_D=form.mlp_norm_D, eps=eps)
-        del mixed_TD
-        gate_up_TF, gate_up_kept, gate_up_plan = _forward(form.gate_up, gate_up, x_TD, lora)
-        result_TD, down_kept, down_plan = _forward(form.down, down, swiglu_forward(gate_up_TF), lora)
-        own = [entered_TD, entered_inverse_T1, middle_TD, middle_inverse_T1, gate_up_TF]
+        o_MN, stays_MD = o_THE.flatten(1), entered_TD
+        if needed is not None:
+            o_MN, stays_MD = needed.pick(o_MN), needed.pick(stays_MD)
+        mixed_MD, output_kept, output_plan = _forward(form.output, output, o_MN, behind)
+        middle_MD = stays_MD + mixed_MD
+        x_MD, middle_inverse_M1 = norm_with_inverse(middle_MD, weight_D=form.mlp_norm_D, eps=eps)
+        del mixed_MD
+        gate_up_MF, gate_up_kept, gate_up_plan = _forward(form.gate_up, gate_up, x_MD, behind)
+        result_MD, down_kept, down_plan = _forward(form.down, down, swiglu_forward(gate_up_MF), behind)
+        own = [entered_TD, entered_inverse_T1, middle_MD, middle_inverse_M1, gate_up_MF]
         groups = (own, qkv_kept, attention_kept, output_kept, gate_up_kept, down_kept)
         ctx.save_for_backward(*itertools.chain.from_iterable(groups))
         ctx.counts = [len(group) for group in groups]
         ctx.call, ctx.plans = call, (qkv_plan, output_plan, gate_up_plan, down_plan)
-        return middle_TD, result_TD
+        if needed is None:
+            return middle_MD, result_MD
+        num_rows = entered_TD.shape[0]
+        return needed.place(middle_MD, num_rows=num_rows), needed.place(result_MD, num_rows=num_rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dresidual_TD: Tensor, ddelta_TD: Tensor) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
-        form, lora, eps = call.form, call.lora, call.form.eps
+        form, lora, behind, needed, eps = call.form, call.lora, call.behind, call.needed, call.form.eps
         tensors = iter(ctx.saved_tensors)
         own, qkv_kept, attention_kept, output_kept, gate_up_kept, down_kept = (
             list(itertools.islice(tensors, count)) for count in ctx.counts
         )
-        entered_TD, entered_inverse_T1, middle_TD, middle_inverse_T1, gate_up_TF = own
+        entered_TD, entered_inverse_T1, middle_MD, middle_inverse_M1, gate_up_MF = own
         qkv, output, gate_up, down = call.parts
         qkv_plan, output_plan, gate_up_plan, down_plan = ctx.plans
-        dhidden_TF = _backward(form.down, down, ddelta_TD, lora, kept=down_kept, plan=down_plan)
-        assert dhidden_TF is not None, "asked for"
-        dgate_up_TF = swiglu_backward(dhidden_TF, gate_up_TF=gate_up_TF)
-        del dhidden_TF
-        dx_TD = _backward(form.gate_up, gate_up, dgate_up_TF, lora, kept=gate_up_kept, plan=gate_up_plan)
-        del dgate_up_TF
-        assert dx_TD is not None, "asked for"
+        dresult_MD, dmiddle_MD = ddelta_TD, dresidual_TD
+        if needed is not None:
+            dresult_MD, dmiddle_MD = needed.pick(dresult_MD), needed.pick(dmiddle_MD)
+        dhidden_MF = _backward(form.down, down, dresult_MD, behind, kept=down_kept, plan=down_plan)
+        assert dhidden_MF is not None, "asked for"
+        dgate_up_MF = swiglu_backward(dhidden_MF, gate_up_TF=gate_up_MF)
+        del dhidden_MF
+        dx_MD = _backward(form.gate_up, gate_up, dgate_up_MF, behind, kept=gate_up_kept, plan=gate_up_plan)
+        del dgate_up_MF
+        assert dx_MD is not None, "asked for"
         dmixed_TD = add_rms_norm_backward(
-            dx_TD,
-            dresidual_TD=dresidual_TD,
-            new_residual_TD=middle_TD,
+            dx_MD,
+            dresidual_TD=dmiddle_MD,
+            new_residual_TD=middle_MD,
             weight_D=form.mlp_norm_D,
             eps=eps,
-            inverse_T1=middle_inverse_T1,
+            inverse_T1=middle_inverse_M1,
         )
-        do_TN = _backward(form.output, output, dmixed_TD, lora, kept=output_kept, plan=output_plan)
+        do_TN = _backward(form.output, output, dmixed_TD, behind, kept=output_kept, plan=output_plan)
         assert do_TN is not None, "asked for"
+        if needed is not None:
+            num_rows = entered_TD.shape[0]
+            do_TN, dmixed_TD = (needed.place(rows_MD, num_rows=num_rows) for rows_MD in (do_TN, dmixed_TD))
         dq_THE, dk_TGE, dv_TGE = attention_backward(
             call.layout, do_TN.unflatten(1, (-1, form.width)), attention_kept, rule=form.rule
         )

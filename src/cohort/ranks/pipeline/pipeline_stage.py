@@ -38,6 +38,7 @@ from cohort.scheduling.pipelines.pipeline_schedule import Direction, batch_dista
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.passes import terms_and_weights
 from cohort.training.step_samples import Resident
+from cohort.training.token_losses import rows_with_losses
 
 __all__ = ["PipelineStage"]
 
@@ -241,6 +242,7 @@ class PipelineStage:
             attention=PackedAttention(batch.sequence_offsets),
             lora=lora,
             gradient_checkpointing=recomputed,
+            needed=rows_with_losses(batch, lora, decoder=self._decoder) if self.is_last else None,
         )
 
     def _token_losses(self, batch: PackedBatch, hidden_TD: Tensor) -> Tensor:

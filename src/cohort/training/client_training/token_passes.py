@@ -8,6 +8,7 @@ Shapes:  T rows of the stream · M targets of all data · P positions with targe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from cohort.kernels.cross_entropy import price_rows, weighted_gradient
 from cohort.kernels.staging import to_device_unwaited
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
+from cohort.models.pass_inputs.needed_rows import NeededRows
 from cohort.training.backward_start import seeded
 from cohort.training.client_training.datum import Datum, TokenLoss
 
@@ -137,6 +139,7 @@ class _Priced:
             attention=attends(batch.sequence_offsets),
             lora=lora,
             gradient_checkpointing=gradient_checkpointing,
+            needed=_rows_with_targets(entries, batch) if decoder.leaves_out_rows(lora) else None,
         )
         rows, columns, targets = _places(entries, batch.sequence_offsets)
         losses_M, jacobian_MD = price_rows(
@@ -205,6 +208,13 @@ def _packed(entries: Sequence[SlotDatum], *, num_slots: int, device: torch.devic
         for entry in entries
     ]
     return pack(samples, num_slots=num_slots, device=device)
+
+
+def _rows_with_targets(entries: Sequence[SlotDatum], batch: PackedBatch) -> NeededRows | None:
+    bounds = zip(entries, itertools.pairwise(batch.sequence_offsets), strict=True)
+    return NeededRows.of(
+        batch.segments, [np.arange(start + entry.datum.first, stop) for entry, (start, stop) in bounds]
+    )
 
 
 def _places(

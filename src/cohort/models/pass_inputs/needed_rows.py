@@ -1,0 +1,132 @@
+"""Rows of a stream whose hidden states are read: the last layer computes no others behind its attention.
+
+A loss over completions reads the rows that predict them. Of the rows of a prompt the last layer needs keys and values
+alone: their outputs enter no other layer, and their gradients are zero. So its last three linears, two thirds or more
+of its arithmetic, take the other rows only.
+
+Shapes:  T rows of the stream · M rows that are needed, filler included · X width of a row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cohort.adapters.linear import LoraContext
+from cohort.kernels.segments import SampleSpan, SegmentTable
+
+__all__ = ["NeededRows"]
+
+# A sample's rows are rounded up to it where it has as many: answers of about one length become as many rows each, which
+# are multiplied together. With 8 no more was gained (24 of 32 rows), and moving the rows cost what they had taken.
+SAMPLE_MULTIPLE = 16
+# of all rows, for bits that are a row's own
+ROW_MULTIPLE = 16
+LEAST_ROWS = 32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NeededRows:
+    """Which rows of a stream of T rows are needed.
+
+    How many rows a sample keeps follows from the sample alone, so that the bits of its gradients do.
+
+    Attributes:
+        rows_M: int64 numbers of the rows, sample by sample, then filler: rows of the stream that nothing reads.
+        num_used: Rows before the filler.
+        segments: Of those rows.
+    """
+
+    rows_M: Tensor
+    num_used: int
+    segments: SegmentTable
+
+    @classmethod
+    def of(cls, segments: SegmentTable, reads: Sequence[NDArray[np.int64]]) -> NeededRows | None:
+        """Return what of a stream on a CPU is needed; None where that is all of it.
+
+        Args:
+            segments: Of the stream.
+            reads: The rows of each sample that are read, ascending.
+        """
+        spans = [_kept(span, rows) for span, rows in zip(segments.samples, reads, strict=True)]
+        num_used = sum(span.stop - span.start for span in spans)
+        num_rows = min(max(-(-num_used // ROW_MULTIPLE) * ROW_MULTIPLE, LEAST_ROWS), segments.num_rows)
+        if num_rows == segments.num_rows:
+            return None
+        is_free_T = np.ones(segments.num_rows, dtype=np.bool_)
+        for span in spans:
+            is_free_T[span.start : span.stop] = False
+        filler = np.flatnonzero(is_free_T)[: num_rows - num_used]
+        rows = np.concatenate([*(np.arange(span.start, span.stop) for span in spans), filler])
+        kept = SegmentTable.from_samples(
+            [span.stop - span.start for span in spans],
+            slots=[span.slot for span in spans],
+            num_slots=segments.num_slots,
+            num_rows=num_rows,
+        )
+        return cls(rows_M=torch.from_numpy(rows), num_used=num_used, segments=kept)
+
+    def narrowed(self, lora: LoraContext) -> LoraContext:
+        """Return what the linears need for a pass over these rows alone."""
+        keys = None if lora.row_keys_T is None else self.pick(lora.row_keys_T)
+        return replace(lora, segments=self.segments, row_keys_T=keys)
+
+    def pick(self, x_TX: Tensor) -> Tensor:
+        """Return the rows [M, X]; outside autograd."""
+        return x_TX.index_select(0, self.rows_M)
+
+    def place(self, x_MX: Tensor, *, num_rows: int) -> Tensor:
+        """Return a stream of ``num_rows`` with these rows in it, and zeros elsewhere; outside autograd."""
+        x_TX = x_MX.new_zeros(num_rows, *x_MX.shape[1:])
+        return x_TX.index_copy_(0, self.rows_M[: self.num_used], x_MX[: self.num_used])
+
+    def picked(self, x_TX: Tensor) -> Tensor:
+        """As :meth:`pick`, differentiable."""
+        rows: Tensor = _Pick.apply(x_TX, self)
+        return rows
+
+    def placed(self, x_MX: Tensor, *, num_rows: int) -> Tensor:
+        """As :meth:`place`, differentiable."""
+        stream: Tensor = _Place.apply(x_MX, self, num_rows)
+        return stream
+
+
+def _kept(span: SampleSpan, rows: NDArray[np.int64]) -> SampleSpan:
+    """Return the rows of a sample that are kept: from the first to the last that is read, rounded up."""
+    length = span.stop - span.start
+    first, end = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (span.stop, span.stop)
+    count = min(max(-(-(end - first) // SAMPLE_MULTIPLE), 1) * SAMPLE_MULTIPLE, length)
+    start = max(span.start, end - count)
+    return SampleSpan(start, start + count, span.slot)
+
+
+class _Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TX: Tensor, needed: NeededRows) -> Tensor:
+        ctx.needed, ctx.num_rows = needed, x_TX.shape[0]
+        return needed.pick(x_TX)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_MX: Tensor) -> tuple[Tensor, None]:
+        return ctx.needed.place(dy_MX, num_rows=ctx.num_rows), None
+
+
+class _Place(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_MX: Tensor, needed: NeededRows, num_rows: int) -> Tensor:
+        ctx.needed = needed
+        return needed.place(x_MX, num_rows=num_rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TX: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.needed.pick(dy_TX), None, None
