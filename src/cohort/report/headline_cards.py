@@ -45,6 +45,7 @@ def headline_bars(results: RunResults) -> dict[str, Any]:
         "early_note": _early_note(comparison, results=results),
         "price": {
             "share": percent_label(compute.share_of_full_grid),
+            "evaluated": percent_label(compute.evaluated_share),
             "candidates": "the one candidate" if compute.num_trials == 1 else f"all {compute.num_trials} candidates",
             "full_runs": "–" if runs is None else f"{runs:.1f}",
             "bars": _price_bars(results),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cohort.cli.tables.run_results import print_results, print_status
-from cohort.core.events import Evaluated
+from cohort.core.events import Evaluated, StepDone
 from cohort.runs.directory import RunDirectory
 from cohort.runs.fact_groups import TaskFacts
 from cohort.runs.records import JsonValue, TrialRecord
@@ -88,3 +88,18 @@ def test_a_narrow_table_keeps_the_trial_and_says_what_it_leaves_out(
     assert sorted(int(row[place]) for row in rows) == list(range(60))
     assert "…" not in table
     assert ("hidden   place" in facts) == (width == 60)
+
+
+def test_a_cost_above_all_trials_in_full_says_what_is_above_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    store = RunStore.create(directory.database)
+    store.set_facts(task=TaskFacts())
+    store.add_trials([TrialRecord(trial_id=0, parameters={"r": 8}, planned_steps=1, seed=0, planned_tokens=400)])
+    step = StepDone(trial_id=0, step=1, loss=1.0, grad_norm=1.0, learning_rate=1e-4, num_tokens=400)
+    store.append([step, Evaluated(trial_id=0, step=1, validation_loss=1.0, num_tokens=111)])
+    store.close()
+    print_results(directory.root, as_json=False)
+    cost = "cost 113.9 % of training the one trial in full, evaluations included (13.9 %), as much as 1.1 full runs"
+    assert cost in _lines(capsys.readouterr().out)

@@ -17,4 +17,5 @@ def test_compute_saved_by_hand(run: SmallRun) -> None:
     assert (compute.trained_samples, compute.planned_samples) == (6 * 2, 16 * 2)
     assert compute.cost_tokens == 550 + 75
     assert compute.share_of_full_grid == pytest.approx(625 / 1400)
+    assert compute.evaluated_share == pytest.approx(75 / 1400)
     assert compute.num_full_runs == pytest.approx(4 * 625 / 1400)

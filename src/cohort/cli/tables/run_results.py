@@ -77,6 +77,9 @@ def _outcome(results: RunResults) -> dict[str, str]:
     if compute.share_of_full_grid is not None and compute.num_full_runs is not None:
         grid = "the one trial" if compute.num_trials == 1 else f"all {compute.num_trials}"
         share = f"{100 * compute.share_of_full_grid:.1f} % of training {grid} in full"
+        # a full grid is counted without any, so that the whole may be above 100 %
+        if compute.evaluated_share:
+            share += f", evaluations included ({100 * compute.evaluated_share:.1f} %)"
         facts["cost"] = f"{share}, as much as {compute.num_full_runs:.1f} full runs"
     if results.facts.search_ended is not None:
         facts["search"] = results.facts.search_ended

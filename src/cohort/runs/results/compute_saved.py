@@ -41,6 +41,11 @@ class ComputeSaved:
         return self.cost_tokens / self.planned_tokens if self.planned_tokens else None
 
     @property
+    def evaluated_share(self) -> float | None:
+        """The part of :attr:`share_of_full_grid` that is evaluation, by which a sweep may cost more than its grid."""
+        return EVALUATION_TOKEN_COST * self.evaluation_tokens / self.planned_tokens if self.planned_tokens else None
+
+    @property
     def num_full_runs(self) -> float | None:
         """Cost in units of one candidate's full training (the mean candidate)."""
         share = self.share_of_full_grid
