@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
+from cohort.core.events import Evaluated, StepDone
 from cohort.core.rank_work import RankWork
 from cohort.runs.fact_groups import MachineFacts, SizeFacts, TaskFacts
 from cohort.runs.facts import RunState
-from cohort.runs.status import RankStatus, read_status
+from cohort.runs.schema import EARLIER_VERSION, STEP_COLUMNS
+from cohort.runs.status import RankStatus, RunStatus, read_status
+from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.trial_status import TrialStatus
 from tests.runs.small_run import SmallRun
 
@@ -76,3 +82,55 @@ def test_work_that_began_before_its_stretch_keeps_no_gpu_busier_than_all_of_the_
     store.add_rank_work(work, start_seconds=4.0, end_seconds=10.0)
     (rank,) = read_status(directory).ranks
     assert (rank.busy_share, rank.tokens_per_second) == (1.0, 15.0)
+
+
+def test_a_killed_run_is_shown_as_a_resume_will_find_it(run: SmallRun) -> None:
+    directory, store, clock = run
+    store.trial_entered(3, slot=1)
+    store.append([_step(3, 1), _evaluated(3, 1)])
+    store.record_checkpoint("checkpoint-1", checksum="aa")
+    at_checkpoint = read_status(directory)
+    assert at_checkpoint.steps_to_repeat == 0
+    clock.advance(5)
+    stop = Decision(trial_id=3, step=3, kind=DecisionKind.STOP, reason=Reason("underperforming"), rule="median")
+    store.append([_step(3, 2), _step(3, 3), _evaluated(3, 3)], [stop])
+    store.trial_left(3)
+    store.trial_entered(2, slot=1)
+    with directory.lock():
+        running = read_status(directory)
+        assert (running.steps_to_repeat, _steps_of(running, 3)) == (0, 3)
+    killed = read_status(directory)
+    assert (killed.steps_to_repeat, _steps_of(killed, 3)) == (2, 1)
+    assert killed.counts == {**at_checkpoint.counts, TrialStatus.PARKED: 1, TrialStatus.RUNNING: 0}
+    assert killed.results.run_seconds == 15
+    assert killed.stopped_reasons == at_checkpoint.stopped_reasons
+    assert (killed.results.compute, killed.resident) == (at_checkpoint.results.compute, ())
+    # what a resume keeps is what was shown
+    store.truncate_after(store.reader.checkpoints()[-1].position)
+    assert read_status(directory).trials == killed.trials
+
+
+def test_a_killed_run_of_the_form_before_is_shown_so_as_well(run: SmallRun) -> None:
+    directory, store, _ = run
+    store.record_checkpoint("checkpoint-1", checksum="aa")
+    store.append([_step(3, 1)])
+    store.close()
+    with closing(sqlite3.connect(directory.database)) as file:
+        for column in STEP_COLUMNS:
+            file.execute(f"ALTER TABLE steps DROP COLUMN {column}")
+        file.execute(f"PRAGMA user_version = {EARLIER_VERSION}")
+    assert read_status(directory).steps_to_repeat == 1
+    assert _steps_of(read_status(directory), 3) == 0
+
+
+def _step(trial_id: int, step: int) -> StepDone:
+    return StepDone(trial_id=trial_id, step=step, loss=1.0, grad_norm=0.5, learning_rate=1e-4, num_tokens=100)
+
+
+def _evaluated(trial_id: int, step: int) -> Evaluated:
+    return Evaluated(trial_id=trial_id, step=step, validation_loss=1.0, num_tokens=50)
+
+
+def _steps_of(status: RunStatus, trial_id: int) -> int:
+    (steps,) = (entry.trial.steps_done for entry in status.trials if entry.trial.trial_id == trial_id)
+    return steps

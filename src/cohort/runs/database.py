@@ -11,7 +11,14 @@ from typing import Any
 from cohort.core.durable_files import storage_full_named
 from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
-from cohort.runs.schema import APPLICATION_ID, EARLIER_VERSION, RELATIONS, SCHEMA_VERSION, STEP_COLUMNS
+from cohort.runs.schema import (
+    APPLICATION_ID,
+    EARLIER_VERSION,
+    LOG_TABLES,
+    RELATIONS,
+    SCHEMA_VERSION,
+    STEP_COLUMNS,
+)
 
 __all__ = ["Database", "database_errors_named", "open_database"]
 
@@ -105,6 +112,26 @@ class Database:
             yield
         finally:
             self.connection.execute("ROLLBACK")
+
+    def hide_after(self, position: int) -> None:
+        """Hide what was logged after ``position`` from the reads of this snapshot, as if a run had gone back to it."""
+        last = int(position)
+        views = {table: f"SELECT * FROM main.{table} WHERE position <= {last}" for table in LOG_TABLES}
+        # a run of the form before has one already
+        for (view,) in list(self.rows("SELECT sql FROM sqlite_temp_master WHERE name = 'steps'")):
+            views["steps"] = f"{view.partition(' AS ')[2]} WHERE position <= {last}"
+            self.connection.execute("DROP VIEW temp.steps")
+        views["step_sums"] = (
+            f"SELECT trial_id, sum(num_tokens) AS num_tokens FROM main.steps WHERE position <= {last} GROUP BY trial_id"
+        )
+        views["residencies"] = (
+            "SELECT residency_id, trial_id, slot, start_position, start_seconds, "
+            f"min(stop_position, {last}) AS stop_position, stop_seconds "
+            f"FROM main.residencies WHERE start_position <= {last}"
+        )
+        # a temporary name goes before that of the file; the end of the snapshot takes it back
+        for name, query in views.items():
+            self.connection.execute(f"CREATE TEMP VIEW {name} AS {query}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

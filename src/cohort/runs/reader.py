@@ -43,6 +43,7 @@ class RunReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._seconds_hidden = 0.0
         self.log = RunLog(database)
         self.step_numbers = StepNumbers(database)
 
@@ -74,7 +75,7 @@ class RunReader:
     def run_seconds(self) -> float:
         """Return the run time up to the last thing recorded."""
         # a killed process recorded no run time at its end, but its log has the time of each row
-        return max(self.log.last_seconds(), self.facts().run_seconds)
+        return max(self.log.last_seconds(), self.facts().run_seconds, self._seconds_hidden)
 
     def facts(self) -> RunFacts:
         """Return what the record says of the run as a whole."""
@@ -88,6 +89,21 @@ class RunReader:
             CheckpointRecord(position=position, seconds=seconds, file_name=name, checksum=checksum)
             for position, seconds, name, checksum in rows
         ]
+
+    def go_back_to_checkpoint(self) -> int:
+        """Hide from the reads of this snapshot what a resume would drop; return how many steps that hides.
+
+        A run without a checkpoint begins again, and keeps showing what it has.
+        """
+        checkpoints = self.checkpoints()
+        if not checkpoints or self.log.last_position() == checkpoints[-1].position:
+            return 0
+        position = checkpoints[-1].position
+        later = int(self._database.one("SELECT count(*) FROM steps WHERE position > ?", (position,)))
+        # run time does not go back: the hidden steps were paid for
+        self._seconds_hidden = self.run_seconds()
+        self._database.hide_after(position)
+        return later
 
     def steps_taken(self) -> dict[int, StepsTaken]:
         """Return what the steps of each trial come to, by trial; one without a step has no entry."""

@@ -56,6 +56,8 @@ class RunStatus:
         cost_tokens_left: As ``seconds_left``, in tokens of training, of which one that is evaluated costs a part; known
             also while nothing runs, None where no plan tells the tokens.
         num_devices: GPUs, or processes of a CPU, that train it.
+        steps_to_repeat: Steps that a killed process had recorded after its last checkpoint. A resume trains them again;
+            everything else here is as of the checkpoint.
         seconds_left: An estimate that expects no early exit but the selection; None before there is a rate, 0 when
             done.
     """
@@ -73,6 +75,7 @@ class RunStatus:
     missing: tuple[str, ...] = ()
     cost_tokens_left: float | None = None
     num_devices: int = 1
+    steps_to_repeat: int = 0
 
     @property
     def trials(self) -> tuple[RankedTrial, ...]:
@@ -133,7 +136,8 @@ def read_status(directory: RunDirectory, *, followed: FollowedSteps | None = Non
     """Read where the run in ``directory`` stands; the process that trains it is not disturbed.
 
     Args:
-        followed: The steps of this run as far as they were read before; it reads on. Without it all are read.
+        followed: The steps of this run as far as they were read before; it reads on. Without it all are read. Of a
+            killed run, it tells the steps after the last checkpoint as well.
 
     Raises:
         RunStateError: the run's database cannot be read.
@@ -141,8 +145,11 @@ def read_status(directory: RunDirectory, *, followed: FollowedSteps | None = Non
     # the lock before the database: a run that ends between the two shows as running, never as stopped
     holder = directory.lock().holder() or ""
     with RunReader.open(directory.database) as reader, reader.snapshot():
+        repeated = 0
         if followed is not None:
             followed.read(reader)
+        elif not holder and reader.facts().state is not RunState.DONE:
+            repeated = reader.go_back_to_checkpoint()
         results = read_results(reader, steps_taken=None if followed is None else followed.taken)
         window = min(_RATE_WINDOW_SECONDS, results.run_seconds)
         tokens = (followed or reader.log).tokens_since(results.run_seconds - window)
@@ -175,5 +182,6 @@ def read_status(directory: RunDirectory, *, followed: FollowedSteps | None = Non
         missing=lost_results(directory, results.facts) if is_done_now else (),
         seconds_left=0.0 if done else _left(results, pace=pace),
         cost_tokens_left=0.0 if done else _left(results, pace=in_tokens) if compute.planned_tokens else None,
+        steps_to_repeat=repeated,
         num_devices=len(ranks) or results.facts.sizes.num_ranks or 1,
     )

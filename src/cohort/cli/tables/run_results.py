@@ -19,7 +19,7 @@ from cohort.cli.tables.trial_table import (
     varied_names,
     wide_console,
 )
-from cohort.core.units import format_count, format_duration
+from cohort.core.units import counted, format_count, format_duration
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.results.results import RankedTrial, RunResults, read_results
@@ -138,8 +138,11 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         gone = f"\nmissing or damaged: {lost}; to write them again from the run's record: cohort resume"
         console.print(f"{gone} {run_directory}", soft_wrap=True, markup=False)
     if status.state == "stopped":
-        # steps after the last checkpoint are trained again, so the message names the checkpoint
-        line = f"\nto continue from the last checkpoint: cohort resume {run_directory}"
+        # what the table shows is as of that checkpoint
+        repeated = counted(status.steps_to_repeat, "later step")
+        again = f" ({repeated} {'is' if status.steps_to_repeat == 1 else 'are'} trained again)"
+        after = again if status.steps_to_repeat else ""
+        line = f"\nto continue from the last checkpoint{after}: cohort resume {run_directory}"
         console.print(line, soft_wrap=True, markup=False)
 
 
