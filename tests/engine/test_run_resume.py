@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from cohort.core.errors import InputError
 from cohort.engine.run_resume import ready_to_resume
+from cohort.engine.run_start import begun_run, new_directory, prepare_task
 from cohort.engine.train.open_run import RunConditions
 from cohort.engine.tune import resume, tune
 from cohort.runs.directory import RunDirectory
@@ -33,3 +35,24 @@ def test_a_run_is_locked_from_its_check_to_its_end(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     resume(run)
     assert ready_to_resume(run, RunConditions()) is None
+
+
+def test_a_copy_of_a_killed_run_keeps_its_task_as_the_run_does(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+    task, run = tiny_task(tmp_path), tmp_path / "run"
+    conditions = RunConditions()
+    # killed after its first checkpoint, the only one whose copy of the record is older than the first step
+    with new_directory(run, task) as directory, begun_run(prepare_task(task, conditions), directory, conditions):
+        pass
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    for place in (run, copy):
+        text = (place / "task.yaml").read_text()
+        (place / "task.yaml").write_text(text.replace("batch_size: 2", "batch_size: 3"))
+        assert (place / "task.yaml").read_text() != text
+        with pytest.raises(InputError, match=r"training\.batch_size: found 3; allowed: 2, as when the run began"):
+            ready_to_resume(place, RunConditions())
+        (place / "task.yaml").write_text(text)
+        ready = ready_to_resume(place, RunConditions())
+        assert ready is not None
+        with ready:
+            assert ready.facts is not None

@@ -64,7 +64,6 @@ def test_a_run_has_begun_with_its_trials_a_checkpoint_and_its_inputs(folder: Pat
         with begun_run(preparation, directory, RunConditions(watcher=Notes())) as run:
             reader = run.store.reader
             facts = reader.facts()
-            assert facts.has_begun
             assert (facts.task_name, facts.inputs) == ("run", preparation.facts.inputs)
             assert len(reader.trials()) == 6
             assert len(reader.checkpoints()) == 1

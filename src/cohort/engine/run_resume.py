@@ -139,7 +139,8 @@ def ready_to_resume(
         if directory.database.exists():
             with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
                 facts = store.reader.facts()
-                if facts.has_begun:
+                # asked of the checkpoints, as each has a copy of the record that may take the record's place
+                if store.reader.checkpoints():
                     if (restored := restore_task_file(directory, facts)) is not None:
                         watcher.note(restored)
                     if facts.are_results_written and not is_finished:

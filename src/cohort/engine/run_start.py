@@ -143,9 +143,8 @@ def begun_run(
             passes=facts.passes,
         )
         _write_share(preparation, directory)
-        save_checkpoint(store, states, directory=directory, resident=())
         # last: a run that is killed before this has trained nothing and begins again
-        store.set_facts(has_begun=True)
+        save_checkpoint(store, states, directory=directory, resident=())
         yield conditions.opened(directory, store=store, state_store=states)
 
 

@@ -51,7 +51,6 @@ class RunFacts:
         task_name: The run directory's name when the run began.
         metric, metric_maximize: What the best checkpoint is chosen by.
         metric_ties: What is better at equal values of it.
-        has_begun: Whether the first checkpoint is there; a run without it begins again from its task.
         best_trial_id: The run's result, once it has ended.
         best_files: Its files, by their paths in ``best/``.
         finals: The best trials on all validation rows, which chose the result; None where that was not asked for.
@@ -75,7 +74,6 @@ class RunFacts:
     metric_maximize: bool = LOSS.maximize
     metric_ties: TieRule | None = None
     state: RunState | None = None
-    has_begun: bool | None = None
     best_trial_id: int | None = None
     best_files: tuple[str, ...] | None = None
     finals: Comparison | None = None

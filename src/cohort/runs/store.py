@@ -38,7 +38,6 @@ class FactUpdates(TypedDict, total=False):
     metric_maximize: bool
     metric_ties: TieRule
     state: RunState
-    has_begun: bool
     best_trial_id: int | None
     best_files: tuple[str, ...] | None
     finals: Comparison | None
