@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,24 @@ def test_other_files_or_another_template_load_it_again(folder: Path, loads: list
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": "{{ 1 }}"}))
     opened(folder)
     assert len(loads) == 3
+
+
+def test_a_tokenizer_that_took_the_place_of_another_is_noticed_by_its_content(folder: Path, loads: list[Path]) -> None:
+    first = opened(folder)
+    digest = tokenizer_hash(first)
+    tokenizer_files(first)
+    path = folder / "tokenizer.json"
+    before, stat = path.read_text(), path.stat()
+    vocabulary = json.loads(before)["model"]["vocab"]
+    one, two = sorted(vocabulary)[:2]
+    # the same path, size and time: two tokens have changed places
+    changed = json.loads(before)
+    changed["model"]["vocab"] = vocabulary | {one: vocabulary[two], two: vocabulary[one]}
+    path.write_text(json.dumps(changed).ljust(stat.st_size))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert path.stat().st_size == stat.st_size
+    assert tokenizer_hash(opened(folder)) != digest
+    assert len(loads) == 2
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]"])
