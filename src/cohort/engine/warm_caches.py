@@ -17,9 +17,9 @@ from cohort.engine.train.open_run import RunConditions
 from cohort.engine.train.watching.progress import ProgressWatcher, RunProgress
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.machine.compile_ahead.absent_gpu import absent_gpu
-from cohort.machine.compile_ahead.fork_server import triton_cache
 from cohort.machine.compile_ahead.launched_model import launched_model
 from cohort.machine.compile_ahead.task_kernels import KernelWarmUp
+from cohort.machine.compile_ahead.triton_cache import triton_cache
 from cohort.machine.compile_ahead.workers import Compiled, settle_compiling
 from cohort.machine.gpu_kinds import GpuKind, find_gpu_kind
 from cohort.machine.machine import choose_machine

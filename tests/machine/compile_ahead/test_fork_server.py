@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.machine.compile_ahead.fork_server import begin_fork_server, end_fork_server, triton_cache
+from cohort.machine.compile_ahead.fork_server import begin_fork_server, end_fork_server
+from cohort.machine.compile_ahead.triton_cache import triton_cache
 
 pytest.importorskip("triton")
 

@@ -6,7 +6,6 @@ So a command that may compile starts it before it imports anything itself. Nothi
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -15,20 +14,13 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PRELOADED", "SUFFIX", "begin_fork_server", "end_fork_server", "triton_cache"]
+from cohort.machine.compile_ahead.triton_cache import is_cold, triton_cache
+
+__all__ = ["PRELOADED", "begin_fork_server", "end_fork_server"]
 
 # what each worker would take seconds to import
 PRELOADED = ("cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton")
-# of the files that say what is in Triton's cache
-SUFFIX = ".compiled"
 _DRIVER = Path("/proc/driver/nvidia/version")
-
-
-def triton_cache() -> Path | None:
-    """Return where Triton keeps what it compiled; None where it is not installed."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
 
 
 def begin_fork_server(*, driver: Path = _DRIVER) -> bool:
@@ -41,8 +33,7 @@ def begin_fork_server(*, driver: Path = _DRIVER) -> bool:
     """
     if sys.platform != "linux" or not driver.exists() or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
-    cache = triton_cache()
-    if cache is None or next(cache.glob(f"*{SUFFIX}"), None) is not None:
+    if (cache := triton_cache()) is None or not is_cold(cache):
         return False
     # without it the first worker starts the server
     with contextlib.suppress(OSError):

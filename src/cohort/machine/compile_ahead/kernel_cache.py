@@ -16,7 +16,7 @@ import torch
 
 from cohort import kernels
 from cohort.core.durable_files import write_text
-from cohort.machine.compile_ahead.fork_server import SUFFIX, triton_cache
+from cohort.machine.compile_ahead.triton_cache import MARKER_SUFFIX, triton_cache
 
 __all__ = ["cache_marker", "identify_triton", "is_whole", "mark", "remove_damaged"]
 
@@ -41,7 +41,7 @@ def cache_marker(*facts: object) -> Path | None:
         digest.update(torch.cuda.get_device_name().encode())
     for path in sorted(Path(*kernels.__path__).rglob("*.py")):
         digest.update(path.read_bytes())
-    return cache / f"cohort-{digest.hexdigest()[:32]}{SUFFIX}"
+    return cache / f"cohort-{digest.hexdigest()[:32]}{MARKER_SUFFIX}"
 
 
 def identify_triton() -> None:

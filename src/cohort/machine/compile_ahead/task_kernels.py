@@ -15,7 +15,6 @@ from cohort.core.process.daemon_thread import begin_in_thread
 from cohort.core.units import counted
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.own_table import own_rows
-from cohort.machine.compile_ahead.fork_server import SUFFIX, triton_cache
 from cohort.machine.compile_ahead.kernel_cache import cache_marker, identify_triton, is_whole, mark, remove_damaged
 from cohort.machine.compile_ahead.launched_model import LaunchedModel, stand_in_decoder
 from cohort.machine.compile_ahead.launches import (
@@ -24,6 +23,7 @@ from cohort.machine.compile_ahead.launches import (
     launch_once,
     measured_adapters,
 )
+from cohort.machine.compile_ahead.triton_cache import is_cold, triton_cache
 from cohort.machine.compile_ahead.workers import Compiled, KernelCompiler
 from cohort.machine.machine import Machine
 from cohort.models.decoder import Decoder
@@ -56,8 +56,7 @@ def workers_ahead(*, on_gpu: bool) -> Iterator[KernelCompiler | None]:
         yield None
         return
     device = torch.device("cuda")
-    is_cold = describe_backend(device).backend is Backend.TRITON and next(cache.glob(f"*{SUFFIX}"), None) is None
-    if not is_cold:
+    if describe_backend(device).backend is not Backend.TRITON or not is_cold(cache):
         # while the data is read: the first launch would wait for it
         begin_in_thread("cohort-triton", identify_triton)
         yield None
