@@ -82,7 +82,7 @@ def chat(
         if sys.stdin.isatty():
             _greet(talk)
         for line in _lines():
-            # answers that nobody can read are not asked for
+            # an answer without a reader is not asked for
             if line == "/quit" or not has_reader(sys.stdout):
                 break
             _respond(talk, line)

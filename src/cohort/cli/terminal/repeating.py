@@ -28,7 +28,7 @@ def clear_terminal() -> None:
 
 
 def repeat(show: Callable[[], bool], *, every_seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Call ``show`` until it says with False that nothing more will come, Ctrl-C, or the reader goes away."""
+    """Call ``show`` until it returns False (nothing more will come), until Ctrl-C, or until stdout has no reader."""
     try:
         while show():
             # a pipe would get it once thousands of characters have come together

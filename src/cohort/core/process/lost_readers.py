@@ -60,7 +60,7 @@ def outliving_readers() -> Iterator[None]:
 
 
 def has_reader(stream: TextIO) -> bool:
-    """Return whether somebody may still read what is written to ``stream``, as the system knows it."""
+    """Return whether what is written to ``stream`` may still be read, as the system knows it."""
     poll = select.poll()
     # a stream of a notebook or a test has no descriptor, or is closed
     with contextlib.suppress(OSError, ValueError):
