@@ -85,8 +85,14 @@ def test_every_problem_of_a_task_is_shown_without_a_traceback(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Traceback" not in captured.err
-    assert captured.err.startswith("error: 3 problems in the input\n")
-    for words in (f"{task}:2: dataset.train", f"{task}:3: lora.rr", "Did you mean lora.r?", "objective: dpo?"):
+    assert captured.err.startswith("error: 4 problems in the input\n")
+    for words in (
+        f"{task}:1: model_name_or_path",
+        f"{task}:2: dataset.train",
+        f"{task}:3: lora.rr",
+        "Did you mean lora.r?",
+        "objective: dpo?",
+    ):
         assert words in captured.err
     assert not (tmp_path / "run").exists()
 
