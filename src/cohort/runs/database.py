@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.schema import (
     APPLICATION_ID,
     EARLIER_VERSION,
-    LOG_TABLES,
     RELATIONS,
     SCHEMA_VERSION,
     STEP_COLUMNS,
@@ -113,10 +112,10 @@ class Database:
         finally:
             self.connection.execute("ROLLBACK")
 
-    def hide_after(self, position: int) -> None:
+    def hide_after(self, position: int, *, log_tables: Iterable[str]) -> None:
         """Hide what was logged after ``position`` from the reads of this snapshot, as if a run had gone back to it."""
         last = int(position)
-        views = {table: f"SELECT * FROM main.{table} WHERE position <= {last}" for table in LOG_TABLES}
+        views = {table: f"SELECT * FROM main.{table} WHERE position <= {last}" for table in log_tables}
         # a run of the form before has one already
         for (view,) in list(self.rows("SELECT sql FROM sqlite_temp_master WHERE name = 'steps'")):
             views["steps"] = f"{view.partition(' AS ')[2]} WHERE position <= {last}"

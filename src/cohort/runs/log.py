@@ -24,10 +24,9 @@ from cohort.runs.records import (
     ResidencyRecord,
     StepRecord,
 )
-from cohort.runs.schema import LOG_TABLES
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 
-__all__ = ["RunLog", "answers_from_json", "number", "numbers_from_json"]
+__all__ = ["LOG_TABLES", "RunLog", "answers_from_json", "number", "numbers_from_json"]
 
 _Record = TypeVar("_Record")
 
@@ -37,6 +36,8 @@ _TABLES: dict[type[object], str] = {
     TrialFailed: "failures",
     Decision: "decisions",
 }
+LOG_TABLES = (*_TABLES.values(), "trials")
+"""Every table whose rows have a position of the log; those that refer to trials first."""
 
 
 def number(value: float | None) -> float:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cohort.core.errors import RunStateError
 from cohort.runs.database import Database, open_database
 from cohort.runs.facts import RunFacts
-from cohort.runs.log import RunLog, number
+from cohort.runs.log import LOG_TABLES, RunLog, number
 from cohort.runs.records import CheckpointRecord, TrialRecord
 from cohort.runs.step_numbers import StepNumbers
 from cohort.tuning.decisions import FAILED, Decision, DecisionKind
@@ -102,7 +102,7 @@ class RunReader:
         later = int(self._database.one("SELECT count(*) FROM steps WHERE position > ?", (position,)))
         # run time does not go back: the hidden steps were paid for
         self._seconds_hidden = self.run_seconds()
-        self._database.hide_after(position)
+        self._database.hide_after(position, log_tables=LOG_TABLES)
         return later
 
     def steps_taken(self) -> dict[int, StepsTaken]:

@@ -13,7 +13,6 @@ from cohort.core.errors import RunStateError
 __all__ = [
     "APPLICATION_ID",
     "EARLIER_VERSION",
-    "LOG_TABLES",
     "RANK_WORK",
     "RELATIONS",
     "SCHEMA_VERSION",
@@ -152,9 +151,6 @@ RELATIONS = frozenset(
     ("facts", "trials", "steps", "evaluations", "failures", "residencies", "checkpoints", "decisions", "log")
 )
 """Tables and views that every run has."""
-
-LOG_TABLES = ("steps", "evaluations", "failures", "decisions", "trials")
-"""Every table whose rows have a position of the log; those that refer to trials first."""
 
 
 def create_tables(path: Path, *, facts: Mapping[str, str | None]) -> None:

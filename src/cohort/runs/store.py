@@ -17,11 +17,12 @@ from cohort.core.rank_work import RankWork
 from cohort.runs.database import Database, database_errors_named, open_database
 from cohort.runs.fact_groups import InputFacts, MachineFacts, MemoryFacts, PassFacts, RunPlaces, SizeFacts, TaskFacts
 from cohort.runs.facts import Activity, RunState, stored_facts
+from cohort.runs.log import LOG_TABLES
 from cohort.runs.packing_records import PackingRecord
 from cohort.runs.reader import RunReader
 from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, TrialRecord
 from cohort.runs.results.comparison import Comparison
-from cohort.runs.schema import LOG_TABLES, RANK_WORK, create_tables
+from cohort.runs.schema import RANK_WORK, create_tables
 from cohort.tuning.decisions import Decision
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 
