@@ -57,7 +57,7 @@ def test_the_sweep_tells_the_terms_apart() -> None:
 
 @pytest.mark.parametrize("mode", [GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS])
 def test_a_few_layers_tell_what_all_take(tmp_path: Path, mode: GradientCheckpointing) -> None:
-    save_llama(tmp_path, num_layers=24)
+    save_llama(tmp_path, num_layers=36)
     deep = load_decoder(tmp_path, dtype="float32", device="cpu")
     layers = deep.layers
     probe = MemoryProbe(
@@ -77,7 +77,7 @@ def test_a_few_layers_tell_what_all_take(tmp_path: Path, mode: GradientCheckpoin
 def test_passes_of_which_not_the_same_were_watched_are_run_through_all_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_llama(tmp_path, num_layers=24)
+    save_llama(tmp_path, num_layers=36)
     deep = load_decoder(tmp_path, dtype="float32", device="cpu")
     probe = MemoryProbe(deep, target_linears=dict(deep.linears), num_rank_rows=16, memory_limit_bytes=1 << 40)
     one, measured = ProbePass(r=8, lengths=(10, 12)), MemoryProbe._measure

@@ -74,6 +74,8 @@ class Decoder:
         self.layers = tuple(
             DecoderLayer(config, layer, tensors=tensors, products=products, region=region) for layer in self.part
         )
+        # a decoder that is left few of its layers ends with the last of those
+        self._has_end = bool(self.part) and self.part[-1] == config.num_layers - 1
         self._norm_D = norm_weight(tensors["norm"], config) if "norm" in tensors else None
         self._head = products.get("head")
         first = next(iter(tensors.values()))
@@ -318,7 +320,7 @@ class Decoder:
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
         for index, layer in zip(self.part, self.layers, strict=True):
             run = layer.recomputed if gradient_checkpointing else layer
-            if index == self.config.num_layers - 1:
+            if self._has_end and layer is self.layers[-1]:
                 shared = replace(shared, needed=needed)
             if self.ring is None or index not in self.ring:
                 residual_TD, delta_TD = run(residual_TD, delta_TD, shared)

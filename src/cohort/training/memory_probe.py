@@ -256,7 +256,8 @@ def _depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | 
         adapted: Full paths of the linears that have an adapter.
     """
     period = num_alike_layers(decoder)
-    few = -(-FEW_LAYERS // period) * period
+    # the first layer gives its input no gradient, and the last may leave out rows: neither takes what one between does
+    few = -(-(FEW_LAYERS + decoder.leaves_out_rows(None)) // period) * period
     # each of the two has a loss head, an update and an empty cache as well
     if LEAST_SAVING * (1 + DEEPER) * few > len(decoder.layers) or not are_layers_alike(decoder, adapted=adapted):
         return None

@@ -106,9 +106,17 @@ def test_a_sample_keeps_what_lies_between_its_reads_rounded_up() -> None:
 
 def test_where_all_rows_are_kept_there_is_nothing_to_leave_out() -> None:
     table = SegmentTable.from_samples([20, 12], slots=[0, 0], num_slots=1, num_rows=32)
-    assert NeededRows.of(table, [np.arange(20), np.arange(20, 32)]) is None
-    # 32 rows are computed at least
-    assert NeededRows.of(table, [np.array([19]), np.array([31])]) is None
+    assert NeededRows.of(table, [np.arange(3, 20), np.array([31])]) is None
+
+
+def test_a_sample_leaves_out_as_much_in_a_stream_that_cannot_be_shorter() -> None:
+    """Otherwise its sums would be of more rows there than in a long stream."""
+    table = SegmentTable.from_samples([20, 12], slots=[0, 0], num_slots=1, num_rows=32)
+    needed = NeededRows.of(table, [np.array([19]), np.array([31])])
+    assert needed is not None
+    assert needed.rows_M.tolist() == [*range(4, 32), *range(4)]
+    assert [span.stop - span.start for span in needed.segments.samples] == [16, 12]
+    assert needed.segments.num_rows == 32
 
 
 @pytest.mark.parametrize("family", FAMILIES)

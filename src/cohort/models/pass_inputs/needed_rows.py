@@ -50,7 +50,9 @@ class NeededRows:
 
     @classmethod
     def of(cls, segments: SegmentTable, reads: Sequence[NDArray[np.int64]]) -> NeededRows | None:
-        """Return what of a stream on a CPU is needed; None where that is all of it.
+        """Return what of a stream on a CPU is needed; None where each sample keeps all of its rows.
+
+        A short stream may have as many rows as before: whether a row counts in a sum follows from its sample alone.
 
         Args:
             segments: Of the stream.
@@ -58,9 +60,9 @@ class NeededRows:
         """
         spans = [_kept(span, rows) for span, rows in zip(segments.samples, reads, strict=True)]
         num_used = sum(span.stop - span.start for span in spans)
-        num_rows = min(max(-(-num_used // ROW_MULTIPLE) * ROW_MULTIPLE, LEAST_ROWS), segments.num_rows)
-        if num_rows == segments.num_rows:
+        if num_used == sum(span.stop - span.start for span in segments.samples):
             return None
+        num_rows = min(max(-(-num_used // ROW_MULTIPLE) * ROW_MULTIPLE, LEAST_ROWS), segments.num_rows)
         is_free_T = np.ones(segments.num_rows, dtype=np.bool_)
         for span in spans:
             is_free_T[span.start : span.stop] = False
