@@ -11,13 +11,7 @@ from typing import Any
 from cohort.core.durable_files import storage_full_named
 from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
-from cohort.runs.schema import (
-    APPLICATION_ID,
-    EARLIER_VERSION,
-    RELATIONS,
-    SCHEMA_VERSION,
-    STEP_COLUMNS,
-)
+from cohort.runs.schema import APPLICATION_ID, EARLIER_VERSION, RELATIONS, SCHEMA_VERSION, STEP_COLUMNS
 
 __all__ = ["Database", "database_errors_named", "open_database"]
 
