@@ -74,8 +74,7 @@ class Decoder:
         self.layers = tuple(
             DecoderLayer(config, layer, tensors=tensors, products=products, region=region) for layer in self.part
         )
-        # a decoder that is left few of its layers ends with the last of those
-        self._has_end = bool(self.part) and self.part[-1] == config.num_layers - 1
+        self._has_end = config.num_layers - 1 in self.part
         self._norm_D = norm_weight(tensors["norm"], config) if "norm" in tensors else None
         self._head = products.get("head")
         first = next(iter(tensors.values()))
