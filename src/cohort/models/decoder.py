@@ -6,7 +6,6 @@ Shapes:  T rows of the stream · D hidden width · H query heads · G key-value 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -319,8 +318,9 @@ class Decoder:
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
         for index, layer in zip(self.part, self.layers, strict=True):
             run = layer.recomputed if gradient_checkpointing else layer
+            # of few layers (few_layers.py) the last plays the model's last
             if self._has_end and layer is self.layers[-1]:
-                shared = replace(shared, needed=needed)
+                shared = shared.leaving_out(needed)
             if self.ring is None or index not in self.ring:
                 residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
                 continue

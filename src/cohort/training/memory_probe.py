@@ -35,8 +35,9 @@ __all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]
 
 # float32 sums and rounding to blocks show in passes smaller than this
 LEAST_TOKENS = 96
-# A pass is run through the fewest layers that have a first and a last one, and through three times that. A layer more
-# is then a quarter of the difference: an allocator's rounding counts less than it would from one layer to the next.
+# A pass is run through the fewest layers that have a first and a last one (and one between, where those two take less
+# than it), and through three times that. A layer more is then a quarter of the difference, or a sixth: an allocator's
+# rounding counts less than it would from one layer to the next.
 FEW_LAYERS, DEEPER = 2, 3
 # a model must have this many times the layers of both runs together
 LEAST_SAVING = 3
@@ -257,7 +258,8 @@ def _depths(decoder: Decoder, *, adapted: Collection[str]) -> tuple[int, int] | 
     """
     period = num_alike_layers(decoder)
     # the first layer gives its input no gradient, and the last may leave out rows: neither takes what one between does
-    few = -(-(FEW_LAYERS + decoder.leaves_out_rows(None)) // period) * period
+    least = FEW_LAYERS + 1 if decoder.leaves_out_rows(None) else FEW_LAYERS
+    few = -(-least // period) * period
     # each of the two has a loss head, an update and an empty cache as well
     if LEAST_SAVING * (1 + DEEPER) * few > len(decoder.layers) or not are_layers_alike(decoder, adapted=adapted):
         return None

@@ -104,18 +104,20 @@ def test_a_sample_keeps_what_lies_between_its_reads_rounded_up() -> None:
     assert not filler & set(expected)
 
 
-def test_where_all_rows_are_kept_there_is_nothing_to_leave_out() -> None:
-    table = SegmentTable.from_samples([20, 12], slots=[0, 0], num_slots=1, num_rows=32)
-    assert NeededRows.of(table, [np.arange(3, 20), np.array([31])]) is None
+@pytest.mark.parametrize("length", [12, 33, 40, 257])
+def test_a_sample_whose_last_row_alone_predicts_nothing_keeps_all_rows(length: int) -> None:
+    """As one that is trained whole does: to move its rows would cost more than the row that is left out."""
+    table = SegmentTable.from_samples([length], slots=[0], num_slots=1, num_rows=272)
+    assert NeededRows.of(table, [np.arange(length - 1)]) is None
 
 
 def test_a_sample_leaves_out_as_much_in_a_stream_that_cannot_be_shorter() -> None:
     """Otherwise its sums would be of more rows there than in a long stream."""
-    table = SegmentTable.from_samples([20, 12], slots=[0, 0], num_slots=1, num_rows=32)
-    needed = NeededRows.of(table, [np.array([19]), np.array([31])])
+    table = SegmentTable.from_samples([24, 8], slots=[0, 0], num_slots=1, num_rows=32)
+    needed = NeededRows.of(table, [np.array([23]), np.array([31])])
     assert needed is not None
-    assert needed.rows_M.tolist() == [*range(4, 32), *range(4)]
-    assert [span.stop - span.start for span in needed.segments.samples] == [16, 12]
+    assert needed.rows_M.tolist() == [*range(8, 32), *range(8)]
+    assert [span.stop - span.start for span in needed.segments.samples] == [16, 8]
     assert needed.segments.num_rows == 32
 
 
@@ -183,11 +185,48 @@ def test_rows_that_are_left_out_are_zero_and_a_layer_computes_fewer(
     assert hidden_TD[kept].any(dim=1).all()
 
 
-def test_a_row_of_filler_that_is_no_number_spoils_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["Llama", "Qwen3", "Mixtral"])
+def test_an_adapter_that_is_no_number_spoils_no_other(tmp_path: Path, family: str) -> None:
+    """Its rows are filler of the last layer as well."""
+    decoder = opened(tmp_path, family)
+    bank, needed = bank_of(decoder), needed_rows()
+    assert needed.rows_M[needed.num_used :].lt(LENGTHS[0]).any()
+    clean_MD, clean_RD = passed(decoder, bank, needed)
+    own = bank.slot_table().rank_rows(0)
+    bank.weights_RD[own] = float("nan")
+    spoilt_MD, spoilt_RD = passed(decoder, bank, needed)
+    others = slice(len(READS[0]) + len(READS[1]), None)
+    assert torch.equal(spoilt_MD[others], clean_MD[others])
+    assert spoilt_MD[: len(READS[0])].isnan().any()
+    assert torch.equal(spoilt_RD[own.stop :], clean_RD[own.stop :])
+
+
+@pytest.mark.parametrize("use_dora", [False, True])
+@pytest.mark.parametrize("number", [0, 2, 4, 5])
+def test_a_sample_has_the_bits_it_has_alone(tmp_path: Path, number: int, *, use_dora: bool) -> None:
+    """In a stream of 32 rows, or of its own length, as between others."""
     decoder = opened(tmp_path, "Llama")
-    needed = needed_rows()
-    assert needed.num_used < len(needed.rows_M)
-    stream_TX = torch.ones(NUM_ROWS, 3)
-    stream_TX[needed.rows_M[needed.num_used :]] = float("nan")
-    assert needed.place(needed.pick(stream_TX), num_rows=NUM_ROWS).isfinite().all()
-    assert decoder.leaves_out_rows(None)
+    bank = bank_of(decoder, use_dora=use_dora)
+    own_tokens, own_reads = torch.randint(0, 60, (LENGTHS[number],)), np.array(READS[number], dtype=np.int64)
+
+    def gradients(lengths: list[int], slots: list[int], place: int) -> Tensor:
+        num_rows, start = max(-(-sum(lengths) // 16) * 16, 32), sum(lengths[:place])
+        table = SegmentTable.from_samples(lengths, slots=slots, num_slots=3, num_rows=num_rows)
+        offsets = np.cumsum([0, *lengths])
+        read = [offsets[each] + (own_reads if each == place else np.arange(4, 7)) for each in range(len(lengths))]
+        tokens_T = torch.arange(num_rows) % 50
+        tokens_T[start : start + lengths[place]] = own_tokens
+        bank.grads_RD.zero_()
+        hidden_TD = decoder.forward(
+            tokens_T,
+            positions_T=torch.cat([torch.arange(length) for length in (*lengths, num_rows - sum(lengths))]),
+            attention=PackedAttention(tuple(offsets.tolist())),
+            lora=bank.context(table),
+            needed=NeededRows.of(table, read),
+        )
+        (hidden_TD[torch.from_numpy(np.concatenate(read))] ** 2).sum().backward()
+        return bank.grads_RD[bank.slot_table().rank_rows(1)].clone()
+
+    alone = gradients([LENGTHS[number]], [1], 0)
+    assert torch.equal(gradients([40, LENGTHS[number], 70], [0, 1, 2], 1), alone)
+    assert torch.equal(gradients([9, LENGTHS[number]], [0, 1], 1), alone)

@@ -20,16 +20,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cohort.adapters.linear import LoraContext
+from cohort.kernels.row_stable_product import LEAST_ROWS, ROW_MULTIPLE
 from cohort.kernels.segments import SampleSpan, SegmentTable
 
 __all__ = ["NeededRows"]
 
-# A sample's rows are rounded up to it where it has as many: answers of about one length become as many rows each, which
-# are multiplied together. With 8 no more was gained (24 of 32 rows), and moving the rows cost what they had taken.
-SAMPLE_MULTIPLE = 16
-# of all rows, for bits that are a row's own
-ROW_MULTIPLE = 16
-LEAST_ROWS = 32
+# A sample's rows are rounded up to ROW_MULTIPLE where it has as many: answers of about one length become as many rows
+# each, which are multiplied together. It keeps all rows where less than this share would be left out: moving the rows
+# costs what a quarter of them takes.
+LEAST_SHARE = 1 / 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +51,8 @@ class NeededRows:
     def of(cls, segments: SegmentTable, reads: Sequence[NDArray[np.int64]]) -> NeededRows | None:
         """Return what of a stream on a CPU is needed; None where each sample keeps all of its rows.
 
-        A short stream may have as many rows as before: whether a row counts in a sum follows from its sample alone.
+        A stream of 32 rows stays as long, but its samples leave out the same rows: what a gradient sums must not depend
+        on the stream.
 
         Args:
             segments: Of the stream.
@@ -105,7 +105,9 @@ def _kept(span: SampleSpan, rows: NDArray[np.int64]) -> SampleSpan:
     """Return the rows of a sample that are kept: from the first to the last that is read, rounded up."""
     length = span.stop - span.start
     first, end = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (span.stop, span.stop)
-    count = min(max(-(-(end - first) // SAMPLE_MULTIPLE), 1) * SAMPLE_MULTIPLE, length)
+    count = max(-(-(end - first) // ROW_MULTIPLE), 1) * ROW_MULTIPLE
+    if length - count < LEAST_SHARE * length:
+        return span
     start = max(span.start, end - count)
     return SampleSpan(start, start + count, span.slot)
 

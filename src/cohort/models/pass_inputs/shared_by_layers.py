@@ -51,6 +51,10 @@ class SharedByLayers:
     has_one_node: bool = False
     needed: NeededRows | None = None
 
+    def leaving_out(self, needed: NeededRows | None) -> SharedByLayers:
+        """Return the same for a layer that computes the ``needed`` rows alone behind its attention."""
+        return self if needed is None else replace(self, needed=needed)
+
     def behind_attention(self) -> SharedByLayers:
         """Return what is read of the rows that are still computed behind the attention."""
         if self.needed is None or self.lora is None:
