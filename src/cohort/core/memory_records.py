@@ -39,9 +39,9 @@ class GradientCheckpointing(StrEnum):
 class PassSize:
     """What the memory of a pass depends on.
 
-    How many rows the last layer of a model on a CPU leaves out is no size. A bound trains all rows, so that none is left
-    out; rows that are trained here and there keep more than those that are trained at their end, a part of one layer,
-    which the factor between predicted and watched peaks takes up.
+    How many rows the last layer of a model on a CPU leaves out is no size. A bound trains all rows, so that none is
+    left out; rows that are trained here and there keep more than those that are trained at their end, a part of one
+    layer, which the factor between predicted and watched peaks takes up.
 
     Attributes:
         num_rows: Rows of the stream, filler included.
