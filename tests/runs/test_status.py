@@ -110,6 +110,30 @@ def test_a_killed_run_is_shown_as_a_resume_will_find_it(run: SmallRun) -> None:
     assert read_status(directory).trials == killed.trials
 
 
+@pytest.mark.parametrize("more_seconds", [5, 55, 70])
+def test_the_speed_of_a_killed_run_is_that_at_its_checkpoint(run: SmallRun, more_seconds: int) -> None:
+    directory, store, clock = run
+    work = [RankWork(rank=rank, train_seconds=1.0, num_tokens=100) for rank in range(2)]
+    for step in (1, 2):
+        clock.advance(2)
+        store.append([_step(3, step)])
+        store.add_rank_work(work, start_seconds=store.seconds - 2, end_seconds=store.seconds)
+    store.record_checkpoint("checkpoint-1", checksum="aa")
+    at_checkpoint = read_status(directory)
+    assert at_checkpoint.tokens_per_second == pytest.approx((100 + 50 + 50 + 2 * 100) / 14)
+    clock.advance(more_seconds)
+    store.append([_step(3, 3)])
+    store.add_rank_work(work, start_seconds=store.seconds - more_seconds, end_seconds=store.seconds)
+    killed = read_status(directory)
+    # what was done after the checkpoint is not counted, and neither is its time
+    assert killed.tokens_per_second == at_checkpoint.tokens_per_second
+    assert killed.seconds_left == at_checkpoint.seconds_left
+    assert killed.ranks == at_checkpoint.ranks
+    # nor is the time that a resume lost, whose steps are still to come
+    store.truncate_after(store.reader.checkpoints()[-1].position)
+    assert read_status(directory).seconds_left == at_checkpoint.seconds_left
+
+
 def test_a_killed_run_of_the_form_before_is_shown_so_as_well(run: SmallRun) -> None:
     directory, store, _ = run
     store.record_checkpoint("checkpoint-1", checksum="aa")

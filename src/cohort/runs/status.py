@@ -49,7 +49,8 @@ class RunStatus:
         counts: Trials by status; every status is there.
         stopped_reasons: Stopped trials by reason.
         resident: (slot, trial id) of the trials being trained, by slot.
-        tokens_per_second: Trained and evaluated, over the last minute of run time; None before the first token.
+        tokens_per_second: Trained and evaluated, over the last minute of run time, which in a run that is not going on
+            ends with the last step or evaluation that is shown; None before the first token.
         device: What ``ranks`` are: ``GPU`` or ``process``.
         ranks: Each GPU, where there are several.
         missing: Results of a finished run that are gone or torn.
@@ -151,23 +152,25 @@ def read_status(directory: RunDirectory, *, followed: FollowedSteps | None = Non
         elif not holder and reader.facts().state is not RunState.DONE:
             repeated = reader.go_back_to_checkpoint()
         results = read_results(reader, steps_taken=None if followed is None else followed.taken)
-        window = min(_RATE_WINDOW_SECONDS, results.run_seconds)
-        tokens = (followed or reader.log).tokens_since(results.run_seconds - window)
+        done = results.facts.state is RunState.DONE
+        # the last moment that is shown: a killed process went on after its checkpoint, and what it did there is hidden
+        end = results.run_seconds if holder or done else reader.log.last_seconds()
+        window = min(_RATE_WINDOW_SECONDS, end)
+        tokens = (followed or reader.log).tokens_since(end - window)
         resident = tuple(
             sorted((stay.slot, stay.trial_id) for stay in reader.log.residencies() if stay.stop_position is None)
         )
-        since = results.run_seconds - window
-        ranks = _ranks(reader.log.rank_work(), resident, facts=results.facts, since=since)
+        work = [record for record in reader.log.rank_work() if record.start_seconds < end]
+        ranks = _ranks(work, resident, facts=results.facts, since=end - window)
     # a process that writes them again is not to be blamed for what it has not written yet
-    is_done_now = results.facts.state is RunState.DONE and results.facts.are_results_written is True and not holder
+    is_done_now = done and results.facts.are_results_written is True and not holder
     rate = tokens / window if window > 0 and tokens else None
-    # a killed process leaves the state `running` behind: the lock tells whether one is alive
-    done = results.facts.state is RunState.DONE
     compute = results.compute
     pace = TokenRate.of(rate, trained=compute.trained_tokens, evaluated=compute.evaluation_tokens)
     in_tokens = TokenRate(1.0, EVALUATION_TOKEN_COST * pace.evaluated_per_trained)
     counts = Counter(entry.trial.status for entry in results.ranked)
     return RunStatus(
+        # a killed process leaves the state `running` behind: the lock tells whether one is alive
         state="running" if holder else "done" if done else "stopped",
         holder=holder,
         results=results,
