@@ -63,6 +63,30 @@ def test_a_missing_model_hides_no_bad_row(folder: Path, model: str, monkeypatch:
     assert found[1].startswith("train.jsonl no 'completion'")
 
 
+@pytest.mark.parametrize(
+    ("problem", "others"),
+    [
+        ("missing", {}),
+        ("missing", {"prority": 3}),
+        ("no tokenizer", {}),
+        ("unsupported", {}),
+        ("unsupported", {"prority": 3}),
+    ],
+)
+def test_a_model_that_is_wrong_waits_for_no_rows_of_the_hub(
+    folder: Path, problem: str, others: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("cohort.data.files.rows.hub_rows", lambda source, **_: pytest.fail(f"read {source}"))
+    if problem == "no tokenizer":
+        (folder / "model" / "tokenizer.json").unlink()
+    elif problem == "unsupported":
+        (folder / "model" / "config.json").write_text('{"architectures": ["BertModel"], "model_type": "bert"}')
+    model = "modl" if problem == "missing" else tiny_data()["model_name_or_path"]
+    rows = {"train": ["train.jsonl", "owner/rows"], "validation": 0.25}
+    assert len(problems_of(folder, model_name_or_path=model, dataset=rows, **others)) == 1 + len(others)
+
+
 def test_missing_rows_hide_no_model_that_cannot_be_read(folder: Path) -> None:
     (folder / "model" / "config.json").write_text("{")
     found = problems_of(folder, dataset={"train": "trian.jsonl", "validation": 0.25})

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem, in_file_order
-from cohort.core.unusual_path import unusual_path
 from cohort.models.source import find_local_model, refuse_missing_model
 from cohort.prepare.inputs import read_inputs
-from cohort.prepare.rows import check_rows
+from cohort.prepare.rows import are_rows_local, check_rows
 from cohort.tasks.loading import TaskFileError, load_task
 from cohort.tasks.task_file import TaskFile
 
@@ -34,7 +33,7 @@ def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: 
         known = [*error.problems, *also]
         # a task file with errors still names a model and rows, whose problems the user wants in the same list
         if error.rest is not None:
-            reads_rows = error.are_rows_readable and _are_rows_local(error.rest)
+            reads_rows = error.are_rows_readable and are_rows_local(error.rest)
             if find_local_model(error.rest.model_name_or_path) is not None:
                 read_inputs(error.rest, also=known, reads_rows=reads_rows)
             known += _missing_model(error.rest, known)
@@ -52,11 +51,3 @@ def _missing_model(task: TaskFile, known: Sequence[Problem]) -> list[Problem]:
     except InputError as error:
         return [task.located(problem) for problem in error.problems]
     return []
-
-
-def _are_rows_local(task: TaskFile) -> bool:
-    # a user should not wait for a download to learn of a typing error
-    data = task.dataset
-    files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ()), *(data.test or ())]
-    # asked first: of some paths nothing can be asked, not even whether they exist
-    return all(unusual_path(path) is None and path.exists() for path in map(Path, files))

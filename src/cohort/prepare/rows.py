@@ -10,7 +10,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.setting_fields import setting_fields
 from cohort.data.chat import use_chat_template
 from cohort.data.chat_templates import template_text
-from cohort.data.files.reading import check_examples
+from cohort.data.files.reading import are_sources_local, check_examples
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.problems import LISTED_PROBLEMS
 from cohort.data.settings import DatasetSettings
@@ -18,7 +18,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.known_tokenizer import known_tokenizer
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["check_rows", "context_problems", "read_rows"]
+__all__ = ["are_rows_local", "check_rows", "context_problems", "read_rows"]
 
 _DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
 
@@ -69,12 +69,19 @@ def check_rows(
 ) -> None:
     """Add to ``problems`` what is wrong with the rows whatever their tokenizer: that of the base model is not known.
 
-    The arguments are those of :func:`read_rows`.
+    Rows of the hub are not read. The arguments are those of :func:`read_rows`.
     """
+    if not are_rows_local(task):
+        return
     try:
         check_examples(task.dataset_settings(), max_problems=max_problems, can_skip=can_skip)
     except InputError as error:
         problems.extend(map(task.located, error.problems))
+
+
+def are_rows_local(task: TaskFile) -> bool:
+    """Return whether the rows can be read at once: no user should wait for a download to learn of a typing error."""
+    return are_sources_local(task.dataset_settings())
 
 
 def _tokenizer_of(task: TaskFile) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,15 @@ from cohort.data.files.sources import SPLITS, DataSource, GivenSource, HubSource
 from cohort.data.problems import ProblemKind, ProblemLog, capped
 from cohort.data.settings import DatasetSettings
 
-__all__ = ["InputSource", "ParsedDataset", "check_examples", "find_sources", "raise_stopping", "read_examples"]
+__all__ = [
+    "InputSource",
+    "ParsedDataset",
+    "are_sources_local",
+    "check_examples",
+    "find_sources",
+    "raise_stopping",
+    "read_examples",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,37 +58,47 @@ class ParsedDataset:
     rows_read: Mapping[SplitName, int]
 
 
+def are_sources_local(settings: DatasetSettings) -> bool:
+    """Return whether a data set is read without the hub; a local file that is missing is none of the hub's."""
+    sources = (source for _, _, source in _resolved(settings, log=ProblemLog()))
+    return not any(isinstance(source, HubSource) for source in sources)
+
+
 def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSource]:
-    """Return every source of the data set with the digest of its content; what is missing is noted in ``log``."""
+    """Return every source of the data set with the digest of its content; what is missing is noted in ``log``.
+
+    A data set of the hub is downloaded for it.
+    """
     found = []
+    for split, number, source in _resolved(settings, log=log):
+        where, is_hub = settings.key(split), isinstance(source, HubSource)
+        try:
+            rows = read_source(source, split=split, where=where, log=log).rows if is_hub else None
+            digest = content_digest(source, rows=rows)
+        except InputError as error:
+            log.add_input(error)
+        except OSError as error:
+            _note_os_error(error, shown=source.shown, log=log)
+        else:
+            found.append(InputSource(split=split, source=source, digest=digest, rows=rows, number=number))
+    return found
+
+
+def _resolved(settings: DatasetSettings, *, log: ProblemLog) -> Iterator[tuple[SplitName, int, DataSource]]:
+    """Yield what each split reads, and which of its entries names it; what is missing is noted in ``log``."""
     for split in SPLITS:
         where, written = settings.key(split), getattr(settings, split)
         # a share of the training rows has no files, and a task may have no test rows
         if written is None or isinstance(written, int | float):
             continue
-        resolved: list[tuple[int, DataSource]]
         if (given := settings.given.get(split)) is not None:
-            resolved = [(0, GivenSource(rows=given, where=where))]
-        else:
-            base = settings.base_directory
-            entries = [written] if isinstance(written, str | Path) else [[entry] for entry in written] or [[]]
-            resolved = [
-                (number, source)
-                for number, entry in enumerate(entries)
-                for source in resolve_sources(entry, split=split, base_directory=base, where=where, log=log)
-            ]
-        for number, source in resolved:
-            is_hub = isinstance(source, HubSource)
-            try:
-                rows = read_source(source, split=split, where=where, log=log).rows if is_hub else None
-                digest = content_digest(source, rows=rows)
-            except InputError as error:
-                log.add_input(error)
-            except OSError as error:
-                _note_os_error(error, shown=source.shown, log=log)
-            else:
-                found.append(InputSource(split=split, source=source, digest=digest, rows=rows, number=number))
-    return found
+            yield split, 0, GivenSource(rows=given, where=where)
+            continue
+        base = settings.base_directory
+        entries = [written] if isinstance(written, str | Path) else [[entry] for entry in written] or [[]]
+        for number, entry in enumerate(entries):
+            for source in resolve_sources(entry, split=split, base_directory=base, where=where, log=log):
+                yield split, number, source
 
 
 def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, log: ProblemLog) -> ParsedDataset:
