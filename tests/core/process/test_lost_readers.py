@@ -7,7 +7,8 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 
@@ -16,40 +17,56 @@ from cohort.core.process.lost_readers import has_reader, outliving_reader, outli
 from cohort.engine.train.watching.progress import RunProgress
 
 
-class _Closed(io.StringIO):
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
+class _Failing:
+    """A stream with a descriptor that cannot be written to, as on a disk."""
 
-    def isatty(self) -> bool:
-        return True
+    def __init__(self, stream: TextIO, *, number: int) -> None:
+        self.stream, self.number = stream, number
 
-    def write(self, text: str) -> int:
-        raise OSError(self.number, "no reader")
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def write(self, _: str) -> int:
+        raise OSError(self.number, os.strerror(self.number))
+
+    def flush(self) -> None:
+        self.write("")
 
 
-@pytest.fixture
-def unread() -> Iterator[TextIO]:
-    """A pipe whose reader is gone."""
-    reading, writing = os.pipe()
+@pytest.fixture(params=["pipe", "terminal"])
+def unread(request: pytest.FixtureRequest) -> Iterator[TextIO]:
+    """A pipe or a terminal whose reader is gone."""
+    reading, writing = os.pipe() if request.param == "pipe" else os.openpty()
     os.close(reading)
     with os.fdopen(writing, "w") as stream:
         yield stream
 
 
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
-@pytest.mark.parametrize("number", [errno.EIO, errno.EPIPE])
-def test_progress_outlives_its_reader(terminal: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_outlives_its_reader(terminal: str, unread: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", terminal)
-    monkeypatch.setattr(sys, "stderr", _Closed(number))
+    monkeypatch.setattr(unread, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", unread)
     with outliving_readers(), watching(RUN_VIEW) as watcher:
         watcher.note("a note")
         watcher.update(RunProgress(phase="training"))
 
 
-def test_a_full_disk_is_no_lost_reader() -> None:
-    with pytest.raises(OSError, match="no reader"):
-        outliving_reader(_Closed(errno.ENOSPC)).write("a line")
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_is_full_or_fails_is_no_lost_reader(number: int, tmp_path: Path) -> None:
+    with (tmp_path / "status.json").open("w") as file:
+        stream = outliving_reader(cast("TextIO", _Failing(file, number=number)))
+        with pytest.raises(OSError, match=os.strerror(number)):
+            stream.write("a line")
+    with pytest.raises(OSError, match="error"):
+        outliving_reader(cast("TextIO", _Failing(io.StringIO(), number=errno.EIO))).write("a line")
+
+
+def test_a_disk_that_fails_at_the_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "status.json").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", _Failing(file, number=errno.EIO))
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)), outliving_readers():
+            print(end="")
 
 
 def test_what_is_written_to_a_closed_pipe_leads_nowhere(unread: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:

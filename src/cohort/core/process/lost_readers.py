@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import select
+import stat
 import sys
 from collections.abc import Iterator
 from typing import TextIO, cast
@@ -14,13 +15,22 @@ __all__ = ["has_reader", "outliving_reader", "outliving_readers"]
 
 
 @contextlib.contextmanager
-def _unless_reader_is_gone() -> Iterator[None]:
+def _unless_reader_is_gone(stream: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # a closed terminal, a closed pipe (`| head`); a full disk is reported
-        if error.errno not in (errno.EIO, errno.EPIPE):
+        # A closed pipe (`| head`), a closed terminal. A file may have EIO as well, of a disk that fails: what was to be
+        # kept there is lost, which is reported as a full disk is.
+        is_gone = error.errno == errno.EPIPE or (error.errno == errno.EIO and _is_terminal(stream))
+        if not is_gone:
             raise
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    # not isatty(), which is False once the terminal is closed
+    with contextlib.suppress(OSError, ValueError):
+        return stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
+    return False
 
 
 class _Outliving:
@@ -28,12 +38,12 @@ class _Outliving:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with _unless_reader_is_gone():
+        with _unless_reader_is_gone(self._stream):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with _unless_reader_is_gone():
+        with _unless_reader_is_gone(self._stream):
             self._stream.flush()
 
     def __getattr__(self, name: str) -> object:
@@ -73,8 +83,9 @@ def _send_or_drop(stream: TextIO) -> None:
     """Send what fitted into the buffer; let a stream without a reader lead nowhere."""
     # asked of the system: what failed to be written need not be in the stream's buffer any more
     if has_reader(stream):
-        with _unless_reader_is_gone():
+        with _unless_reader_is_gone(stream):
             stream.flush()
+            # not reached where the reader left just now: that error ends the block, and what follows is done
             return
     # Python would flush it once more at exit, and print a traceback or exit with 120
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
