@@ -7,10 +7,21 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from cohort.cli.main import main
+from tests.runs.small_run import write_small_run
+
+
+def code_with(output: TextIO | None, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the exit code of a command with ``output`` as its stdout."""
+    monkeypatch.setattr(sys, "stdout", output)
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    monkeypatch.undo()
+    return int(caught.value.code or 0)
 
 
 def code_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
@@ -18,11 +29,8 @@ def code_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     reading, writing = os.pipe()
     os.close(reading)
     with suppress(BrokenPipeError), os.fdopen(writing, "w") as closed:
-        monkeypatch.setattr(sys, "stdout", closed)
-        with pytest.raises(SystemExit) as caught:
-            main(words)
-        monkeypatch.undo()
-    return int(caught.value.code or 0)
+        code = code_with(closed, words, monkeypatch)
+    return code
 
 
 @pytest.mark.parametrize(
@@ -32,7 +40,6 @@ def code_of(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
         ("--version",),
         ("status", "{run}"),
         ("status", "{run}", "--json"),
-        ("status", "{run}", "--watch"),
         ("report", "{run}"),
         ("check", "{task}"),
         ("check", "{task}", "--resolved"),
@@ -50,8 +57,22 @@ def test_output_that_is_not_wanted_to_its_end_is_no_error(
     assert "Error" not in capsys.readouterr().err
 
 
+def test_watching_a_run_ends_with_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, _, _ = write_small_run(tmp_path / "run")
+    words = ["status", str(directory.root), "--watch"]
+    # as the process that trains it: the run goes on
+    with directory.lock():
+        assert code_with(None, words, monkeypatch) == 0
+        monkeypatch.setattr("cohort.cli.status._WATCH_SECONDS", 0.01)
+        assert code_of(words, monkeypatch) == 0
+
+
+def test_a_process_without_output_checks_a_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert code_with(None, ["check", str(folder / "task.yaml")], monkeypatch) == 0
+
+
 def test_an_error_whose_message_cannot_be_shown_keeps_its_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # a closed pipe in JSON's place; a script still learns that the task is wrong
+    # --json prints errors on stdout, which is closed here; a script still learns by the code that the task is wrong
     assert code_of(["check", str(folder / "none.yaml"), "--json"], monkeypatch) == 2
 
 

@@ -72,9 +72,9 @@ def check(
         from rich.console import Console
 
         # where colours are not wanted, the trained part is in brackets as in a pipe
-        is_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        in_color = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         for example in report.examples:
-            print(format_example(example, color=is_terminal))
+            print(format_example(example, color=in_color))
             print()
         print(report.data.summary())
         print()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cohort.cli.terminal.repeating import repeat
+from cohort.cli.terminal.repeating import clear_terminal, repeat
 
 
 def test_it_is_shown_until_nothing_more_will_come() -> None:
@@ -33,4 +33,12 @@ def test_a_reader_that_goes_away_ends_the_watching(monkeypatch: pytest.MonkeyPat
     with os.fdopen(writing, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         repeat(lambda: next(shown), every_seconds=3.0, sleep=lambda _: os.close(reading))
+    assert list(shown) == [True]
+
+
+def test_a_process_without_output_watches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    clear_terminal()
+    shown = iter([True, True])
+    repeat(lambda: next(shown), every_seconds=3.0, sleep=lambda _: pytest.fail("waited for a reader"))
     assert list(shown) == [True]

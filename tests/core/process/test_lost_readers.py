@@ -96,4 +96,5 @@ def test_a_process_without_output_has_none_inside(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stdout", None)
     with outliving_readers():
         assert sys.stdout is None
+        assert not has_reader(sys.stdout)
         print("dropped by Python")

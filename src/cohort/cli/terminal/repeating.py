@@ -23,7 +23,7 @@ WatchOption = Annotated[
 
 def clear_terminal() -> None:
     """Clear the terminal, if stdout is one."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         Console().clear()
 
 
@@ -31,6 +31,9 @@ def repeat(show: Callable[[], bool], *, every_seconds: float, sleep: Callable[[f
     """Call ``show`` until it returns False (nothing more will come), until Ctrl-C, or until stdout has no reader."""
     try:
         while show():
+            # `>&-`: nothing of it is seen
+            if sys.stdout is None:
+                return
             # a pipe would get it once thousands of characters have come together
             sys.stdout.flush()
             sleep(every_seconds)

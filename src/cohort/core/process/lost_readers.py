@@ -69,8 +69,10 @@ def outliving_readers() -> Iterator[None]:
             _send_or_drop(stream)
 
 
-def has_reader(stream: TextIO) -> bool:
-    """Return whether what is written to ``stream`` may still be read, as the system knows it."""
+def has_reader(stream: TextIO | None) -> bool:
+    """Return whether what is written to ``stream`` may still be read, as the system knows it; None: there is none."""
+    if stream is None:
+        return False
     poll = select.poll()
     # a stream of a notebook or a test has no descriptor, or is closed
     with contextlib.suppress(OSError, ValueError):
