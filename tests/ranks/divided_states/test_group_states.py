@@ -80,11 +80,20 @@ def started(folder: Path, group: RankGroupPlan, *, device: str = "cpu") -> Train
     return start_ranks(setup, num_ranks=2, decoder=None)
 
 
-@pytest.fixture(params=PLANS, ids=[plan.name for plan in PLANS])
-def executor(folder: Path, request: pytest.FixtureRequest) -> Iterator[TrainingExecutor]:
+@pytest.fixture(scope="module", params=PLANS, ids=[plan.name for plan in PLANS])
+def group(folder: Path, request: pytest.FixtureRequest) -> Iterator[TrainingExecutor]:
+    """The ranks of one plan, started once: that takes ten times as long as a test of them."""
     made = started(folder, request.param)
     yield made
     made.close()
+
+
+@pytest.fixture
+def executor(group: TrainingExecutor) -> Iterator[TrainingExecutor]:
+    """Ranks that hold no trial."""
+    yield group
+    for trial_id in list(group.resident):
+        group.drop(trial_id)
 
 
 @pytest.fixture
