@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,54 +20,16 @@ import torch
 
 from cohort.core.errors import InputError
 from cohort.kernels.device_blocks import OfThread
-from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.checkpoint import quantised_files
 from cohort.models.checkpoint.quantised_files import QuantisedFiles
 from cohort.models.checkpoint.writing_behind import write_behind
-from cohort.models.checkpoint_layout import FusedTensor, Piece
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weight_formats import WEIGHT_FORMATS
-from cohort.models.weight_formats.weight_format import StoredTensors
 from cohort.models.weights import load_decoder
+from tests.models.checkpoint.groups_behind import CPU, GROUPS, Product, begin, lacking, layout, parts_of
 from tests.models.fixtures.tiny_checkpoints import edit_tensors, save_checkpoint
 
-CPU = torch.device("cpu")
 FORMATS = sorted(name for name, kept in WEIGHT_FORMATS.items() if kept.quantisation is not None)
-GROUPS = ("layers.0.down", "layers.1.down")
-
-
-class Product:
-    """Codes of one piece, as a format's products keep them."""
-
-    def __init__(self, size: int = 4) -> None:
-        self.codes = torch.arange(size, dtype=torch.int64)
-
-
-def parts_of(product: FrozenProduct, rows: Sequence[int]) -> list[StoredTensors]:
-    assert isinstance(product, Product)
-    return [{"codes": product.codes} for _ in rows]
-
-
-def layout() -> list[FusedTensor]:
-    return [FusedTensor(name=f"{group}.weight", pieces=(Piece(key=group, shape=(1, 4)),)) for group in GROUPS]
-
-
-def lacking(folder: Path, groups: Sequence[str] = GROUPS) -> QuantisedFiles:
-    """Return files of which ``groups`` were looked for and are absent."""
-    folder.mkdir(exist_ok=True)
-    # it would be another state of the checkpoint's files
-    if not (folder / "checkpoint").exists():
-        (folder / "checkpoint").touch()
-    files = QuantisedFiles(folder, files=[folder / "checkpoint"], weight_format=WEIGHT_FORMATS["int8"])
-    for group in groups:
-        assert files.begin_reading(group, [group], device=CPU) is None
-    return files
-
-
-def begin(files: QuantisedFiles, products: dict[str, Any]) -> Future[None]:
-    begun = write_behind(files, layout(), products, disassemble=parts_of, device=CPU)
-    assert begun is not None
-    return begun
 
 
 def there(folder: Path) -> list[str]:
@@ -166,7 +127,7 @@ def test_streamed_layers_are_written_within_the_load(tmp_path: Path, monkeypatch
 _PROGRAM = """
 import sys, time
 from pathlib import Path
-from tests.models.checkpoint import test_writing_behind as own
+from tests.models.checkpoint import groups_behind as own
 from cohort.kernels.device_blocks import OfThread
 
 blocks = OfThread.blocks
