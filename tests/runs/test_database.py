@@ -68,6 +68,19 @@ def test_a_damaged_database_is_named(store: RunStore, damage: object) -> None:
         RunStore.resume(store.path)
 
 
+@pytest.mark.parametrize("denied", [sqlite3.SQLITE_CREATE_TEMP_VIEW, sqlite3.SQLITE_DROP_TEMP_VIEW])
+def test_an_error_while_rows_are_hidden_is_named(store: RunStore, denied: int) -> None:
+    store.record_checkpoint("checkpoint-1", checksum="aa")
+    store.append([step_done(0, 1)])
+    with RunReader.open(store.path) as reader, reader.snapshot():
+        connection = reader._database.connection
+        # as a run of the form before has it
+        connection.execute("CREATE TEMP VIEW steps AS SELECT * FROM main.steps")
+        connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_DENY if action == denied else sqlite3.SQLITE_OK)
+        with pytest.raises(RunStateError, match=r"run\.db"):
+            reader.go_back_to_checkpoint()
+
+
 def test_a_full_disk_is_named_and_rolls_back(store: RunStore) -> None:
     store.append([step_done(0, 1)])
     pages = store._database.connection.execute("PRAGMA page_count").fetchone()[0]

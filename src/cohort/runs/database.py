@@ -111,9 +111,9 @@ class Database:
         last = int(position)
         views = {table: f"SELECT * FROM main.{table} WHERE position <= {last}" for table in log_tables}
         # a run of the form before has one already
-        for (view,) in list(self.rows("SELECT sql FROM sqlite_temp_master WHERE name = 'steps'")):
+        earlier_form = [sql for (sql,) in self.rows("SELECT sql FROM sqlite_temp_master WHERE name = 'steps'")]
+        for view in earlier_form:
             views["steps"] = f"{view.partition(' AS ')[2]} WHERE position <= {last}"
-            self.connection.execute("DROP VIEW temp.steps")
         views["step_sums"] = (
             f"SELECT trial_id, sum(num_tokens) AS num_tokens FROM main.steps WHERE position <= {last} GROUP BY trial_id"
         )
@@ -122,9 +122,12 @@ class Database:
             f"min(stop_position, {last}) AS stop_position, stop_seconds "
             f"FROM main.residencies WHERE start_position <= {last}"
         )
-        # a temporary name goes before that of the file; the end of the snapshot takes it back
-        for name, query in views.items():
-            self.connection.execute(f"CREATE TEMP VIEW {name} AS {query}")
+        with database_errors_named(self.path):
+            if earlier_form:
+                self.connection.execute("DROP VIEW temp.steps")
+            # a temporary name goes before that of the file; the end of the snapshot takes it back
+            for name, query in views.items():
+                self.connection.execute(f"CREATE TEMP VIEW {name} AS {query}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
