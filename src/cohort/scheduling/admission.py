@@ -196,22 +196,23 @@ def _moves(inside: Sequence[Request], capacity: Capacity, *, fresh: frozenset[Re
 
 def _rank_for(request: Request, inside: Sequence[Request], capacity: Capacity) -> int | None:
     """Return the rank with the fewest tokens a step on which ``request`` fits; None if there is none."""
-    by_rank: list[list[Request]] = [[] for _ in range(capacity.num_ranks)]
+    # one walk over the residents: each trial that waits asks this at each step boundary
+    counts, rank_rows = ([0] * capacity.num_ranks for _ in range(2))
+    loads = [0.0] * capacity.num_ranks
     for other in inside:
-        by_rank[other.rank].append(other)
-    loads = [sum(other.tokens_per_step for other in there) for there in by_rank]
-    ranks = sorted(range(capacity.num_ranks), key=lambda rank: (loads[rank], rank))
-    return next((rank for rank in ranks if _fits(request, by_rank[rank], capacity)), None)
-
-
-def _fits(request: Request, inside: Sequence[Request], capacity: Capacity) -> bool:
-    """Return whether ``request`` fits on one rank next to those it holds."""
-    together = [*inside, request]
+        counts[other.rank] += 1
+        rank_rows[other.rank] += other.r
+        loads[other.rank] += other.tokens_per_step
     # Slots and rank rows are room in the bank, hard limits; tokens are a target, for a step is split to fit memory.
-    if len(together) > capacity.num_slots or sum(other.r for other in together) > capacity.rank_rows:
-        return False
     # Alone any trial fits, or a batch larger than the target would never train.
-    return not inside or sum(other.tokens_per_step for other in together) <= capacity.tokens_per_step
+    fitting = (
+        rank
+        for rank in range(capacity.num_ranks)
+        if counts[rank] < capacity.num_slots
+        and rank_rows[rank] + request.r <= capacity.rank_rows
+        and (not counts[rank] or loads[rank] + request.tokens_per_step <= capacity.tokens_per_step)
+    )
+    return min(fitting, key=lambda rank: (loads[rank], rank), default=None)
 
 
 def _victims(request: Request, inside: Sequence[Request], capacity: Capacity) -> list[Request] | None:
