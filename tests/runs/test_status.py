@@ -9,8 +9,10 @@ import pytest
 
 from cohort.core.events import Evaluated, StepDone
 from cohort.core.rank_work import RankWork
+from cohort.core.statistics.estimates import Estimate
 from cohort.runs.fact_groups import MachineFacts, SizeFacts, TaskFacts
 from cohort.runs.facts import RunState
+from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.schema import EARLIER_VERSION, STEP_COLUMNS
 from cohort.runs.status import RankStatus, RunStatus, read_status
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
@@ -108,6 +110,26 @@ def test_a_killed_run_is_shown_as_a_resume_will_find_it(run: SmallRun) -> None:
     # what a resume keeps is what was shown
     store.truncate_after(store.reader.checkpoints()[-1].position)
     assert read_status(directory).trials == killed.trials
+
+
+@pytest.mark.parametrize("is_ended_later", [True, False])
+def test_what_a_killed_run_concluded_from_later_steps_is_not_shown(run: SmallRun, is_ended_later: bool) -> None:
+    directory, store, _ = run
+    store.record_checkpoint("checkpoint-1", checksum="aa")
+    at_checkpoint = read_status(directory).results
+    position = store.append([_step(3, 1), _evaluated(3, 1)])
+    winner = Contender(trial_id=3, step=1, values={"loss": Estimate(value=1.0, low=1.0, high=1.0, num_rows=4)})
+    comparison = Comparison(num_rows=4, num_available=4, num_tokens=40, ranked=(winner,), others=())
+    store.set_facts(finals=comparison, test=comparison, best_trial_id=3, default_metrics={"loss": 1.0})
+    store.set_facts(search_ended="by a callback", search_ended_at=position if is_ended_later else 1)
+    with directory.lock():
+        running = read_status(directory).results
+    assert (running.best, running.facts.finals) == (running.ranked[0].trial, comparison)
+    killed = read_status(directory).results
+    assert (killed.facts.finals, killed.facts.test, killed.facts.best_trial_id) == (None, None, None)
+    assert (killed.best, killed.default_value) == (at_checkpoint.best, at_checkpoint.default_value)
+    assert killed.compute == at_checkpoint.compute
+    assert killed.facts.search_ended == (None if is_ended_later else "by a callback")
 
 
 @pytest.mark.parametrize("more_seconds", [5, 55, 70])

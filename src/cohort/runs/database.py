@@ -106,8 +106,13 @@ class Database:
         finally:
             self.connection.execute("ROLLBACK")
 
-    def hide_after(self, position: int, *, log_tables: Iterable[str]) -> None:
-        """Hide what was logged after ``position`` from the reads of this snapshot, as if a run had gone back to it."""
+    def hide_after(self, position: int, *, log_tables: Iterable[str], facts: Iterable[str] = ()) -> None:
+        """Hide what was logged after ``position`` from the reads of this snapshot, as if a run had gone back to it.
+
+        Args:
+            log_tables: The tables whose rows have a position.
+            facts: Keys of facts that were recorded later.
+        """
         last = int(position)
         views = {table: f"SELECT * FROM main.{table} WHERE position <= {last}" for table in log_tables}
         # a run of the form before has one already
@@ -122,6 +127,8 @@ class Database:
             f"min(stop_position, {last}) AS stop_position, stop_seconds "
             f"FROM main.residencies WHERE start_position <= {last}"
         )
+        keys = ", ".join(f"'{key}'" for key in facts)
+        views["facts"] = f"SELECT * FROM main.facts WHERE key NOT IN ({keys})"
         with database_errors_named(self.path):
             if earlier_form:
                 self.connection.execute("DROP VIEW temp.steps")

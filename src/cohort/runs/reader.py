@@ -31,6 +31,9 @@ class StepsTaken(NamedTuple):
 
 
 _NO_STEPS = StepsTaken(0, 0, None)
+# recorded at the end of a run, and by a callback that ends the search: they follow from the steps before them
+_FACTS_OF_THE_END = ("finals", "test", "best_trial_id", "default_metrics")
+_FACTS_OF_THE_SEARCH_END = ("search_ended", "search_ended_at")
 
 
 class RunReader:
@@ -102,7 +105,9 @@ class RunReader:
         later = int(self._database.one("SELECT count(*) FROM steps WHERE position > ?", (position,)))
         # run time does not go back: the hidden steps were paid for
         self._seconds_hidden = self.run_seconds()
-        self._database.hide_after(position, log_tables=LOG_TABLES)
+        ended_at = self.facts().search_ended_at
+        later_facts = _FACTS_OF_THE_END + (() if ended_at is None or ended_at <= position else _FACTS_OF_THE_SEARCH_END)
+        self._database.hide_after(position, log_tables=LOG_TABLES, facts=later_facts)
         return later
 
     def steps_taken(self) -> dict[int, StepsTaken]:

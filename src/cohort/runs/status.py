@@ -58,7 +58,7 @@ class RunStatus:
             also while nothing runs, None where no plan tells the tokens.
         num_devices: GPUs, or processes of a CPU, that train it.
         steps_to_repeat: Steps that a killed process had recorded after its last checkpoint. A resume trains them again;
-            everything else here is as of the checkpoint.
+            trials, decisions and results are shown as of the checkpoint, and run time as it was spent.
         seconds_left: An estimate that expects no early exit but the selection; None before there is a rate, 0 when
             done.
     """
@@ -137,8 +137,8 @@ def read_status(directory: RunDirectory, *, followed: FollowedSteps | None = Non
     """Read where the run in ``directory`` stands; the process that trains it is not disturbed.
 
     Args:
-        followed: The steps of this run as far as they were read before; it reads on. Without it all are read. Of a
-            killed run, it tells the steps after the last checkpoint as well.
+        followed: The steps of this run as far as they were read before; it reads on. Without it all are read. It
+            includes the steps after a killed run's last checkpoint; nothing is hidden then.
 
     Raises:
         RunStateError: the run's database cannot be read.
