@@ -68,3 +68,6 @@ def test_a_misspelt_hyperparameter_is_answered_with_the_options_of_one_trial() -
     # another tool's word, not the nearest letters
     with pytest.raises(InputError, match=r"Did you mean --learning_rate\?"):
         trial_values_of(["--lr", "3e-4"])
+    # the list is cut where no key is near
+    with pytest.raises(InputError, match=r"and \d+ others(.|\n)*Write one of the hyperparameters\."):
+        trial_values_of(["--zzz", "1"])

@@ -72,7 +72,7 @@ def _unknown_option(option: str) -> Problem:
         where=Place(option="command line"),
         found=f"the unknown option {option}",
         allowed=f"hyperparameters: {keys_text(word, tuple(SEARCHABLE), meant=near)}",
-        hint=f"Did you mean --{near}?" if near else "Write one of these.",
+        hint=f"Did you mean --{near}?" if near else "Write one of the hyperparameters.",
     )
 
 
