@@ -91,8 +91,8 @@ class ReadyRun:
             # steps after it are trained again, to the same bits
             dropped = store.truncate_after(checkpoint.position)
             if dropped:
-                # it was measured on states that are trained again, and on a GPU to other bits
-                store.set_facts(finals=None, test=None)
+                # they were measured on states that are trained again, and on a GPU to other bits
+                store.set_facts(finals=None, test=None, best_trial_id=None, default_metrics=None)
             for note in _undone(dropped, directory=self.directory):
                 run.watcher.note(f"warning: {note}")
             store.set_facts(state=RunState.RUNNING)

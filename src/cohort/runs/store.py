@@ -45,7 +45,7 @@ class FactUpdates(TypedDict, total=False):
     test: Comparison | None
     base_metrics: Mapping[str, float]
     base_rows: Mapping[str, Sequence[float]]
-    default_metrics: Mapping[str, float]
+    default_metrics: Mapping[str, float] | None
     packing_chosen: tuple[PackingRecord, ...]
     pipeline_windows: Mapping[str, int]
     search_ended: str | None

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from cohort.runs.reader import RunReader
 from cohort.runs.results.compute_saved import compute_saved
 from cohort.runs.results.results import read_results
 from cohort.runs.results.verdicts import comparison_lines
+from cohort.runs.store import RunStore
 from cohort.training.checkpoint import read_weights
 from cohort.training.passes import Passes
 from cohort.training.trial import TrialState
@@ -132,11 +134,16 @@ def test_a_comparison_of_states_that_are_trained_again_is_made_again(
             tune(task, tmp_path / "run", options=EACH_STEP)
     compared = facts_of(tmp_path / "run").finals
     assert compared is not None
+    # killed a moment later, the end had also recorded its choice
+    with closing(RunStore.resume(tmp_path / "run" / "run.db")) as store:
+        store.set_facts(best_trial_id=compared.winner.trial_id, default_metrics={"loss": 1.0})
     max((tmp_path / "run" / "checkpoints").glob("*.json")).write_text("damaged")
     measure, asked = Finals._measure, list[int]()
 
     def counted(self: Finals, contenders: Any, **named: Any) -> Any:
         asked.append(len(contenders))
+        known = facts_of(tmp_path / "run")
+        assert (known.best_trial_id, known.default_metrics) == (None, None), "chosen from states that are gone"
         return measure(self, contenders, **named)
 
     monkeypatch.setattr(Finals, "_measure", counted)
