@@ -58,7 +58,7 @@ def test_two_jobs_at_once_are_charged_no_more_than_the_wall_clock(service: Runni
         client.fine_tuning.jobs.create(
             model="base",
             training_file=upload(client, chat_rows(48)),
-            hyperparameters={"n_epochs": 8, "batch_size": 4, "learning_rate_multiplier": 5.0},
+            hyperparameters={"n_epochs": 3, "batch_size": 4, "learning_rate_multiplier": 5.0},
         )
         for client in clients
     ]
