@@ -32,7 +32,9 @@ VOCABULARY = 258
 SECTIONS: dict[str, Any] = {
     "lora": {"target_modules": "all-linear"},
     "training": {"max_steps": 4},
-    "evaluation": {"metric": "exact_match", "max_new_tokens": 3},
+    # each answer costs as much as a step
+    "dataset": {"validation": 0.125},
+    "evaluation": {"metric": "exact_match", "max_new_tokens": 2, "max_examples": 2},
     "search": {"space": {"learning_rate": [1e-3, 1e-2], "r": [2, 4]}},
 }
 
@@ -91,9 +93,9 @@ def test_preferences_are_trained(folder: Path, tmp_path: Path, objective: str) -
         folder,
         **{
             **SECTIONS,
-            "dataset": {"train": "pairs.jsonl"},
-            "training": {"max_steps": 3},
-            "evaluation": {"metric": "reward_accuracy"},
+            "dataset": {"train": "pairs.jsonl", "validation": 0.125},
+            "training": {"max_steps": 2},
+            "evaluation": {"metric": "reward_accuracy", "max_examples": 2},
             "objective": objective,
         },
     )
@@ -154,10 +156,10 @@ def test_a_copy_of_what_has_another_name_is_refused(tmp_path: Path) -> None:
 
 def test_an_embedding_and_a_head_of_its_own_resume_merge_and_answer(folder: Path, tmp_path: Path) -> None:
     lora = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}
-    task = tiny_task(folder, **{**SECTIONS, "lora": lora})
+    task = tiny_task(folder, **{**SECTIONS, "lora": lora, "search": {"space": {"r": [2, 4]}}})
     tune(task, tmp_path / "whole", options=OPTIONS)
     with pytest.raises(KeyboardInterrupt):
-        tune(task, tmp_path / "run", options=OPTIONS, watcher=Interrupting(steps=7), clock=TickingClock())
+        tune(task, tmp_path / "run", options=OPTIONS, watcher=Interrupting(steps=3), clock=TickingClock())
     resume(tmp_path / "run", options=OPTIONS)
     assert outcome_of(tmp_path / "run") == outcome_of(tmp_path / "whole")
     export_adapter(tmp_path / "run", form=ExportForm.MERGED, output=tmp_path / "merged")
