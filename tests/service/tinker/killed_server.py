@@ -22,7 +22,37 @@ import httpx
 
 from tests.conftest import REPOSITORY
 
-__all__ = ["KilledServer"]
+__all__ = ["KilledServer", "ServerTemplate"]
+
+
+class ServerTemplate:
+    """A process that has imported everything; servers are forks of it."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.service.tinker.killed_server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=REPOSITORY,
+        )
+
+    def told(self, command: dict[str, Any]) -> Any:
+        """Return the answer to a command."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+        self._process.stdout.close()
 
 
 class KilledServer:
@@ -32,34 +62,22 @@ class KilledServer:
         num_ended: How often it was ended.
     """
 
-    def __init__(self, model: Path, folder: Path, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, model: Path, folder: Path, *, options: tuple[str, ...] = (), template: ServerTemplate | None = None
+    ) -> None:
+        """Make a server that is a fork of ``template``; None: of a process of its own, which ends with it."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self.url, self._output = f"http://127.0.0.1:{self._port}", folder.with_suffix(".output")
         self._arguments = ["serve", str(model), "--served-model-name", "base", "--tinker", str(folder), "--gpus", "0"]
         self._arguments += ["--port", str(self._port), "--kv-cache-gib", "0.01", *options]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])}
-        self._template = subprocess.Popen(
-            [sys.executable, "-m", "tests.service.tinker.killed_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=REPOSITORY,
-        )
+        self._template, self._owns_template = template or ServerTemplate(), template is None
         self._process_id = self.num_ended = 0
-
-    def _told(self, command: dict[str, Any]) -> Any:
-        assert self._template.stdin is not None
-        assert self._template.stdout is not None
-        self._template.stdin.write(json.dumps(command) + "\n")
-        self._template.stdin.flush()
-        return json.loads(self._template.stdout.readline())
 
     def start(self, *, waits: bool = True) -> None:
         """Start the server, and wait until it answers."""
-        self._process_id = self._told({"arguments": self._arguments, "output": str(self._output)})
+        self._process_id = self._template.told({"arguments": self._arguments, "output": str(self._output)})
         deadline = time.monotonic() + 60
         while waits:
             try:
@@ -74,14 +92,14 @@ class KilledServer:
         process_id, self._process_id = self._process_id, 0
         self.num_ended += 1
         os.kill(process_id, by)
-        return int(self._told({"wait": process_id}))
+        return int(self._template.told({"wait": process_id}))
 
     def wait(self) -> int:
         """Return the status of a server that ends by itself, within a minute."""
         process_id, self._process_id = self._process_id, 0
         killing = threading.Timer(60, os.kill, (process_id, signal.SIGKILL))
         killing.start()
-        status = int(self._told({"wait": process_id}))
+        status = int(self._template.told({"wait": process_id}))
         killing.cancel()
         return status
 
@@ -93,11 +111,8 @@ class KilledServer:
     def close(self) -> None:
         if self._process_id:
             self.end()
-        assert self._template.stdin is not None
-        assert self._template.stdout is not None
-        self._template.stdin.close()
-        self._template.wait(timeout=60)
-        self._template.stdout.close()
+        if self._owns_template:
+            self._template.close()
 
 
 def _serve(command: dict[str, Any]) -> None:
