@@ -111,8 +111,10 @@ class ObjectiveSection(_ObjectiveKeys):
     @property
     def values(self) -> dict[str, Any]:
         """What the objective reads, by key, where ``search.space`` does not set it."""
-        written = {name: getattr(self, name) for name in self.declared.values}
-        return {name: self.declared.default(name) if value is None else value for name, value in written.items()}
+        # looked up once: each look-up asks the installed packages as well
+        declared = self.declared
+        written = {name: getattr(self, name) for name in declared.values}
+        return {name: declared.default(name) if value is None else value for name, value in written.items()}
 
     @property
     def reads(self) -> RowReading:
