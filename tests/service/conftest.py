@@ -11,11 +11,20 @@ from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
 from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from tests.service.hosting.running_service import RunningService, running_service
 from tests.service.running_server import RunningServer, running, write_served
+from tests.service.server_template import ServerTemplate
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_served(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def server_template() -> Iterator[ServerTemplate]:
+    """What servers that are killed are forks of."""
+    template = ServerTemplate()
+    yield template
+    template.close()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import openai
 
-__all__ = ["ServiceProcess", "service_process"]
+from tests.service.server_template import ForkedServer, ServerTemplate
+
+__all__ = ["ServiceProcess", "forked_service", "service_process"]
 
 _KEY = re.compile(r"shown once: (\S+)")
 _ADDRESS = re.compile(r"serving on (\S+)/v1")
@@ -28,7 +31,7 @@ class ServiceProcess:
         key: Its first key, where this start has made it.
     """
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | ForkedServer
     url: str
     key: str
 
@@ -58,6 +61,43 @@ def _children(parent: int) -> list[int]:
 
 
 @contextmanager
+def forked_service(
+    folder: Path,
+    template: ServerTemplate,
+    *,
+    name: str = "node",
+    cpu_workers: int | None = None,
+    database: str | None = None,
+) -> Iterator[ServiceProcess]:
+    """Start a service as :func:`service_process` does, but as a fork of ``template``: it has nothing to import."""
+    file = _write_file(folder, name=name, cpu_workers=cpu_workers, database=database)
+    output = folder.parent / f"{name}.output"
+    # of an earlier start
+    output.unlink(missing_ok=True)
+    process = ForkedServer(template, ["service", str(file)], output=output)
+    try:
+        deadline = time.monotonic() + 60
+        while (address := _ADDRESS.search(told := output.read_text() if output.exists() else "")) is None:
+            assert time.monotonic() < deadline, f"the service did not start: {told}"
+            time.sleep(0.05)
+        key = _KEY.search(told)
+        yield ServiceProcess(process, address[1], "" if key is None else key[1])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _write_file(folder: Path, *, name: str, cpu_workers: int | None, database: str | None, more: str = "") -> Path:
+    file = folder.parent / f"{name}.yaml"
+    workers = "" if cpu_workers is None else f"workers: {{cpu: {cpu_workers}}}\n"
+    text = f"folder: {folder.name}\nname: {name}\nport: 0\nlimits: {{lease_seconds: 3.0}}\n{workers}{more}"
+    if database is not None:
+        text += f"database: {database}\nblobs: {folder.name}/blobs\n"
+    file.write_text(text)
+    return file
+
+
+@contextmanager
 def service_process(
     folder: Path,
     *,
@@ -74,12 +114,7 @@ def service_process(
         more: Further lines of its file.
         options: Of its command line.
     """
-    file = folder.parent / f"{name}.yaml"
-    workers = "" if cpu_workers is None else f"workers: {{cpu: {cpu_workers}}}\n"
-    text = f"folder: {folder.name}\nname: {name}\nport: 0\nlimits: {{lease_seconds: 3.0}}\n{workers}{more}"
-    if database is not None:
-        text += f"database: {database}\nblobs: {folder.name}/blobs\n"
-    file.write_text(text)
+    file = _write_file(folder, name=name, cpu_workers=cpu_workers, database=database, more=more)
     command = [sys.executable, "-m", "cohort", "service", str(file), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with (folder.parent / "service.log").open("ab") as log:

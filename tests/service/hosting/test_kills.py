@@ -15,7 +15,8 @@ import pytest
 
 from tests.service.fine_tuning.test_journey import ended, upload
 from tests.service.hosting.running_service import chat_rows
-from tests.service.hosting.service_process import ServiceProcess, service_process
+from tests.service.hosting.service_process import ServiceProcess, forked_service
+from tests.service.server_template import ServerTemplate
 from tests.support.postgresql_server import PostgresServer
 
 _EXPLICIT = {"n_epochs": 6, "batch_size": 4, "learning_rate_multiplier": 5.0}
@@ -60,6 +61,7 @@ def park(service: ServiceProcess, client: openai.OpenAI, job_id: str) -> None:
 
 def run_with_kills(
     folder: Path,
+    template: ServerTemplate,
     *,
     num_kills: int,
     seed: int,
@@ -75,7 +77,7 @@ def run_with_kills(
     chance = random.Random(seed)
     folder.mkdir()
     database = None if server is None else server.url(server.new_database())
-    with service_process(folder, name="a", cpu_workers=cpu_workers, database=database) as service:
+    with forked_service(folder, template, name="a", cpu_workers=cpu_workers, database=database) as service:
         key = service.key
         assert key
         client = service.client(key)
@@ -90,7 +92,7 @@ def run_with_kills(
     left, is_parked = num_kills - 1, num_kills == 1
     while True:
         name = chance.choice("ab")
-        with service_process(folder, name=name, cpu_workers=cpu_workers, database=database) as service:
+        with forked_service(folder, template, name=name, cpu_workers=cpu_workers, database=database) as service:
             assert not service.key, "the first key is made once"
             client = service.client(key)
             if left:
@@ -114,21 +116,25 @@ def run_with_kills(
             return
 
 
-def test_another_node_takes_over_what_a_killed_one_had(tmp_path: Path) -> None:
-    run_with_kills(tmp_path / "service", num_kills=1, seed=9, most_seconds=4.0)
+def test_another_node_takes_over_what_a_killed_one_had(tmp_path: Path, server_template: ServerTemplate) -> None:
+    run_with_kills(tmp_path / "service", server_template, num_kills=1, seed=9, most_seconds=4.0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(5))
-def test_ten_kills(tmp_path: Path, seed: int) -> None:
+def test_ten_kills(tmp_path: Path, seed: int, server_template: ServerTemplate) -> None:
     # on the base that answers, or in workers, which are killed as well
     cpu_workers = 1 if seed % 2 else None
-    run_with_kills(tmp_path / "service", num_kills=10, seed=seed, most_seconds=12.0, cpu_workers=cpu_workers)
+    run_with_kills(
+        tmp_path / "service", server_template, num_kills=10, seed=seed, most_seconds=12.0, cpu_workers=cpu_workers
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(3))
-def test_ten_kills_of_a_service_and_its_postgresql(tmp_path: Path, seed: int, postgresql: PostgresServer) -> None:
-    run_with_kills(tmp_path / "service", num_kills=10, seed=seed, most_seconds=12.0, server=postgresql)
+def test_ten_kills_of_a_service_and_its_postgresql(
+    tmp_path: Path, seed: int, postgresql: PostgresServer, server_template: ServerTemplate
+) -> None:
+    run_with_kills(tmp_path / "service", server_template, num_kills=10, seed=seed, most_seconds=12.0, server=postgresql)

@@ -10,8 +10,9 @@ import pytest
 
 from tests.service.fine_tuning.test_journey import answer, ended, upload
 from tests.service.hosting.running_service import chat_rows, running_service, wait_for
-from tests.service.hosting.service_process import service_process
+from tests.service.hosting.service_process import forked_service
 from tests.service.hosting.test_kills import adapter_digest, create
+from tests.service.server_template import ServerTemplate
 from tests.support.postgresql_server import PostgresServer
 
 _PROMPT = "Dora at table ten wants five jams with six teas.\n"
@@ -54,13 +55,15 @@ def test_the_clients_journey_while_postgresql_is_killed(
         assert not client.files.list(purpose="fine-tune").data
 
 
-def test_two_servers_on_one_postgresql_each_killed_once(tmp_path: Path, postgresql: PostgresServer) -> None:
+def test_two_servers_on_one_postgresql_each_killed_once(
+    tmp_path: Path, postgresql: PostgresServer, server_template: ServerTemplate
+) -> None:
     """Each sees what the other accepted; one is killed in the middle of a job, and then the database."""
     folder, url = tmp_path / "service", postgresql.url(postgresql.new_database())
     folder.mkdir()
     with (
-        service_process(folder, name="a", database=url) as first,
-        service_process(folder, name="b", database=url) as second,
+        forked_service(folder, server_template, name="a", database=url) as first,
+        forked_service(folder, server_template, name="b", database=url) as second,
     ):
         assert first.key
         assert not second.key, "the first key is made once"

@@ -10,7 +10,6 @@ import pytest
 from cohort.service.settings import ServedSettings, ServerLimits, ServerSettings
 from cohort.serving.adapter_pool_settings import AdapterPoolSettings
 from tests.service.running_server import RunningServer, running
-from tests.service.tinker.killed_server import ServerTemplate
 from tests.service.tinker.tinker_calls import TinkerCalls
 
 
@@ -28,14 +27,6 @@ def tinker_server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     limits = ServerLimits(max_waiting=64, max_body_bytes=200_000, max_prompts=16)
     with running(settings, ServerSettings(limits=limits)) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def server_template() -> Iterator[ServerTemplate]:
-    """What servers that are killed are forks of."""
-    template = ServerTemplate()
-    yield template
-    template.close()
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from cohort.task_queue.submission import submission_of
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data
-from tests.service.tinker.killed_server import KilledServer, ServerTemplate
+from tests.service.server_template import ServerTemplate
+from tests.service.tinker.killed_server import KilledServer
 from tests.service.tinker.patient_clients import Acknowledged, outcomes
 
 TENANTS = ("ants", "bees", "cats", "dogs")

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cohort.service.tinker.journal.records import Record, framed
-from tests.service.tinker.killed_server import KilledServer, ServerTemplate
+from tests.service.server_template import ServerTemplate
+from tests.service.tinker.killed_server import KilledServer
 from tests.service.tinker.patient_clients import Acknowledged, outcomes
 
 NUM_CLIENTS = 8
