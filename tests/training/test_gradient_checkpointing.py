@@ -30,7 +30,7 @@ from tests.training.invariants.test_out_of_memory import (
 from tests.training.small_models import random_rows, save_llama
 
 NO_LIMIT = 1 << 40
-NUM_LAYERS = 6
+NUM_LAYERS = 4
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,14 @@ def profiled(
     )
 
 
+@pytest.fixture(scope="module")
+def free(decoder: Decoder) -> MemoryProfile:
+    """The profile without a limit, measured once."""
+    profile = profiled(decoder)
+    assert profile is not None
+    return profile
+
+
 def test_the_sweep_tells_the_terms_apart() -> None:
     grid = probe_grid([8, 16, 64], tokens=8192, longest=1000, usual=200)
     assert [probe.num_tokens for probe in grid] == sorted(probe.num_tokens for probe in grid)
@@ -93,16 +101,14 @@ def test_passes_of_which_not_the_same_were_watched_are_run_through_all_layers(
     assert found == probe.measure(one, through_all=True)
 
 
-def test_held_out_steps_are_predicted(decoder: Decoder) -> None:
-    profile = profiled(decoder)
-    assert profile is not None
-    assert profile.fit_error_percent < 5
+def test_held_out_steps_are_predicted(decoder: Decoder, free: MemoryProfile) -> None:
+    assert free.fit_error_percent < 5
     executor = executor_for(decoder, token_budget=120, limit_bytes=1 << 40)
     executor.memory.observe_next(32)
     train(executor)
     peaks = executor.memory.take_peaks()
     assert {peak.kind for peak in peaks} == set(PassKind)
-    pairs = [(profile.model.predict(peak.kind, peak.size), peak.num_bytes) for peak in peaks]
+    pairs = [(free.model.predict(peak.kind, peak.size), peak.num_bytes) for peak in peaks]
     assert mean_error_percent(pairs) < 10, "tiny passes, of which rounding is a large part"
     assert all(measured <= 1.15 * predicted for predicted, measured in pairs)
 
@@ -128,9 +134,7 @@ def test_an_update_without_room_is_a_pass_that_does_not_fit(decoder: Decoder, mo
         probe.measure(one)
 
 
-def test_what_is_said_to_fit_fits(decoder: Decoder) -> None:
-    free = profiled(decoder)
-    assert free is not None
+def test_what_is_said_to_fit_fits(decoder: Decoder, free: MemoryProfile) -> None:
     room = free.pass_bytes(192)
     limited = profiled(decoder, room_bytes=room)
     assert limited is not None
@@ -138,24 +142,20 @@ def test_what_is_said_to_fit_fits(decoder: Decoder) -> None:
     assert limited.checked_tokens > 0
 
 
-def test_what_is_known_is_not_measured_again(decoder: Decoder) -> None:
-    first = profiled(decoder)
-    assert first is not None
-    assert first.num_passes > 10
-    again = profiled(decoder, known=first.passes)
+def test_what_is_known_is_not_measured_again(decoder: Decoder, free: MemoryProfile) -> None:
+    assert free.num_passes > 10
+    again = profiled(decoder, known=free.passes)
     assert again is not None
     assert again.num_passes == 0
-    assert again.largest_tokens == first.largest_tokens
-    assert again.pass_bytes(300) == first.pass_bytes(300)
-    tighter = profiled(decoder, known=first.passes, room_bytes=first.pass_bytes(192))
+    assert again.largest_tokens == free.largest_tokens
+    assert again.pass_bytes(300) == free.pass_bytes(300)
+    tighter = profiled(decoder, known=free.passes, room_bytes=free.pass_bytes(192))
     assert tighter is not None
     assert tighter.num_passes == 0, "a pass that is no larger than one that was run needs no check"
     assert 64 <= tighter.largest_tokens <= 192
 
 
-def test_only_a_larger_pass_than_was_run_is_checked(decoder: Decoder) -> None:
-    free = profiled(decoder)
-    assert free is not None
+def test_only_a_larger_pass_than_was_run_is_checked(decoder: Decoder, free: MemoryProfile) -> None:
     small = profiled(decoder, room_bytes=free.pass_bytes(128))
     assert small is not None
     larger = profiled(decoder, known=small.passes)
@@ -165,9 +165,9 @@ def test_only_a_larger_pass_than_was_run_is_checked(decoder: Decoder) -> None:
     assert larger.largest_tokens == free.largest_tokens
 
 
-def test_recomputed_passes_are_measured_where_the_longest_row_hardly_fits(decoder: Decoder) -> None:
-    free = profiled(decoder)
-    assert free is not None
+def test_recomputed_passes_are_measured_where_the_longest_row_hardly_fits(
+    decoder: Decoder, free: MemoryProfile
+) -> None:
     assert not free.model.knows(PassKind.TRAIN, recomputed=True)
     takes = free.model.predict(PassKind.TRAIN, free.worst(50))
     # what is free when sizes are chosen, and what the allocator holds beyond its peak, may be those 3 %
