@@ -54,6 +54,11 @@ def test_the_default_hyperparameters_are_among_the_trials(task: TaskFile) -> Non
 def test_it_runs(tmp_path: Path) -> None:
     short = ["--training.max_steps=6", "--search.space.learning_rate=[5e-3]", "--search.space.batch_size=[2]"]
     rows = ["--dataset.max_train_samples=40", "--evaluation.max_examples=4", "--num_gpus=0"]
+    # of 100 rows each, as all rows are read and tokenised above
+    for part, name in (("train", "gsm8k_train.jsonl"), ("validation", "gsm8k_test.jsonl")):
+        lines = (SHARED / "data" / "sft" / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / name).write_text("".join(lines[:100]), encoding="utf-8")
+        rows.append(f"--dataset.{part}={tmp_path / name}")
     # not on all rows at the end: of half a million tokens
     rows.append("--evaluation.finalists=0")
     tune(load_task(TASK, [*short, *rows]), tmp_path / "run")
