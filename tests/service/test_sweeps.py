@@ -26,12 +26,12 @@ from tests.end_to_end.tiny_tasks import outcome_of, tiny_task
 from tests.service.running_server import RunningServer, running, write_served
 
 TASKS: dict[str, dict[str, Any]] = {
-    "ants": {},
+    "ants": {"training": {"max_steps": 4}},
     "bees": {
         "training": {"max_steps": 5, "seed": 7, "batch_size": 3},
         "search": {"space": {"learning_rate": [1e-3, 1e-2], "r": [3, 8]}},
     },
-    "cats": {"training": {"max_steps": 6, "seed": 3}},
+    "cats": {"training": {"max_steps": 4, "seed": 3}},
     "dogs": {"search": {"space": {"learning_rate": [3e-3], "r": [2, 5, 16]}}},
 }
 PROMPTS = [f"{number}+{number}=" for number in range(6)]

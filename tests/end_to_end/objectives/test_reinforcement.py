@@ -152,6 +152,7 @@ def test_a_sweep_over_answers_of_several_turns_is_resumed_in_an_interpreter_of_i
             "python": sys.executable,
         },
         objective={"type": "grpo", "num_generations": 3, "max_completion_length": 24},
+        dataset={"validation": 0.125},
         training={"max_steps": 2},
         search={"space": {"learning_rate": [1e-3, 3e-2]}},
     )
@@ -170,6 +171,7 @@ def test_a_model_that_transformers_computes_is_swept_by_reward_and_resumed(tmp_p
     task = task_of(
         folder,
         objective={"type": "grpo", "num_generations": 2, "max_completion_length": 4},
+        dataset={"validation": 0.125},
         lora={"target_modules": "all-linear", "lora_dropout": 0.0},
         training={"max_steps": 2},
         evaluation={"max_examples": 2},

@@ -20,12 +20,12 @@ from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_
 
 ONE = RunOptions(checkpoint_seconds=0.0, token_budget=40)
 TWO = replace(ONE, num_ranks=2)
-# 24 trials of unequal length: 54, 27 and 14 steps
+# 12 trials of unequal length: 54, 27 and 14 steps
 GRID: dict[str, Any] = {
     "early_exit": "none",
     "evaluation": {"finalists": 0, "max_examples": 2},
     "training": {"max_steps": None, "num_train_epochs": 1},
-    "search": {"space": {"learning_rate": [1e-3, 1e-2, 3e-2, 5e-2], "r": [2, 4], "batch_size": [1, 2, 4]}},
+    "search": {"space": {"learning_rate": [1e-3, 3e-2], "r": [2, 4], "batch_size": [1, 2, 4]}},
 }
 
 
@@ -71,7 +71,7 @@ def test_a_planned_grid_whose_worker_dies_has_the_bits_of_one_process(
     class Killing(Interrupting):
         def update(self, progress: RunProgress) -> None:
             done = sum(trial.steps_done for trial in progress.trials)
-            if done >= 120 and started[0]._process.poll() is None:
+            if done >= 60 and started[0]._process.poll() is None:
                 os.kill(started[0].process_id, signal.SIGKILL)
 
     run, watcher = tmp_path / "run", Killing()
@@ -79,12 +79,12 @@ def test_a_planned_grid_whose_worker_dies_has_the_bits_of_one_process(
         tune(tiny_task(folder, packing="planned", **GRID), run, options=TWO, watcher=watcher)
     (first,) = chosen_in(run)
     assert first.choice == "planned"
-    assert sorted(trial_id for pack in first.packs for trial_id in pack.trial_ids) == list(range(24))
+    assert sorted(trial_id for pack in first.packs for trial_id in pack.trial_ids) == list(range(12))
     assert any(note.startswith("packing: planned is planned; ") for note in watcher.notes)
     resume(run, options=TWO)
     _, again = chosen_in(run)
     # of the trials that were left alone, for what they had still to do
-    assert {trial_id for pack in again.packs for trial_id in pack.trial_ids} <= set(range(24))
+    assert {trial_id for pack in again.packs for trial_id in pack.trial_ids} <= set(range(12))
     assert again.planned_seconds is not None
     assert first.planned_seconds is not None
     assert again.planned_seconds < first.planned_seconds
