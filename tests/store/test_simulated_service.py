@@ -23,7 +23,7 @@ from tests.support.service_simulation.invariants import BrokenInvariantError
 SEEDS_THAT_FAILED = (21, 22, 1064, 51057)
 
 
-@pytest.mark.parametrize("seed", [*range(10), *SEEDS_THAT_FAILED])
+@pytest.mark.parametrize("seed", [*range(4), *SEEDS_THAT_FAILED])
 def test_nothing_accepted_is_lost_or_done_twice(seed: int, tmp_path: Path) -> None:
     play(seed, tmp_path)
 
