@@ -54,7 +54,7 @@ def test_the_hub_says_whether_a_model_exists_and_silence_says_nothing(
         refuse_missing_model("owner/no-such-model")
     refuse_missing_model("owner/model")
     refuse_missing_model("owner/model")
-    # nobody is asked for a directory
+    # the hub is not asked about a directory
     refuse_missing_model(checkpoint)
     assert not answers
 

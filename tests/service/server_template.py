@@ -10,13 +10,12 @@ import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import REPOSITORY
+from tests.support.forking_program import end_program, start_program
 
 __all__ = ["ForkedServer", "ServerTemplate"]
 
@@ -25,16 +24,7 @@ class ServerTemplate:
     """A process that has imported everything; servers are forks of it."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.service.server_template"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=REPOSITORY,
-        )
+        self._process = start_program("tests.service.server_template", PYTHONUNBUFFERED="1")
 
     def start(self, arguments: list[str], *, output: Path, before: str | None = None) -> int:
         """Start a command line and return its process id.
@@ -57,11 +47,7 @@ class ServerTemplate:
         return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-        self._process.stdout.close()
+        end_program(self._process)
 
 
 class ForkedServer:

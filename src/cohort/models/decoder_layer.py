@@ -29,7 +29,6 @@ from cohort.models.experts.mixture import MixtureOfExperts
 from cohort.models.experts.sparse_mlp import SparseMlp
 from cohort.models.experts.stacked_weights import StackedWeights
 from cohort.models.one_node.layer_node import LayerForm, suits_one_node, through_one_node
-from cohort.models.pass_inputs.needed_rows import NeededRows
 from cohort.models.pass_inputs.shared_by_layers import SharedByLayers, TensorRegion
 
 __all__ = ["DecoderLayer", "add_and_norm", "norm_weight"]
@@ -227,14 +226,11 @@ class DecoderLayer:
         attention, lora, needed = shared.attention, shared.lora, shared.needed
         qkv = self._qkv.apart if self._joins_qkv else self._qkv
         q_THE, k_TGE, v_TGE = self._queries_keys_values(qkv(x_TD, lora, codes=codes), shared)
-        # only the ragged kernels write their output next to the columns that an augmented product appends
-        if not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
-            o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
+        # only the ragged kernels write their output next to the columns that an augmented product appends, of all rows
+        if needed is not None or not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
+            o_TN = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule).flatten(1)
             output = self._output.apart if self._joins_attention else self._output
-            return output(_needed_of(o_THE.flatten(1), needed), behind)
-        if needed is not None:
-            o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
-            return self._output(needed.picked(o_THE.flatten(1)), behind)
+            return output(o_TN if needed is None else needed.picked(o_TN), behind)
         room = self._output.input_room(q_THE, lora)
         o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule, room=room)
         return self._output(o_THE.flatten(1), lora, room=room)
@@ -301,10 +297,6 @@ def _sparse(config: DecoderConfig, mixture: MixtureOfExperts, index: int, tensor
         )
     )
     return SparseMlp(mixture, router_ED=tensors[ours + "router"], up=up, down=down, activation=config.activation)
-
-
-def _needed_of(x_TX: Tensor, needed: NeededRows | None) -> Tensor:
-    return x_TX if needed is None else needed.picked(x_TX)
 
 
 def _halves(x_THE: Tensor) -> Tensor:

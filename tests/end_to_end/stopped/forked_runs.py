@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from typing import Any
 
-from tests.conftest import REPOSITORY
+from tests.support.forking_program import end_program, start_program
 
 __all__ = ["ForkServer"]
 
@@ -19,21 +17,7 @@ class ForkServer:
     """Runs tune and resume in forks, to be killed."""
 
     def __init__(self) -> None:
-        environment = {
-            **os.environ,
-            # packages may come by it, too
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONWARNINGS": "",
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.end_to_end.stopped.fork_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=REPOSITORY,
-        )
+        self._process = start_program("tests.end_to_end.stopped.fork_server", PYTHONWARNINGS="")
         assert self._line() == "ready"
 
     def _line(self) -> str:
@@ -64,8 +48,4 @@ class ForkServer:
             return
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-        self._process.stdout.close()
+        end_program(self._process)

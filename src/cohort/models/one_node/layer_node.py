@@ -86,9 +86,7 @@ def through_one_node(
     lora: LoraContext,
     needed: NeededRows | None = None,
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the residual stream and the MLP's output; None where single nodes have to compute them.
-
-    Behind the attention the rows that are ``needed`` are computed alone, and others are 0.
+    """Return the residual stream and the MLP's output, 0 in rows not ``needed``; None where single nodes compute them.
 
     That is without gradients, on a GPU, where a backend is forced, where adapters are more than factors with sinks,
     for attention that is not causal within packed sequences, and where nothing here would begin the graph.
