@@ -19,6 +19,7 @@ from benchmarks.measure import REPOSITORY
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("steps.packed_vs_alone_cpu", "cpu", ("--threads", "1")),
     ("steps.packed_vs_peft_cpu", "cpu", ("--threads", "1")),
+    ("steps.left_out_rows_cpu", "cpu", ()),
     ("steps.token_budget_cpu", "cpu", ("--threads", "1")),
     ("command.verb_seconds", "cpu", ()),
     ("command.dashboard", "cpu", ()),
